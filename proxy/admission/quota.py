@@ -1,7 +1,6 @@
 """Limits of API keys: requests and tokens in a minute, and turns at once."""
 
 import asyncio
-import logging
 import math
 import time
 from collections import Counter
@@ -11,6 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from proxy.circuit import Backoff, Outage
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
@@ -23,7 +23,6 @@ _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _SOON: Final = 60.0
 _BYTES_OF_A_TOKEN: Final = 4
-_log: Final = logging.getLogger("turnkeeper")
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -132,8 +131,12 @@ class FallbackWindows:
         self._shared = Windows(limits, shared) if shared else None
         self._deadline = deadline
         self._probe: asyncio.Task[None] | None = None
-        self._pause = self._shortest = pause
+        self._backoff = Backoff(pause, _LONGEST_PAUSE)
+        self._failures = 0
         self._back_at = -math.inf
+        self._outage = Outage(
+            "Limits are counted in this process alone: %s", "Limits are counted on Redis again"
+        )
 
     @property
     def is_alone(self) -> bool:
@@ -170,23 +173,21 @@ class FallbackWindows:
 
     def _fall_back(self, shared: "Windows", tenant: str, error: Exception) -> None:
         if not self.is_alone:
-            _log.warning(
-                "Limits are counted in this process alone: %s", str(error) or "nobody counts in time"
-            )
+            self._outage.begin(str(error) or "nobody counts in time")
             again = time.monotonic() < self._back_at + _SOON
-            self._pause = min(2 * self._pause, _LONGEST_PAUSE) if again else self._shortest
+            self._failures = self._failures + 1 if again else 1
             self._probe = asyncio.create_task(self._probe_until_back(shared, tenant))
 
     async def _probe_until_back(self, shared: "Windows", tenant: str) -> None:
         # For the tenant that it failed for: of a cluster, the others' node may be well.
         while True:
-            await asyncio.sleep(self._pause)
+            await asyncio.sleep(self._backoff.pause(self._failures))
             try:
                 await wait_for(shared.add_tokens(tenant, 0), self._deadline)
             except (StoreError, TimeoutError):
                 continue
             self._back_at = time.monotonic()
-            _log.warning("Limits are counted on Redis again")
+            self._outage.end()
             return
 
 

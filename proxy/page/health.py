@@ -1,7 +1,7 @@
-"""Figures of an hour as a small picture."""
+"""The health page: memory, upstreams, and a tenant's last hour as plots."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -10,17 +10,16 @@ from starlette.responses import Response
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
 from proxy.observe.hour import MinuteStats
-from proxy.observe.observation import TurnReport
+from proxy.observe.observation import State, TurnReport
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
-from proxy.upstream.target import Target
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure over time. ``points`` are for a line, gaps left out; ``bars`` are x, y, width, height."""
+    """One figure over an hour. ``lines`` hold the points of each line; ``bars`` are x, y, width, height."""
 
     title: str
     what: str
@@ -31,39 +30,14 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     alarm: bool = False
 
 
-def bars(values: Sequence[float]) -> Sequence[tuple[float, float, float, float]]:
-    """A bar for each value that is not none, as high as it is large."""
-    most = max(values, default=0) or 1
-    step = WIDTH / max(1, len(values))
-    return [
-        (round(i * step + 0.5, 2), round(HEIGHT - value / most * HEIGHT, 2), round(step - 1, 2), height)
-        for i, value in enumerate(values)
-        if (height := round(value / most * HEIGHT, 2))
-    ]
-
-
-def lines(values: Sequence[float | None], most: float | None = None) -> Sequence[str]:
-    """Points for each run of values in a row; a value alone is a short line."""
-    top = most or max((value for value in values if value is not None), default=0) or 1
-    step = WIDTH / max(1, len(values))
-    runs: list[list[str]] = [[]]
-    for i, value in enumerate(values):
-        if value is None:
-            runs.append([])
-            continue
-        y = round(HEIGHT - 1 - value / top * (HEIGHT - 2), 2)
-        runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
-    return [" ".join(run) for run in runs if run]
-
-
-class Way(msgspec.Struct, frozen=True, kw_only=True):
+class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream, the pipelines that use it, and how a tenant's newest turns at it ended.
 
     ``breakers`` are those of its models that are not closed, as far as the tenant knows the models.
     """
 
     name: str
-    kind: str
+    provider: str
     model: str
     pipelines: Sequence[str]
     turns: int
@@ -72,28 +46,32 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     breakers: Mapping[str, str]
 
 
-class Remembering(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory now. ``answers`` tells how long it took to be asked, or why it could not be."""
+class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Memory now. ``message`` says how long it took to answer, or why it did not."""
 
     answers: bool
-    said: str
+    message: str
     failing: bool
 
 
-async def _shown(request: PageRequest) -> Response:
-    recent = [trace.report for trace in request.server.traces.newest(request.tenant)]
+async def _show(request: PageRequest) -> Response:
+    server, runtime = request.server, request.runtime
+    recent = [trace.report for trace in server.traces.newest(request.tenant)]
     now = time.time()
-    memory = await _memory(request.runtime.memory)
-    minutes = request.server.traces.hour.minutes(now, request.tenant)
+    memory = await _memory_status(runtime.memory) if runtime.memory else None
+    minutes = server.traces.hour.minutes(now, request.tenant)
+    status = runtime.status(server.phase)
+    if status == "ready" and memory and not memory.answers:  # before /readyz knows
+        status = "degraded"
     values: dict[str, Any] = {
-        "ways": _ways(request, recent),
+        "upstreams": _upstreams(request, recent),
         "memory": memory,
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
-        "phase": _phase(request, memory),
-        "standing": request.server.gauges() if request.is_only_tenant else None,
+        "status": status,
+        "gauges": server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
-        "keeps": request.server.traces.retention.turns,
+        "keeps": server.traces.retention.turns,
         "size": (WIDTH, HEIGHT),
         "now": now,
     }
@@ -102,91 +80,86 @@ async def _shown(request: PageRequest) -> Response:
     return await request.page("health.html", _HERE, **values)
 
 
-def _phase(request: PageRequest, memory: Remembering | None) -> str:
-    """What ``/readyz`` says, and at once what this page has just found out of memory."""
-    standing = request.runtime.status(request.server.phase)
-    return "degraded" if standing == "ready" and memory and not memory.answers else standing
-
-
-def _ways(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[Way]:
-    targets = {target.name: target for each in request.runtime.pipelines.values() for target in each.targets}
-    own = (
-        None
-        if request.is_only_tenant
-        else {model for each in recent for model in (each.primary_model, each.model)}
-    )
-    return [
-        Way(
-            name=name,
-            kind=target.provider.name,
-            model=target.model or "as asked",
-            pipelines=[p.name for p in request.runtime.pipelines.values() if target in p.targets],
-            turns=sum(each.upstream == name for each in recent),
-            failed=sum(each.upstream == name and each.state == "failed" for each in recent),
-            last=next((each.state for each in recent if each.upstream == name), None),
-            breakers=_breakers(target, own),
-        )
-        for name, target in targets.items()
-    ]
-
-
-def _breakers(target: Target, own: Collection[str | None] | None) -> Mapping[str, str]:
-    """Those that are not closed; of what clients may call models, ``own`` alone where that is given."""
-    return {
-        model: state
-        for model, state in target.health.states().items()
-        if state != "closed" and (own is None or model == target.model or model in own)
-    }
-
-
-async def _memory(memory: Memory | None) -> Remembering | None:
-    if memory is None:
-        return None
-    began = time.perf_counter()
+async def _memory_status(memory: Memory) -> MemoryStatus:
+    start = time.perf_counter()
     try:
         await memory.store.ping()
     except StoreError as error:
-        answers, said = False, str(error)
-    else:
-        answers, said = True, f"answers in {took(time.perf_counter() - began)}"
-    return Remembering(answers=answers, said=said, failing=memory.degraded)
+        return MemoryStatus(answers=False, message=str(error), failing=memory.degraded)
+    message = f"answers in {took(time.perf_counter() - start)}"
+    return MemoryStatus(answers=True, message=message, failing=memory.degraded)
+
+
+def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[UpstreamStatus]:
+    pipelines = request.runtime.pipelines.values()
+    targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
+    # A model's name may be one that another tenant's clients made up.
+    known = {model for report in recent for model in (report.primary_model, report.model)}
+    statuses = []
+    for name, target in targets.items():
+        states = [report.state for report in recent if report.upstream == name]
+        status = UpstreamStatus(
+            name=name,
+            provider=target.provider.name,
+            model=target.model or "as asked",
+            pipelines=[pipeline.name for pipeline in pipelines if target in pipeline.targets],
+            turns=len(states),
+            failed=states.count("failed"),
+            last=states[0] if states else None,
+            breakers={
+                model: state
+                for model, state in target.health.states().items()
+                if state != "closed" and (request.is_only_tenant or model in {target.model, *known})
+            },
+        )
+        statuses.append(status)
+    return statuses
 
 
 def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
-    turns = [float(minute.turns) for minute in minutes]
-    firsts = [minute.first_token(0.5) for minute in minutes]
-    slow = [minute.first_token(0.95) for minute in minutes]
-    failed = [float(minute.states.get("failed", 0)) for minute in minutes]
-    cut = [
-        float(minute.states.get("interrupted", 0) + minute.states.get("cancelled", 0)) for minute in minutes
-    ]
-    left = [float(minute.states.get("degraded", 0)) for minute in minutes]
+    def counts(*states: State) -> list[int]:
+        return [sum(minute.states.get(state, 0) for state in states) for minute in minutes]
+
     return [
-        _counted("Turns", "a minute", turns),
-        _timed("First token, median", firsts),
-        _timed("First token, 95 of 100", slow),
-        _counted("Failed", "turns a minute", failed, alarm=True),
-        _counted("Left or superseded", "turns a minute", cut),
-        _counted("With something left out", "turns a minute", left, alarm=True),
+        _bar_plot("Turns", "a minute", [minute.turns for minute in minutes]),
+        _line_plot("First token, median", [minute.first_token(0.5) for minute in minutes]),
+        _line_plot("First token, 95 of 100", [minute.first_token(0.95) for minute in minutes]),
+        _bar_plot("Failed", "turns a minute", counts("failed"), alarm=True),
+        _bar_plot("Left or superseded", "turns a minute", counts("interrupted", "cancelled")),
+        _bar_plot("With something left out", "turns a minute", counts("degraded"), alarm=True),
     ]
 
 
-def _counted(title: str, what: str, values: Sequence[float], *, alarm: bool = False) -> Plot:
+def _bar_plot(title: str, what: str, values: Sequence[int], *, alarm: bool = False) -> Plot:
     most = max(values)
-    return Plot(
-        title=title, what=what, last=f"{values[-1]:.0f}", most=f"{most:.0f}", bars=bars(values), alarm=alarm
-    )
+    step = WIDTH / len(values)
+    bars = [
+        (round(i * step + 0.5, 2), round(HEIGHT - height, 2), round(step - 1, 2), round(height, 2))
+        for i, value in enumerate(values)
+        if (height := value / (most or 1) * HEIGHT)
+    ]
+    return Plot(title=title, what=what, last=str(values[-1]), most=str(most), bars=bars, alarm=alarm)
 
 
-def _timed(title: str, values: Sequence[float | None]) -> Plot:
+def _line_plot(title: str, values: Sequence[float | None]) -> Plot:
+    """A line for each run of values; a value alone is a short one."""
     known = [value for value in values if value is not None]
+    most = max(known, default=0.0)
+    step = WIDTH / len(values)
+    runs: list[list[str]] = [[]]
+    for i, value in enumerate(values):
+        if value is None:
+            runs.append([])
+            continue
+        y = round(HEIGHT - 1 - value / (most or 1) * (HEIGHT - 2), 2)
+        runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
     return Plot(
         title=title,
         what="from a request's arrival",
         last=took(known[-1]) if known else "-",
-        most=took(max(known)) if known else "-",
-        lines=lines(values),
+        most=took(most) if known else "-",
+        lines=[" ".join(run) for run in runs if run],
     )
 
 
-ROUTES: Final = (("GET", "/health", _shown),)
+ROUTES: Final = (("GET", "/health", _show),)

@@ -1,7 +1,7 @@
-"""A conversation line by line, as the caller heard it."""
+"""A conversation line by line, as the user heard it."""
 
 import hmac
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -14,11 +14,11 @@ from proxy.memory.wording import text_hash
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. ``lost`` is what was generated and not heard; ``at`` is in seconds since 1970.
+    """One message. ``unheard`` was generated and not heard; ``at`` is in seconds since 1970.
 
-    ``position`` counts from the conversation's beginning; ``begins_life`` where the engine began to count
-    its turns anew; ``held`` while it is in the window that a turn reads; ``summary`` is the place of the
-    summary that stands for its turn, ``None`` where none does.
+    ``position`` counts from the conversation's beginning; ``begins_call`` where the voice platform began to
+    count its turns anew; ``in_window`` while turns read it; ``summary`` is the index of the summary that
+    covers it, ``None`` where none does.
     """
 
     position: int
@@ -28,54 +28,74 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     turn: int
     text: str
-    lost: str
+    unheard: str
     interrupted: bool
     pending: bool
     broken: bool
     calls: Sequence[str]
     result_of: str | None
-    begins_life: bool
-    held: bool
+    begins_call: bool
+    in_window: bool
     editable: bool
     summary: int | None
 
     @property
-    def print(self) -> str:
-        """What tells this wording from any other."""
+    def fingerprint(self) -> str:
+        """Tells this wording from any other."""
         return sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def lines_of(
     cold: Sequence[Entry], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
 ) -> Sequence[Line]:
-    """Entries in their order, the first of them at ``start``."""
-    shown: list[Line] = []
-    life = cold[0].call if cold else None
+    """The lines of entries, the first of them at ``start``."""
+    lines: list[Line] = []
+    call = cold[0].call if cold else None
     for entry in (*cold, *hot):
-        begins = life is not None and entry.call != life
-        line = _line(entry, start + len(shown), begins_life=begins, held=len(shown) >= len(cold))
-        covering = next((i for i, each in enumerate(summaries) if entry.turn_ref <= each.end), None)
-        shown.append(msgspec.structs.replace(line, summary=covering))
-        life = entry.call
-    return shown
+        in_window = len(lines) >= len(cold)
+        unheard_words = ""
+        if entry.original is not None and entry.role == "assistant":
+            unheard_words = unheard(entry.text, entry.original) if entry.text.strip() else entry.original
+        line = Line(
+            position=start + len(lines),
+            role=entry.role,
+            speaker=entry.speaker or entry.name,
+            source=entry.source,
+            at=entry.at,
+            turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
+            text=entry.text,
+            unheard=unheard_words,
+            interrupted=entry.interrupted,
+            pending=entry.pending,
+            broken=entry.broken,
+            calls=[_call_text(each) for each in entry.tool_calls or ()],
+            result_of=entry.tool_call_id,
+            begins_call=call is not None and entry.call != call,
+            in_window=in_window,
+            summary=next((i for i, each in enumerate(summaries) if entry.turn_ref <= each.end), None),
+            editable=in_window and isinstance(entry.content, str) and entry.role in {"user", "assistant"},
+        )
+        lines.append(line)
+        call = entry.call
+    return lines
 
 
-def is_as_shown(line: Line, shown: str) -> bool:
-    """Whether a line has the wording that somebody saw."""
-    return hmac.compare_digest(line.print.encode(), shown.encode())
+def is_unchanged(line: Line, fingerprint: str) -> bool:
+    """Whether a line has the wording that a page showed."""
+    return hmac.compare_digest(line.fingerprint.encode(), fingerprint.encode())
 
 
 def reworded(session: Session, position: int, text: str) -> Session:
-    """The session with other words at one position, all of them heard; a summary of the old ones is stale.
+    """The session with other words at one position, all of them heard; summaries that cover it become stale.
 
-    The old ones are known again where an engine replays them, but not kept.
+    A hash of the old words stays, by which an engine's replay of them is recognised.
     """
-    place, words = position - session.cold_count, as_typed(text)
+    index, words = position - session.cold_count, as_typed(text)
     entries = list(session.entries)
-    entry = entries[place]
+    entry = entries[index]
     if words == as_typed(entry.text):
         return session
-    entries[place] = msgspec.structs.replace(
+    entries[index] = msgspec.structs.replace(
         entry,
         content=words,
         original=None,
@@ -87,39 +107,11 @@ def reworded(session: Session, position: int, text: str) -> Session:
 
 
 def as_typed(text: str) -> str:
-    """Words without what a form makes of their line breaks."""
+    """Text without the line breaks that a form makes of its own."""
     return text.replace("\r\n", "\n")
 
 
-def _line(entry: Entry, position: int, *, begins_life: bool, held: bool) -> Line:
-    return Line(
-        position=position,
-        role=entry.role,
-        speaker=entry.speaker or entry.name,
-        source=entry.source,
-        at=entry.at,
-        turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
-        text=entry.text,
-        lost=_lost(entry),
-        interrupted=entry.interrupted,
-        pending=entry.pending,
-        broken=entry.broken,
-        calls=[_call(call) for call in entry.tool_calls or ()],
-        result_of=entry.tool_call_id,
-        begins_life=begins_life,
-        held=held,
-        summary=None,
-        editable=held and isinstance(entry.content, str) and entry.role in {"user", "assistant"},
-    )
-
-
-def _lost(entry: Entry) -> str:
-    if entry.original is None or entry.role != "assistant":
-        return ""
-    return unheard(entry.text, entry.original) if entry.text.strip() else entry.original
-
-
-def _call(call: dict[str, Any]) -> str:
+def _call_text(call: Mapping[str, Any]) -> str:
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
     return f"{function.get('name', '?')}({function.get('arguments', '')})"

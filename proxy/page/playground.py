@@ -12,7 +12,7 @@ from starlette.responses import Response
 from filters.base import Filter
 from proxy.describe.pages import step_text
 from proxy.errors import RequestError, TurnkeeperError, filter_name
-from proxy.page.difference import Filtered, filtered
+from proxy.page.difference import StepDiff, step_diff
 from proxy.page.request import PageRequest
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.filter_registry import FilterRegistry
@@ -43,7 +43,7 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a try. ``fault`` is what is wrong with the request; ``faults`` are the pipeline's."""
 
     explanation: Explanation | None = None
-    steps: Sequence[Filtered] = ()
+    steps: Sequence[StepDiff] = ()
     sent: str = ""
     fault: str | None = None
     faults: Sequence[Diagnostic] = ()
@@ -131,7 +131,7 @@ def _try(tenant: str, pipeline: Pipeline, body: str, yaml: str, filters: FilterR
         return Trial(fault=error.message, doubts=warnings)
     return Trial(
         explanation=explanation,
-        steps=[filtered(number, step) for number, step in enumerate(explanation.steps, 1)],
+        steps=[step_diff(number, step) for number, step in enumerate(explanation.steps, 1)],
         sent=msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode(),
         doubts=warnings,
     )

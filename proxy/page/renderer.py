@@ -1,4 +1,4 @@
-"""How a page is written: templates that escape whatever they are given, and headers that let nothing in."""
+"""Rendering of pages: templates that escape what they are given, and headers that let nothing in."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,32 +14,26 @@ from starlette.responses import Response
 from proxy.page.viewer import Viewer
 from proxy.version import VERSION
 
-_PACKAGE: Final = "proxy.page"
-_ASSETS: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-_MILLISECOND, _SECOND = 0.001, 1.0
-
-
 HEADERS: Final = {
-    "content-security-policy": _POLICY,
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
+_PACKAGE: Final = "proxy.page"
+_ASSETS: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_MILLISECOND, _SECOND = 0.001, 1.0
 
 
 class Renderer:
-    """All templates and assets. A text that a template is given stays a text.
+    """All templates and assets; ``process_name`` stands at the foot of each page."""
 
-    ``place`` says at the foot of each page which of several processes this is.
-    """
-
-    def __init__(self, place: str = "") -> None:
+    def __init__(self, process_name: str = "") -> None:
         folder = files(_PACKAGE) / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in _ASSETS}
         self._environment = Environment(
@@ -52,26 +46,27 @@ class Renderer:
         own = {"took": took, "iso": iso, "clock": clock, "step": step, "tojson_text": as_json}
         self._environment.filters |= own
         self._environment.tests["step"] = is_step
-        self._environment.globals |= {"asset": self._address, "version": VERSION, "place": place}
+        self._environment.globals |= {"asset": self._asset_url, "version": VERSION}
+        self._environment.globals["process_name"] = process_name
 
     def text(self, template: str, **values: Any) -> str:
-        """A template filled in."""
+        """Renders a template."""
         return self._environment.get_template(template).render(**values)
 
     def page(self, template: str, viewer: Viewer, *, status: int = 200, **values: Any) -> Response:
-        """A whole page."""
+        """Renders a whole page."""
         text = self.text(template, viewer=viewer, **values)
         # Half a character, as a transcript cut inside an emoji has, is no UTF-8.
         return Response(text.encode("utf-8", "replace"), status, HEADERS, "text/html")
 
     def asset(self, name: str) -> Response | None:
-        """A file that pages refer to; its address changes whenever it does."""
+        """A file that pages refer to; its URL changes whenever it does."""
         if name not in self._assets:
             return None
-        cached: Mapping[str, str] = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
-        return Response(self._assets[name], headers=cached, media_type=_ASSETS[name])
+        headers: Mapping[str, str] = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+        return Response(self._assets[name], headers=headers, media_type=_ASSETS[name])
 
-    def _address(self, name: str) -> str:
+    def _asset_url(self, name: str) -> str:
         return f"/assets/{name}?v={sha256(self._assets[name]).hexdigest()[:12]}"
 
 
@@ -92,12 +87,12 @@ def step(name: str) -> str:
 
 
 def is_step(name: str) -> bool:
-    """Whether a name can be a step of a path; browsers take these two, however they are written, for ways."""
+    """Whether a name can be a step of a path: browsers resolve these two, however they are written."""
     return name not in {".", ".."}
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON writes it, as a text that is still to be escaped."""
+    """A value as JSON, which is still to be escaped."""
     return msgspec.json.encode(value).decode("utf-8", "replace")
 
 

@@ -1,7 +1,7 @@
-"""What a turn cost in tokens, and how much of its prompt the model had seen before."""
+"""The page of one turn: its timeline, its tokens, what each filter did, and what the model answered."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
 
@@ -13,119 +13,44 @@ from filters.tokens import in_message
 from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
-from proxy.page.difference import Filtered, Row, differences, filtered, plain
+from proxy.page.difference import Row, StepDiff, diff_rows, step_diff, unchanged_rows
 from proxy.page.request import PageRequest, redirect
 from proxy.traces import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
-from proxy.turn import request
 from proxy.turn.identity import decode_raw
+from proxy.turn.request import raw_fields
 from proxy.turn.state import Turn
-from proxy.upstream.providers import Provider
 from proxy.upstream.target import Target
 
-_KNOWN = ("role", "content", "tool_calls")
-WIDTH = 1000.0
-_NARROWEST = 2.0
-_NAMES = {
-    "receive": "Receive",
-    "recall": "Session",
-    "memory": "Recall",
-    "filters": "Filters",
-    "upstream": "Upstream",
+WIDTH: Final = 1000.0
+_NARROWEST: Final = 2.0
+# Of each stage, its name on the page and what happens in it.
+_STAGES: Final = {
+    "own": ("Turnkeeper", "receive, session, recall and filters; closer below"),
+    "receive": ("Receive", "reading the request's body"),
+    "recall": ("Session", "parsing it, and finding out whose turn it is"),
+    "memory": ("Recall", "what memory holds of the session"),
+    "filters": ("Filters", "the request filters, and putting the body together"),
+    "upstream": ("Upstream", "until the model has begun to answer"),
+    "first-token": ("First token", "the answer's first bytes go to the client"),
+    "chunks": ("Chunks", "the answer streams"),
+    "record": ("Record", "written to memory, off the call"),
 }
-_WHAT = {
-    "receive": "reading the request's body",
-    "recall": "parsing it, and finding out whose turn it is",
-    "memory": "what memory holds of the session",
-    "filters": "the request filters, and putting the body together",
-    "upstream": "until the model has begun to answer",
-    "First token": "the answer's first bytes go to the client",
-    "Chunks": "the answer streams",
-    "Record": "written to memory, off the call",
-}
+_OWN: Final = frozenset({"own", "receive", "recall", "memory", "filters"})
+_COUNTED: Final = ("role", "content", "tool_calls")
 _KEPT: Final = "the newest are, as many as 'traces:' says"
-_ASKED: Final = "asked"
+_TRIES: Final = "asked"
 # Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
 _MOST_TRIES: Final = 18
 
-
-class Spending(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens. ``prompt`` is an estimate, ``stayed`` the part of it that stands as it stood a turn before.
-
-    ``reported`` is the upstream's own usage; what it does not say is ``None``.
-    """
-
-    prompt: int
-    stayed: int | None
-    reported: int | None
-    cached: int | None
-    answered: int | None
-
-    @property
-    def share(self) -> float | None:
-        """The part of the prompt that stayed, from 0 to 1; ``None`` where no turn before is kept."""
-        return None if self.stayed is None else self.stayed / max(1, self.prompt)
-
-
-def spending(body: bytes, answer: bytes, before: bytes | None) -> Spending:
-    """What a turn cost; ``before`` is the body that was sent a turn before."""
-    sent = _messages(body)
-    known = _messages(before) if before else []
-    stayed = [one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(sent, known, strict=False))]
-    usage = _usage(answer)
-    details = usage.get("prompt_tokens_details")
-    return Spending(
-        prompt=sum(map(_tokens, sent)),
-        stayed=sum(map(_tokens, stayed)) if before else None,
-        reported=_number(usage.get("prompt_tokens")),
-        cached=_number(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        answered=_number(usage.get("completion_tokens")),
-    )
-
-
-def _messages(body: bytes) -> Sequence[Mapping[str, Any]]:
-    try:
-        found = msgspec.json.decode(body)["messages"]
-    except (msgspec.DecodeError, KeyError, TypeError):
-        return []
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
-
-
-def _tokens(message: Mapping[str, Any]) -> int:
-    try:
-        known = {name: message[name] for name in _KNOWN if name in message}
-        return in_message(msgspec.convert(known, Message))
-    except (msgspec.ValidationError, TypeError):
-        return 0
-
-
-def _usage(answer: bytes) -> Mapping[str, Any]:
-    """The last usage that an answer tells of, a stream's or a whole one's."""
-    if answer.lstrip()[:1] == b"{":
-        return _usage_of(answer)
-    for event in reversed([event for event in events(answer) if b'"usage"' in event]):
-        if found := _usage_of(data_of(event)):
-            return found
-    return {}
-
-
-def _usage_of(data: bytes | None) -> Mapping[str, Any]:
-    try:
-        chunk = msgspec.json.decode(data or b"null")
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
-    usage = chunk.get("usage") if isinstance(chunk, dict) else None
-    return usage if isinstance(usage, dict) else {}
-
-
-def _number(given: object) -> int | None:
-    return given if type(given) is int else None
+Span = tuple[str, float, float]
+"""A stage, its start and its end, by ``time.perf_counter``."""
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage: where its bar stands in a picture ``WIDTH`` wide, and its seconds."""
+    """One stage: where its bar stands in a timeline ``WIDTH`` wide, and its length in seconds."""
 
     name: str
     what: str
@@ -136,7 +61,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     ticks: Sequence[float] = ()
 
 
-class Picture(msgspec.Struct, frozen=True, kw_only=True):
+class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """Bars on one scale, which is ``seconds`` long."""
 
     title: str
@@ -144,90 +69,49 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     bars: Sequence[Bar]
 
 
-def pictures(trace: Trace, written: float | None) -> Sequence[Picture]:
-    """A turn's own work, and all of the turn; ``written`` is when memory had it."""
-    stages = list(_stages(trace))
-    own = [each for each in stages if each[0] != "upstream"]
-    inside = Picture(title="Turnkeeper's own work", seconds=0.0, bars=())
-    if own:
-        start, end = own[0][1], max(end for _, _, end in own)
-        inside = Picture(
-            title="Turnkeeper's own work", seconds=end - start, bars=list(_drawn(own, start, end))
-        )
-    everything = [("own", trace.start, own[-1][2] if own else trace.end), *_rest(trace, stages, written)]
-    end = max(end for _, _, end in everything)
-    whole = Picture(
-        title="The whole turn",
-        seconds=trace.end - trace.start,
-        bars=list(_drawn(everything, trace.start, end, trace.chunks)),
-    )
-    return [whole, inside]
+class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens. ``prompt`` is an estimate, ``prefix`` the part of it that stands as it stood a turn before.
+
+    The other counts are the upstream's own; what it does not report is ``None``.
+    """
+
+    prompt: int
+    prefix: int | None
+    reported: int | None
+    cached: int | None
+    completion: int | None
+
+    @property
+    def share(self) -> float | None:
+        """The part of the prompt that is prefix, from 0 to 1; ``None`` where no turn before is kept."""
+        return None if self.prefix is None else self.prefix / max(1, self.prompt)
 
 
-def _stages(trace: Trace) -> Iterator[tuple[str, float, float]]:
-    """Each mark until the next; the last until the first chunk, or the turn's end."""
-    last = trace.chunks[0] if trace.chunks else trace.end
-    marks = [("receive", trace.start), *trace.marks]
-    ends = [*(mark for _, mark in marks[1:]), last]
-    for (name, start), end in zip(marks, ends, strict=True):
-        yield name, start, max(start, end)
+class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """The transcript of a turn, ready to be shown. ``fault`` is why the filters could not be run again."""
 
-
-def _rest(
-    trace: Trace, stages: Sequence[tuple[str, float, float]], written: float | None
-) -> Iterator[tuple[str, float, float]]:
-    yield from (each for each in stages if each[0] == "upstream")
-    if trace.chunks:
-        yield "First token", trace.chunks[0], trace.chunks[0]
-        yield "Chunks", trace.chunks[0], trace.end
-    if written is not None:
-        yield "Record", trace.end, max(trace.end, written)
-
-
-def _drawn(
-    stages: Sequence[tuple[str, float, float]], start: float, end: float, ticks: Sequence[float] = ()
-) -> Iterator[Bar]:
-    scale = WIDTH / (end - start) if end > start else 0.0
-    for name, began, ended in stages:
-        width = max(_NARROWEST, (ended - began) * scale)
-        left = min((began - start) * scale, WIDTH - width)
-        instant = name == "First token"
-        yield Bar(
-            name="Turnkeeper" if name == "own" else _NAMES.get(name, name),
-            what="receive, session, recall and filters; closer below"
-            if name == "own"
-            else _WHAT.get(name, ""),
-            kind="own" if name in {"own", *_NAMES} - {"upstream"} else name.lower().replace(" ", "-"),
-            start=round(max(0.0, left), 2),
-            width=round(width, 2),
-            seconds=(ended - start) if instant else ended - began,
-            ticks=[round((tick - start) * scale, 2) for tick in ticks] if name == "Chunks" else (),
-        )
-
-
-class Inside(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said in a turn, made ready to be looked at. ``fault`` is why some of it could not be."""
-
-    whose: ExplainedIdentity | None = None
-    asked: Sequence[Row] = ()
+    identity: ExplainedIdentity | None = None
+    messages: Sequence[Row] = ()
     ignored: Sequence[str] = ()
     fields: Mapping[str, Any] = {}
-    found: Sequence[Row] = ()
-    steps: Sequence[Filtered] = ()
+    marked: Sequence[Row] = ()
+    steps: Sequence[StepDiff] = ()
     stripped: Sequence[Stripped] = ()
     sent: str = ""
     answer: Transcript = Transcript()
-    spent: Spending
+    tokens: TokenCounts
     fault: str | None = None
 
 
-async def _shown(request: PageRequest) -> Response:
+async def _show(request: PageRequest) -> Response:
     traces = request.server.traces
     trace = traces.find(request.tenant, request.params["id"])
     if trace is None:
-        return _elsewhere(request)
+        return _try_another_process(request)
     before, after = traces.neighbours(trace)
-    inside = await request.executor.run(lambda: _inside(trace, before)) if trace.content else None
+    turn, detail = trace.content, None
+    if turn is not None:
+        detail = await request.executor.run(lambda: _detail(trace, turn, before))
     return await request.page(
         "turn.html",
         "live",
@@ -235,78 +119,164 @@ async def _shown(request: PageRequest) -> Response:
         turn=trace.report,
         before=before,
         after=after,
-        pictures=pictures(trace, traces.write_time(trace)),
+        timelines=timelines(trace, traces.write_time(trace)),
         width=WIDTH,
-        inside=inside,
+        detail=detail,
         keeps=traces.retention.content,
     )
 
 
-def _elsewhere(request: PageRequest) -> Response:
-    """To another process of this port, as far as chance leads there; raises NotFound after some tries.
+def _try_another_process(request: PageRequest) -> Response:
+    """Redirects to another process of this port; raises NotFound after some tries.
 
-    Which process a connection reaches is the kernel's to choose, so that each try wants a new one.
+    The kernel chooses the process that a connection reaches, so that each try needs a new one.
     """
     if not request.server.process_name:
         raise NotFound(f"This turn is not kept any more; {_KEPT}.")
-    asked = request.query.get(_ASKED, "0")
-    tries = int(asked) if re.fullmatch(r"\d{1,2}", asked, re.ASCII) else _MOST_TRIES
+    text = request.query.get(_TRIES, "0")
+    tries = int(text) if re.fullmatch(r"\d{1,2}", text, re.ASCII) else _MOST_TRIES
     if tries >= _MOST_TRIES:
         raise NotFound(
             f"None of the processes that answered keeps this turn; {_KEPT} of each process."
             " If it is new, go back and choose it again: others may answer then."
         )
-    onward = redirect("turns", request.params["id"], query=f"?{_ASKED}={tries + 1}")
-    onward.headers["connection"] = "close"
-    return onward
+    response = redirect("turns", request.params["id"], query=f"?{_TRIES}={tries + 1}")
+    response.headers["connection"] = "close"
+    return response
 
 
-def _inside(trace: Trace, before: Trace | None) -> Inside:
-    turn = trace.content
-    assert turn is not None  # noqa: S101 - the caller has looked
-    body = sent(trace)
-    spent = spending(body, trace.answer, sent(before) if before and before.content else None)
-    answer = transcript(trace.answer)
-    asked, marked = _disclosed(turn)
-    found = differences(asked, marked) if asked != marked else ()
-    shown = Inside(
-        asked=plain(asked),
+def timelines(trace: Trace, written: float | None) -> Sequence[Timeline]:
+    """A turn as a whole, and its own stages on a scale of their own; ``written`` is when memory had it."""
+    first = trace.chunks[0] if trace.chunks else trace.end
+    marks = [("receive", trace.start), *trace.marks]
+    ends = [*(mark for _, mark in marks[1:]), first]
+    stages = [(name, start, max(start, end)) for (name, start), end in zip(marks, ends, strict=True)]
+    own = [span for span in stages if span[0] != "upstream"]
+    spans = [("own", trace.start, own[-1][2] if own else trace.end)]
+    spans += [span for span in stages if span[0] == "upstream"]
+    if trace.chunks:
+        spans += [("first-token", first, first), ("chunks", first, trace.end)]
+    if written is not None:
+        spans.append(("record", trace.end, max(trace.end, written)))
+    whole = _timeline("The whole turn", spans, trace.chunks)
+    return [
+        msgspec.structs.replace(whole, seconds=trace.end - trace.start),
+        _timeline("Turnkeeper's own work", own),
+    ]
+
+
+def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) -> Timeline:
+    start = spans[0][1] if spans else 0.0
+    length = max((end for _, _, end in spans), default=0.0) - start
+    scale = WIDTH / length if length > 0 else 0.0
+    bars = []
+    for kind, began, ended in spans:
+        name, what = _STAGES.get(kind, (kind, ""))
+        width = max(_NARROWEST, (ended - began) * scale)
+        bars.append(
+            Bar(
+                name=name,
+                what=what,
+                kind="own" if kind in _OWN else kind,
+                start=round(max(0.0, min((began - start) * scale, WIDTH - width)), 2),
+                width=round(width, 2),
+                seconds=ended - (start if kind == "first-token" else began),
+                ticks=[round((tick - start) * scale, 2) for tick in ticks] if kind == "chunks" else (),
+            )
+        )
+    return Timeline(title=title, seconds=length, bars=bars)
+
+
+def token_counts(body: bytes, answer: bytes, body_before: bytes | None) -> TokenCounts:
+    """The tokens of a turn; ``body_before`` was sent a turn before."""
+    messages = _messages(body)
+    pairs = zip(messages, _messages(body_before) if body_before else (), strict=False)
+    prefix = [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    usage = _usage(answer)
+    details = usage.get("prompt_tokens_details")
+    return TokenCounts(
+        prompt=sum(map(_estimate, messages)),
+        prefix=sum(map(_estimate, prefix)) if body_before else None,
+        reported=_number(usage.get("prompt_tokens")),
+        cached=_number(details.get("cached_tokens")) if isinstance(details, dict) else None,
+        completion=_number(usage.get("completion_tokens")),
+    )
+
+
+def _messages(body: bytes) -> Sequence[Mapping[str, Any]]:
+    try:
+        messages = msgspec.json.decode(body)["messages"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return []
+    return [each for each in messages if isinstance(each, dict)] if isinstance(messages, list) else []
+
+
+def _estimate(message: Mapping[str, Any]) -> int:
+    try:
+        counted = {name: message[name] for name in _COUNTED if name in message}
+        return in_message(msgspec.convert(counted, Message))
+    except (msgspec.ValidationError, TypeError):
+        return 0
+
+
+def _usage(answer: bytes) -> Mapping[str, Any]:
+    """The last usage that an answer reports, a stream's or a whole one's."""
+    is_whole = answer.lstrip()[:1] == b"{"
+    candidates = [answer] if is_whole else [data_of(each) for each in events(answer) if b'"usage"' in each]
+    for data in reversed(candidates):
+        try:
+            chunk = msgspec.json.decode(data or b"null")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        usage = chunk.get("usage") if isinstance(chunk, dict) else None
+        if isinstance(usage, dict) and usage:
+            return usage
+    return {}
+
+
+def _number(value: object) -> int | None:
+    return value if type(value) is int else None
+
+
+def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
+    body = sent_body(trace)
+    target = _target(trace, turn)
+    messages, marked = (
+        [disclosure.shown_message(message_dict(message)) for message in window]
+        for window in (turn.request.messages, turn.window)
+    )
+    sent = ""
+    if body:
+        fields = raw_fields(body)
+        decoded = decode_raw(fields["messages"])
+        shown = disclosure.shown_body(fields, decoded if isinstance(decoded, list) else [], target.provider)
+        sent = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+    detail = TurnDetail(
+        messages=unchanged_rows(messages),
         ignored=(*turn.request.ignored, *turn.identity.ignored),
         fields={name: disclosure.shown_field(name, raw) for name, raw in turn.request.fields.items()},
-        found=found,
-        sent=_disclosed_body(body, _target(trace, turn).provider),
-        answer=answer,
-        spent=spent,
+        marked=diff_rows(messages, marked) if messages != marked else (),
+        sent=sent,
+        answer=transcript(trace.answer),
+        tokens=token_counts(body, trace.answer, sent_body(before) if before and before.content else None),
     )
-    return _explained(trace, turn, shown)
-
-
-def _explained(trace: Trace, turn: Turn, shown: Inside) -> Inside:
-    """What the filters did, by running them again: they do no I/O, and the same in gives the same out."""
+    # The filters are run again: they do no I/O, and the same in gives the same out.
+    pipeline = msgspec.structs.replace(turn.pipeline, targets=(target,))
     context = turn.context
-    pipeline = msgspec.structs.replace(turn.pipeline, targets=(_target(trace, turn),))
     try:
-        told = explain_call(turn.marked_request, turn.identity, pipeline, context.now, context.memory)
+        explanation = explain_call(turn.marked_request, turn.identity, pipeline, context.now, context.memory)
     except TurnkeeperError as error:
-        return msgspec.structs.replace(shown, fault=error.message)
+        return msgspec.structs.replace(detail, fault=error.message)
     return msgspec.structs.replace(
-        shown,
-        whose=told.identity,
-        steps=[filtered(number, step) for number, step in enumerate(told.steps, 1)],
-        stripped=told.stripped,
+        detail,
+        identity=explanation.identity,
+        steps=[step_diff(number, step) for number, step in enumerate(explanation.steps, 1)],
+        stripped=explanation.stripped,
     )
 
 
-def _disclosed(turn: Turn) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    asked, marked = (
-        [disclosure.shown_message(message_dict(message)) for message in messages]
-        for messages in (turn.request.messages, turn.window)
-    )
-    return asked, marked
-
-
-def sent(trace: Trace) -> bytes:
-    """The body as the upstream got it that was asked last; empty where none was."""
+def sent_body(trace: Trace) -> bytes:
+    """The body as it was sent to the upstream that was asked last; empty where none was."""
     turn = trace.content
     if turn is None:
         return b""
@@ -321,13 +291,4 @@ def _target(trace: Trace, turn: Turn) -> Target:
     return next((target for target in targets if target.name == trace.report.upstream), targets[0])
 
 
-def _disclosed_body(body: bytes, kind: Provider) -> str:
-    if not body:
-        return ""
-    fields = request.raw_fields(body)
-    messages = decode_raw(fields["messages"])
-    shown = disclosure.shown_body(fields, messages if isinstance(messages, list) else [], kind)
-    return msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
-
-
-ROUTES: Final = (("GET", "/turns/{id}", _shown),)
+ROUTES: Final = (("GET", "/turns/{id}", _show),)

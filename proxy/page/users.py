@@ -1,4 +1,4 @@
-"""What is remembered of a person, and of what an agent did: to read, search, carry away and forget."""
+"""Pages of users and agents: what is remembered of a user to search, export and erase, and episodes."""
 
 import asyncio
 import time
@@ -14,99 +14,98 @@ from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest, redirect
-from proxy.rest import users
+from proxy.rest.users import forget_user
 from proxy.turn.identity import identifier
 
 _HERE: Final = "people"
-_FOUND: Final = 20
+_RESULTS: Final = 20
 _TURNS: Final = 20
 _EPISODES: Final = 100
-_A_DAY: Final = 86_400.0
+_DAY: Final = 86_400.0
+_LONGEST_QUERY: Final = 2000
 
 
-async def _listed(request: PageRequest) -> Response:
-    if wanted := request.query.get("id", "").strip():
-        return redirect(_HERE, wanted)
-    seen: dict[str, TurnReport] = {}
+async def _list(request: PageRequest) -> Response:
+    if name := request.query.get("id", "").strip():
+        return redirect(_HERE, name)
+    latest: dict[str, TurnReport] = {}
     for trace in request.server.traces.newest(request.tenant):
         if trace.report.user:
-            seen.setdefault(trace.report.user, trace.report)
-    return await request.page("people.html", _HERE, callers=list(seen.values()))
+            latest.setdefault(trace.report.user, trace.report)
+    return await request.page("people.html", _HERE, turns=list(latest.values()))
 
 
-async def _shown(request: PageRequest) -> Response:
-    person, archiving = _person(request), _archiving(request)
-    asked = request.query.get("query", "").strip()[:2000]
-    facts, found = [], []
+async def _show(request: PageRequest) -> Response:
+    owner, archiving = _owner(request), _archiving(request)
+    text = request.query.get("query", "").strip()[:_LONGEST_QUERY]
+    facts, results = [], []
     if archiving:
-        facts = await archiving.facts.current(person)
-        if asked:
-            query = Query(text=asked, now=time.time(), limit=_FOUND, zone=request.runtime.zone)
-            found = await archiving.retriever.search(person, query)
-    recent = [t.report for t in request.server.traces.newest(request.tenant) if t.report.user == person.user]
+        facts = await archiving.facts.current(owner)
+        if text:
+            query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
+            results = await archiving.retriever.search(owner, query)
+    reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
         "person.html",
         _HERE,
-        id=person.user,
+        id=owner.user,
         facts=facts,
-        asked=asked,
-        found=found,
-        turns=recent[:_TURNS],
+        query=text,
+        results=results,
+        turns=[report for report in reports if report.user == owner.user][:_TURNS],
         archived=archiving is not None,
     )
 
 
-async def _fact_removed(request: PageRequest) -> Response:
-    person, archiving = _person(request), _archiving(request)
-    if archiving is None or not await archiving.facts.remove(person, request.params["fact"]):
+async def _remove_fact(request: PageRequest) -> Response:
+    owner, archiving = _owner(request), _archiving(request)
+    if archiving is None or not await archiving.facts.remove(owner, request.params["fact"]):
         raise NotFound("This fact is not there any more.")
-    return redirect(_HERE, person.user)
+    return redirect(_HERE, owner.user)
 
 
-async def _exported(request: PageRequest) -> Response:
-    person = _person(request)
-    found = await request.runtime.privacy.exported(person)
-    # In a thread: it may be long, and callers wait on the loop.
-    text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(found), indent=2))
+async def _export(request: PageRequest) -> Response:
+    export = await request.runtime.privacy.exported(_owner(request))
+    # In a thread: it may be long, and calls wait on the loop.
+    text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(export), indent=2))
     headers = {**HEADERS, "content-disposition": 'attachment; filename="person.json"'}
     return Response(text, 200, headers, "application/json")
 
 
-async def _asked_to_forget(request: PageRequest) -> Response:
-    return await request.page("forget.html", _HERE, id=_person(request).user)
+async def _confirm_erasure(request: PageRequest) -> Response:
+    return await request.page("forget.html", _HERE, id=_owner(request).user)
 
 
-async def _forgotten(request: PageRequest) -> Response:
-    await users.forget_user(request.runtime.privacy, _person(request))
+async def _erase(request: PageRequest) -> Response:
+    await forget_user(request.runtime.privacy, _owner(request))
     return redirect(_HERE)
 
 
-async def _agent(request: PageRequest) -> Response:
-    if wanted := request.query.get("id", "").strip():
-        return redirect("agents", wanted)
+async def _find_agent(request: PageRequest) -> Response:
+    if name := request.query.get("id", "").strip():
+        return redirect("agents", name)
     return redirect(_HERE)
 
 
-async def _episodes(request: PageRequest) -> Response:
-    agent = _identifier(request)
-    since = time.time() - _A_DAY
-    key = Key(request.tenant, agent)
+async def _show_agent(request: PageRequest) -> Response:
+    key = Key(request.tenant, _id(request))
+    since = time.time() - _DAY
     try:
-        found = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, background=True)
+        episodes = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, background=True)
     except ValueError:
         raise NotFound("What is kept of this agent cannot be read.") from None
-    return await request.page("agent.html", _HERE, id=agent, episodes=found)
+    return await request.page("agent.html", _HERE, id=key.session, episodes=episodes)
 
 
-def _person(request: PageRequest) -> Owner:
-    return Owner(request.tenant, _identifier(request))
+def _owner(request: PageRequest) -> Owner:
+    return Owner(request.tenant, _id(request))
 
 
-def _identifier(request: PageRequest) -> str:
-    found = identifier(request.params["id"])
-    if found is None:
+def _id(request: PageRequest) -> str:
+    id_ = identifier(request.params["id"])
+    if id_ is None:
         raise NotFound("Nobody can have this name.")
-    return found
+    return id_
 
 
 def _archiving(request: PageRequest) -> Archiving | None:
@@ -114,12 +113,12 @@ def _archiving(request: PageRequest) -> Archiving | None:
 
 
 ROUTES: Final = (
-    ("GET", "/people", _listed),
-    ("GET", "/people/{id}", _shown),
-    ("GET", "/people/{id}/export", _exported),
-    ("GET", "/people/{id}/forget", _asked_to_forget),
-    ("POST", "/people/{id}/forget", _forgotten),
-    ("POST", "/people/{id}/facts/{fact}", _fact_removed),
-    ("GET", "/agents", _agent),
-    ("GET", "/agents/{id}", _episodes),
+    ("GET", "/people", _list),
+    ("GET", "/people/{id}", _show),
+    ("GET", "/people/{id}/export", _export),
+    ("GET", "/people/{id}/forget", _confirm_erasure),
+    ("POST", "/people/{id}/forget", _erase),
+    ("POST", "/people/{id}/facts/{fact}", _remove_fact),
+    ("GET", "/agents", _find_agent),
+    ("GET", "/agents/{id}", _show_agent),
 )

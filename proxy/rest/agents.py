@@ -1,4 +1,4 @@
-"""Agents over HTTP: what each did lately, under the caller's tenant."""
+"""Agents over HTTP: the episodes of each."""
 
 import asyncio
 import time
@@ -12,37 +12,37 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
-from proxy.rest import validation
-from proxy.rest.endpoint import body_of, by_method, json_response, key_of, memory_of
+from proxy.rest.endpoint import Methods, body_of, json_response, key_of, memory_of
+from proxy.rest.validation import at_most, validated, validated_query
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
 _LONGEST_LIST: Final = 1000
 
 
-def _small(metadata: dict[str, Any]) -> dict[str, Any]:
+def _check_size(metadata: dict[str, Any]) -> dict[str, Any]:
     if len(msgspec.json.encode(metadata)) > _LARGEST:
         raise ValueError(f"metadata has more than {_LARGEST} bytes as JSON")
     return metadata
 
 
-def _as_written(hours: float) -> float:
+def _whole_as_int(hours: float) -> float:
     return int(hours) if hours.is_integer() else hours
 
 
 class NewEpisode(BaseModel):
-    """An interaction as an agent reports it; it lasts ``ttl_hours``."""
+    """An interaction as an agent reports it; it is remembered for ``ttl_hours``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     interaction_type: Annotated[str, Field(min_length=1, max_length=128)]
     content: Annotated[str, Field(max_length=_LARGEST)]
     platform: Annotated[str, Field(max_length=128)] | None = None
-    metadata: Annotated[dict[str, Any], AfterValidator(_small)] | None = None
-    ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR), AfterValidator(_as_written)] | None = None
+    metadata: Annotated[dict[str, Any], AfterValidator(_check_size)] | None = None
+    ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR), AfterValidator(_whole_as_int)] | None = None
 
     def at(self, now: float) -> EpisodicMemory:
-        """The episode, as it happened at ``now``, in seconds since 1970."""
+        """The episode as it happened at ``now``, in seconds since 1970."""
         return EpisodicMemory(
             timestamp=datetime.fromtimestamp(now, UTC),
             interaction_type=self.interaction_type,
@@ -53,41 +53,37 @@ class NewEpisode(BaseModel):
         )
 
 
-class EpisodesAsked(BaseModel):
-    """Which episodes are asked for."""
+class EpisodesQuery(BaseModel):
+    """The newest episodes of the last hours."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
-    limit: Annotated[int, Field(ge=1), validation.at_most(_LONGEST_LIST)] = 50
+    limit: Annotated[int, Field(ge=1), at_most(_LONGEST_LIST)] = 50
 
 
 def routes() -> list[Route]:
-    """The path; it is matched undecoded, and the request's scope holds ``parts`` and ``tenant``."""
-    endpoints = by_method({"GET": _recent, "POST": _added})
-    return [Route("/v1/memory/agents/{id}/episodes", endpoints)]
+    """The route; the path is matched undecoded, and the scope holds ``runtime`` and ``tenant``."""
+    return [Route("/v1/memory/agents/{id}/episodes", Methods(GET=_list, POST=_create))]
 
 
-async def _added(request: Request) -> Response:
+async def _create(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
-    new = validation.validated(NewEpisode, await body_of(request))
-    episode = new.at(time.time())
-    kept = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
-    return json_response(_shown(kept), status=201)
+    episode = validated(NewEpisode, await body_of(request)).at(time.time())
+    stored = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
+    return json_response(_episode_fields(stored), status=201)
 
 
-async def _recent(request: Request) -> Response:
+async def _list(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
-    wanted = validation.validated_query(EpisodesAsked, request)
-    since = window_start(time.time(), wanted.hours)
-    found = await episodes.recent(agent, since=since, limit=wanted.limit, background=True)
-    # In a thread: it may be long, and callers wait on the loop.
-    return await asyncio.to_thread(_listed, found)
+    query = validated_query(EpisodesQuery, request)
+    since = window_start(time.time(), query.hours)
+    recent = await episodes.recent(agent, since=since, limit=query.limit, background=True)
+    # In a thread: it may be long, and calls wait on the loop.
+    return await asyncio.to_thread(
+        lambda: json_response({"object": "list", "data": [_episode_fields(each) for each in recent]})
+    )
 
 
-def _listed(found: list[EpisodicMemory]) -> Response:
-    return json_response({"object": "list", "data": [_shown(one) for one in found]})
-
-
-def _shown(episode: EpisodicMemory) -> dict[str, Any]:
+def _episode_fields(episode: EpisodicMemory) -> dict[str, Any]:
     return {**episode.model_dump(mode="json"), "summary": episode.summary()}

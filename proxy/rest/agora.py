@@ -1,4 +1,4 @@
-"""What Agora's engine tells of its agents: when they come and go, and all that was said."""
+"""Webhook events of Agora's voice platform: agents join and leave, and the history of a call."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -9,145 +9,117 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from proxy.admission.keys import Webhook
 from proxy.errors import RequestError, Unauthorized
-from proxy.http import body
 from proxy.memory.errors import SessionDeleted
-from proxy.memory.memory import Memory
 from proxy.memory.merge import calls
 from proxy.memory.merge.calls import Agent, plausible_time
-from proxy.memory.redaction.view import RedactedView, WindowRedaction
+from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
-from proxy.rest.endpoint import by_method, json_response, memory_of
-from proxy.runtime import Runtime
-from proxy.turn import request
+from proxy.rest.endpoint import Methods, body_of, json_response, memory_of, runtime_of
 from proxy.turn.identity import identifier
+from proxy.turn.request import raw_fields
 
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 
 Change = Callable[[Session], tuple[Session, int | None]]
+"""Returns a session as changed, and the number of the call that the change is of."""
 
 
-class Notice(msgspec.Struct, frozen=True):
-    """One notice; ``noticeId`` is the same whenever it is sent again. Times are as Agora writes them."""
+class WebhookEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """One event; ``notice_id`` is the same whenever it is sent again. Times are as Agora writes them."""
 
-    noticeId: str | int | float  # noqa: N815 - as Agora writes it
-    eventType: int  # noqa: N815
+    notice_id: str | int | float
+    event_type: int
     payload: Mapping[str, Any] | None = None
-    notifyMs: int | float | None = None  # noqa: N815
-
-    @property
-    def id(self) -> str:
-        """What tells it from others."""
-        return str(self.noticeId)
-
-    @property
-    def told(self) -> Mapping[str, Any]:
-        """What it tells."""
-        return self.payload or {}
+    notify_ms: int | float | None = None
 
     @property
     def agent(self) -> Agent:
-        """The agent that it tells of, as far as it is named."""
-        told = self.told
-        name = identifier(told.get("agent_id")) or ""
-        start, stop = plausible_time(told.get("start_ts")), plausible_time(told.get("stop_ts"))
-        return Agent(id=name, start=start, stop=stop)
+        """The agent of the event, as far as it is named."""
+        payload = self.payload or {}
+        return Agent(
+            id=identifier(payload.get("agent_id")) or "",
+            start=plausible_time(payload.get("start_ts")),
+            stop=plausible_time(payload.get("stop_ts")),
+        )
 
     @property
     def at(self) -> float | None:
-        """When what it tells came about; of a history, when the first of it may have."""
+        """When the event happened; of a history, when its first message may have."""
         start, stop = self.agent.start, self.agent.stop
-        told = start or stop if self.eventType == _HISTORY else stop or start
-        return told or plausible_time(self.notifyMs)
+        time_ = start or stop if self.event_type == _HISTORY else stop or start
+        return time_ or plausible_time(self.notify_ms)
 
 
 _EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
-_decoder: Final = msgspec.json.Decoder(Notice)
+_decoder: Final = msgspec.json.Decoder(WebhookEvent)
 
 
 def routes() -> list[Route]:
-    """The path; the request's scope holds ``runtime``."""
-    return [Route("/webhooks/agora", by_method({"POST": _notified}))]
+    """The route; the scope holds ``runtime``."""
+    return [Route("/webhooks/agora", Methods(POST=_receive))]
 
 
-async def _notified(request: Request) -> Response:
-    runtime: Runtime = request.scope["runtime"]
-    webhook, content = await _signed(request, runtime)
-    notice = _read(content)
-    taken = await _take(memory_of(request), webhook.tenant, notice)
-    return json_response({"status": "taken" if taken else "ignored"})
+async def _receive(request: Request) -> Response:
+    """Applies an event to its session; one that was applied before changes nothing."""
+    webhook = runtime_of(request).agora_webhook
+    if webhook is None:
+        message = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
+        raise Unauthorized(message, code="webhooks_off")
+    body = await body_of(request)
+    if not webhook.verify(request.headers, body):
+        message = "The notice is not signed with AGORA_WEBHOOK_SECRET."
+        raise Unauthorized(message, code="invalid_signature")
+    event = _decode(body)
+    memory, now = memory_of(request), time.time()
+    channel = identifier((event.payload or {}).get("channel"))
+    change = _change_of(event, now, memory.veil)
+    if channel is None or change is None:
+        return json_response({"status": "ignored"})
+    event_id, agent = str(event.notice_id), event.agent
 
+    def apply(session: Session) -> Session:
+        if calls.has_seen(session, event_id):
+            return session
+        session, call = change(session)
+        return calls.with_event(session, event_id, agent, call)
 
-async def _signed(request: Request, runtime: Runtime) -> tuple[Webhook, bytes]:
-    """The body, once its signature fits."""
-    if runtime.agora_webhook is None:
-        fault = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
-        raise Unauthorized(fault, code="webhooks_off")
-    content = await body.read_body(request.receive, request.headers, runtime.max_body)
-    if not runtime.agora_webhook.verify(request.headers, content):
-        fault = "The notice is not signed with AGORA_WEBHOOK_SECRET."
-        raise Unauthorized(fault, code="invalid_signature")
-    return runtime.agora_webhook, content
-
-
-def _read(content: bytes) -> Notice:
     try:
-        return _decoder.decode(content)
+        await memory.recorder.revise(Key(webhook.tenant, channel), apply, at=event.at or now)
+    except SessionDeleted:  # the session was erased after the event
+        return json_response({"status": "ignored"})
+    return json_response({"status": "taken"})
+
+
+def _decode(body: bytes) -> WebhookEvent:
+    try:
+        return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _mended(content)
-
-
-def _mended(content: bytes) -> Notice:
-    """A notice whose only fault is half a character, as a transcript cut inside an emoji has."""
-    fields = request.raw_fields(content, _EXAMPLE)
+        # It may hold half a character, as a transcript does that was cut inside an emoji.
+        fields = raw_fields(body, _EXAMPLE)
     try:
         return _decoder.decode(msgspec.json.encode(fields))
     except (msgspec.DecodeError, RecursionError):
         raise RequestError(f"The body is no notice; send {_EXAMPLE}.") from None
 
 
-async def _take(memory: Memory, tenant: str, notice: Notice) -> bool:
-    """Whether the notice tells of a session; one that has been taken before changes nothing."""
-    now = time.time()
-    channel, change = identifier(notice.told.get("channel")), _change(notice, now, memory.veil)
-    if channel is None or change is None:
-        return False
-    agent = notice.agent
-    at = notice.at or now
-    try:
-        await memory.recorder.revise(Key(tenant, channel), _once(notice, agent, change), at=at)
-    except SessionDeleted:  # what was forgotten since is not told of again
-        return False
-    return True
-
-
-def _once(notice: Notice, agent: Agent, change: Change) -> Callable[[Session], Session]:
-    def changed(session: Session) -> Session:
-        if calls.has_seen(session, notice.id):
-            return session
-        session, life = change(session)
-        return calls.with_event(session, notice.id, agent, life)
-
-    return changed
-
-
-def _change(notice: Notice, now: float, veil: WindowRedaction) -> Change | None:
-    """What a notice does to its session; nothing for one that is not known."""
-    agent = notice.agent
-    if notice.eventType == _JOINED:
-        begun = agent.start or plausible_time(notice.notifyMs) or now
-        joining = msgspec.structs.replace(agent, start=begun)
+def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> Change | None:
+    """What an event does to its session; ``None`` for an unknown event."""
+    agent = event.agent
+    if event.event_type == _JOINED:
+        start = agent.start or plausible_time(event.notify_ms) or now
+        joining = msgspec.structs.replace(agent, start=start)
         return lambda session: calls.agent_joined(session, joining)
-    if notice.eventType == _LEFT:
+    if event.event_type == _LEFT:
         return lambda session: calls.agent_left(session, agent)
-    contents = notice.told.get("contents")
-    if notice.eventType == _HISTORY and isinstance(contents, list):
-        said = calls.history_messages(contents)
-        return lambda session: _told(*veil.view(session, said), agent, now)
+    contents = (event.payload or {}).get("contents")
+    if event.event_type == _HISTORY and isinstance(contents, list):
+        messages = calls.history_messages(contents)
+
+        def apply_history(session: Session) -> tuple[Session, int | None]:
+            session, view = redaction.view(session, messages)
+            return calls.apply_history(session, agent, view.window, now=now)
+
+        return apply_history
     return None
-
-
-def _told(session: Session, veiled: RedactedView, agent: Agent, now: float) -> tuple[Session, int | None]:
-    return calls.apply_history(session, agent, veiled.window, now=now)

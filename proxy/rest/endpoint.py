@@ -1,7 +1,6 @@
-"""One path and its methods."""
+"""What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -11,10 +10,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
-from proxy.http import body
+from proxy.http.body import read_body
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
 from proxy.runtime import Runtime
@@ -25,42 +23,44 @@ ID: Final = "a text of 1 to 256 characters without control characters, but not .
 
 
 class Methods:
-    """An endpoint for each method of a path; any other, HEAD included, raises MethodNotAllowed."""
+    """An endpoint for each method of a path.
 
-    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
+    Raises MethodNotAllowed for any other, HEAD included, and MemoryUnavailable where the store fails or holds
+    what cannot be read.
+    """
+
+    def __init__(self, **endpoints: Endpoint) -> None:
         self._endpoints = endpoints
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request, as ASGI has it."""
+        """Answers one request."""
         endpoint = self._endpoints.get(scope["method"])
         if endpoint is None:
             allow = ", ".join(self._endpoints)
             raise MethodNotAllowed(f"This path takes {allow}.", allow=allow)
-        response = await endpoint(Request(scope, receive))
+        try:
+            response = await endpoint(Request(scope, receive))
+        except (StoreError, *UNREADABLE):
+            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
         await response(scope, receive, send)
 
 
-def by_method(endpoints: Mapping[str, Endpoint]) -> Methods:
-    """A path's methods; where the store fails, or nobody can read it, MemoryUnavailable."""
-    return Methods({method: _reported(endpoint) for method, endpoint in endpoints.items()})
+def runtime_of(request: Request) -> Runtime:
+    """The runtime that a request is answered with."""
+    runtime: Runtime = request.scope["runtime"]
+    return runtime
 
 
 def memory_of(request: Request) -> Memory:
-    """What is remembered with; raises NotFound where nothing is."""
-    runtime: Runtime = request.scope["runtime"]
-    if runtime.memory is None:
+    """The memory; raises NotFound where there is none."""
+    memory = runtime_of(request).memory
+    if memory is None:
         raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
-    return runtime.memory
-
-
-def people_of(request: Request) -> PrivacyRegistry:
-    """All that is held of persons; without memory there is what is kept of turns to be looked at."""
-    runtime: Runtime = request.scope["runtime"]
-    return runtime.privacy
+    return memory
 
 
 def archiving_of(request: Request) -> Archiving:
-    """Where turns are kept for good; raises NotFound where they are not."""
+    """The archive and what belongs to it; raises NotFound where there is none."""
     archiving = memory_of(request).archiving
     if archiving is None:
         advice = "keep sessions in SQL, or set ARCHIVE_URL"
@@ -69,48 +69,42 @@ def archiving_of(request: Request) -> Archiving:
 
 
 def key_of(request: Request) -> Key:
-    """The session, or the agent, that the path names, under the caller's tenant; raises RequestError."""
+    """The session, or the agent, that the path names; raises RequestError."""
     return Key(request.scope["tenant"], path_id(request))
 
 
-def user_of(request: Request) -> Owner:
-    """The person whom the path names, under the caller's tenant; raises RequestError."""
+def owner_of(request: Request) -> Owner:
+    """The user whom the path names; raises RequestError."""
     return Owner(request.scope["tenant"], path_id(request))
 
 
 def session_not_found(key: Key) -> NotFound:
-    """What is said of a session that is not held."""
+    """The error for a session that is not stored."""
     return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
 
 
 def path_id(request: Request, name: str = "id") -> str:
-    """The id that stands in the path, decoded once; raises RequestError for what is none."""
+    """The id in the path, decoded once; raises RequestError for what cannot be one."""
     try:
-        found = identifier(unquote_to_bytes(request.path_params[name]).decode("utf-8", "strict"))
+        decoded = unquote_to_bytes(request.path_params[name]).decode("utf-8", "strict")
     except UnicodeDecodeError:
         raise RequestError("The id in the path is not UTF-8.", param=name) from None
-    if found is None:
+    return checked_id(decoded, name)
+
+
+def checked_id(value: object, name: str) -> str:
+    """A value as an id; raises RequestError, which names ``name``, for what cannot be one."""
+    id_ = identifier(value)
+    if id_ is None:
         raise RequestError(f"'{name}' must be {ID}.", param=name)
-    return found
+    return id_
 
 
 async def body_of(request: Request) -> bytes:
-    """The body, whatever its type is said to be: forms of other sites have been refused by then."""
-    runtime: Runtime = request.scope["runtime"]
-    return await body.read_body(request.receive, request.headers, runtime.max_body)
+    """The body, whatever its content type: forms of other sites have been refused by then."""
+    return await read_body(request.receive, request.headers, runtime_of(request).max_body)
 
 
-def json_response(found: Any, status: int = 200) -> Response:
+def json_response(content: Any, status: int = 200) -> Response:
     """A value as JSON."""
-    return Response(msgspec.json.encode(found), status, media_type="application/json")
-
-
-def _reported(endpoint: Callable[[Request], Awaitable[Response]]) -> Endpoint:
-    @wraps(endpoint)
-    async def reporting(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except (StoreError, *UNREADABLE):
-            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
-
-    return reporting
+    return Response(msgspec.json.encode(content), status, media_type="application/json")

@@ -1,4 +1,4 @@
-"""What the processes of one port tell each other."""
+"""Messages between the worker processes of one port: turns, supersession, erasure."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -18,37 +18,36 @@ from proxy.server.app import App
 from proxy.turn.active import Slot, TurnClaim
 
 LARGEST: Final = 200_000
-"""So many bytes has a note at most."""
-_AT_ONCE: Final = 100
+"""The size of a message in bytes, at most."""
+_LARGEST_CLAIM: Final = LARGEST // 2
+_BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
+_INTERVAL: Final = 1.0
+_WATCHED_FOR: Final = 3.0
 _log = logging.getLogger("turnkeeper")
-Inbox = tuple[socket.socket, socket.socket]
-"""The end that its owner reads, and the one that everybody writes to."""
-_EVERY: Final = 1.0
-_LOOKING_FOR: Final = 3.0
 
 
-class TurnMessage(msgspec.Struct, frozen=True, tag="turned"):
-    """A turn began to answer, or has ended."""
+class TurnMessage(msgspec.Struct, frozen=True, tag="turn"):
+    """A turn has begun to answer, or has ended."""
 
-    account: TurnReport
-
-
-class WatchingMessage(msgspec.Struct, frozen=True, tag="looking"):
-    """Somebody looks on, for a few seconds more."""
+    report: TurnReport
 
 
-class StartMessage(msgspec.Struct, frozen=True, tag="entered"):
-    """A turn of a session and a pipeline began ``at``, by ``time.monotonic``; ``asked`` is what it shows."""
+class WatchingMessage(msgspec.Struct, frozen=True, tag="watching"):
+    """The sender's feed has a reader, for a few seconds more."""
+
+
+class StartMessage(msgspec.Struct, frozen=True, tag="start"):
+    """A turn of a session and a pipeline started ``at``, by ``time.monotonic``; ``claim`` is a TurnClaim."""
 
     key: Key
     pipeline: str
     at: float
-    asked: msgspec.Raw
+    claim: msgspec.Raw
 
 
-class ErasureMessage(msgspec.Struct, frozen=True, tag="forgotten"):
-    """Nothing may be kept any more of a tenant's session, or of one of its persons."""
+class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
+    """Traces of a tenant's session, or of one of its users, are to be removed."""
 
     tenant: str
     session: str | None
@@ -56,128 +55,121 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="forgotten"):
 
 
 Message = TurnMessage | WatchingMessage | StartMessage | ErasureMessage
+Inbox = tuple[socket.socket, socket.socket]
+"""The end that its owner reads, and the end that all others write to."""
 
 
 def inboxes(count: int) -> list[Inbox]:
-    """One for each process, made before there are several."""
+    """Makes an inbox for each process, before they are forked."""
     return [_inbox() for _ in range(count)]
-
-
-class Bus:
-    """The other processes. What they have no room for is lost, as is what fits no note; nobody waits.
-
-    What is insisted on is told again.
-    """
-
-    def __init__(self, among: Sequence[Inbox], own: int) -> None:
-        self.name = f"process {own + 1} of {len(among)}, with the turns that it has answered"
-        self._own = among[own][0]
-        self._others = [inbox[1] for place, inbox in enumerate(among) if place != own]
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Message)
-
-    def send(self, note: Message) -> None:
-        """Tells all others."""
-        with contextlib.suppress(OverflowError, ValueError):  # what cannot be written
-            said = self._encoder.encode(note)
-            if len(said) <= LARGEST:
-                _sent(said, self._others)
-
-    def send_reliably(self, note: Message) -> None:
-        """The same; who has no room is told again, for a minute."""
-        self._insist(self._encoder.encode(note), self._others, _TRIES)
-
-    def _insist(self, said: bytes, others: Sequence[socket.socket], tries: int) -> None:
-        missed = _sent(said, others)
-        if missed and tries:
-            asyncio.get_running_loop().call_later(_PAUSE, self._insist, said, missed, tries - 1)
-        elif missed:
-            _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
-
-    def receive(self, hear: Callable[[Message], None]) -> None:
-        """From now on ``hear`` is called with what the others tell."""
-        asyncio.get_running_loop().add_reader(self._own, self._read, hear)
-
-    def _read(self, hear: Callable[[Message], None]) -> None:
-        with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
-            for _ in range(_AT_ONCE):
-                hear(self._decoder.decode(self._own.recv(LARGEST)))
-
-
-def _sent(said: bytes, others: Iterable[socket.socket]) -> list[socket.socket]:
-    """Whom it could not be told."""
-    missed = []
-    for other in others:
-        try:
-            other.send(said)
-        except OSError:
-            missed.append(other)
-    return missed
 
 
 def _inbox() -> Inbox:
     try:
-        made = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     except OSError:  # macOS has none of these
-        made = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    for end in made:
+        ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    for end in ends:
         end.setblocking(False)  # noqa: FBT003
-    made[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST)
-    return made
+    ends[1].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST)
+    return ends
 
 
-# More than one is to find room.
-_MOST_SHOWN: Final = LARGEST // 2
+class Bus:
+    """The way to the other processes. Nothing waits: a message that an inbox has no room for is lost."""
+
+    def __init__(self, all_inboxes: Sequence[Inbox], own: int) -> None:
+        self.name = f"process {own + 1} of {len(all_inboxes)}, with the turns that it has answered"
+        self._inbox = all_inboxes[own][0]
+        self._others = [inbox[1] for index, inbox in enumerate(all_inboxes) if index != own]
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Message)
+
+    def send(self, message: Message) -> None:
+        """Sends a message to all other processes; one that is too large is lost."""
+        with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
+            data = self._encoder.encode(message)
+            if len(data) <= LARGEST:
+                self._send(data, self._others)
+
+    def send_reliably(self, message: Message) -> None:
+        """Sends a message; for a minute, it is sent again to those that have no room for it."""
+        self._retry(self._encoder.encode(message), self._others, _TRIES)
+
+    def receive(self, callback: Callable[[Message], None]) -> None:
+        """Calls ``callback`` with each message from now on."""
+        asyncio.get_running_loop().add_reader(self._inbox, self._read, callback)
+
+    @staticmethod
+    def _send(data: bytes, others: Sequence[socket.socket]) -> list[socket.socket]:
+        """Returns those that could not be reached."""
+        missed = []
+        for other in others:
+            try:
+                other.send(data)
+            except OSError:
+                missed.append(other)
+        return missed
+
+    def _retry(self, data: bytes, others: Sequence[socket.socket], tries: int) -> None:
+        missed = self._send(data, others)
+        if missed and tries:
+            asyncio.get_running_loop().call_later(_PAUSE, self._retry, data, missed, tries - 1)
+        elif missed:
+            _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
+
+    def _read(self, callback: Callable[[Message], None]) -> None:
+        with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
+            for _ in range(_BATCH):
+                callback(self._decoder.decode(self._inbox.recv(LARGEST)))
 
 
 class BusMember:
-    """An application's part in a crew. It ends with the first process, whose end ``lifeline`` tells."""
+    """Connects an application to the bus. It ends with the first process, whose end ``lifeline`` tells."""
 
-    def __init__(self, app: App, neighbours: Bus, lifeline: int) -> None:
+    def __init__(self, app: App, bus: Bus, lifeline: int) -> None:
         self._app = app
-        self._neighbours = neighbours
+        self._bus = bus
         self._lifeline = lifeline
         self._encoder = msgspec.msgpack.Encoder()
-        self._asked = msgspec.msgpack.Decoder(TurnClaim)
+        self._decoder = msgspec.msgpack.Decoder(TurnClaim)
 
     async def run(self) -> None:
-        """Until it is cancelled."""
-        loop = asyncio.get_running_loop()
-        loop.add_reader(self._lifeline, self._orphaned)
-        self._neighbours.receive(self._hear)
-        self._app.active_turns.publish = self._entered
-        self._app.reporter.broadcast = lambda account: self._neighbours.send(TurnMessage(account))
-        self._app.traces.broadcast = lambda *whose: self._neighbours.send_reliably(ErasureMessage(*whose))
-        self._app.process_name = self._neighbours.name
+        """Sends and receives until it is cancelled."""
+        app, bus = self._app, self._bus
+        asyncio.get_running_loop().add_reader(self._lifeline, self._on_orphaned)
+        bus.receive(self._on_message)
+        app.active_turns.publish = self._send_start
+        app.reporter.broadcast = lambda report: bus.send(TurnMessage(report))
+        app.traces.broadcast = lambda *erased: bus.send_reliably(ErasureMessage(*erased))
+        app.process_name = bus.name
         while True:
-            self._app.metrics.publish()
-            if self._app.feed.has_subscribers:
-                self._neighbours.send(WatchingMessage())
-            await asyncio.sleep(_EVERY)
+            app.metrics.publish()
+            if app.feed.has_subscribers:
+                bus.send(WatchingMessage())
+            await asyncio.sleep(_INTERVAL)
 
-    def _orphaned(self) -> None:
+    def _on_orphaned(self) -> None:
         asyncio.get_running_loop().remove_reader(self._lifeline)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _entered(self, seat: Slot, at: float, asked: TurnClaim) -> None:
-        key, pipeline = seat
-        self._neighbours.send(StartMessage(key, pipeline, at, self._shown(asked)))
+    def _send_start(self, slot: Slot, at: float, claim: TurnClaim) -> None:
+        key, pipeline = slot
+        data = None
+        with contextlib.suppress(OverflowError):  # a number that is too large for any message
+            data = self._encoder.encode(claim)
+        if data is None or len(data) > _LARGEST_CLAIM:
+            data = self._encoder.encode(claim.condensed())
+        self._bus.send(StartMessage(key, pipeline, at, msgspec.Raw(data)))
 
-    def _shown(self, asked: TurnClaim) -> msgspec.Raw:
-        """All of it; less of what is long, or holds a number that is too large for any note."""
-        with contextlib.suppress(OverflowError):
-            whole = self._encoder.encode(asked)
-            if len(whole) <= _MOST_SHOWN:
-                return msgspec.Raw(whole)
-        return msgspec.Raw(self._encoder.encode(asked.condensed()))
-
-    def _hear(self, note: Message) -> None:
-        if isinstance(note, TurnMessage):
-            self._app.reporter.receive(note.account)
-        elif isinstance(note, ErasureMessage):
-            self._app.traces.remove(note.tenant, session=note.session, user=note.user)
-        elif isinstance(note, WatchingMessage):
-            self._app.reporter.watched_until = time.monotonic() + _LOOKING_FOR
-        else:
-            seat = note.key, note.pipeline
-            self._app.active_turns.cancel_superseded(seat, note.at, lambda: self._asked.decode(note.asked))
+    def _on_message(self, message: Message) -> None:
+        app = self._app
+        match message:
+            case TurnMessage(report):
+                app.reporter.receive(report)
+            case ErasureMessage(tenant, session, user):
+                app.traces.remove(tenant, session=session, user=user)
+            case WatchingMessage():
+                app.reporter.watched_until = time.monotonic() + _WATCHED_FOR
+            case StartMessage(key, pipeline, at, claim):
+                app.active_turns.cancel_superseded((key, pipeline), at, lambda: self._decoder.decode(claim))

@@ -1,4 +1,4 @@
-"""Several processes at one port, and the one that starts them, ends them and starts them again."""
+"""One configuration served by several worker processes at one port."""
 
 import contextlib
 import gc
@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from proxy.circuit import Backoff
 from proxy.errors import ConfigError
 from proxy.observe import metrics
 from proxy.observe.log import exit_within_a_second, forking_logger
@@ -26,114 +27,202 @@ from proxy.server.signals import SIGNALS
 from proxy.settings.load import load
 from proxy.settings.settings import Limits, Settings
 
-_YOUNG: Final = 5.0
-_LONGEST_PAUSE: Final = 10.0
-_DRAINED_WITHIN: Final = 12.0
+# A process that lives for less long is started again after a pause.
+_SHORT_LIFE: Final = 5.0
+_RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
+_DRAIN_TIMEOUT: Final = 12.0
+
+
+def check_workers(settings: Settings, count: int) -> None:
+    """Raises ConfigError where several processes could not serve this as one."""
+    if count > 1 and not hasattr(os, "fork"):
+        raise ConfigError(
+            "--workers needs a system that can fork: use one process here, or several machines."
+        )
+    memory = settings.memory
+    if count > 1 and memory and memory.sessions.get_secret_value().startswith("memory:"):
+        raise ConfigError(
+            "--workers: 'memory.sessions' is 'memory:', which each process would have for itself;"
+            " name a file (sqlite:PATH) or a server (redis://…, postgresql://…)."
+        )
+
+
+class Workers:
+    """``count`` processes that serve as one."""
+
+    def __init__(self, path: Path, settings: Settings, environ: Mapping[str, str], count: int) -> None:
+        self._path = path
+        self._settings = settings
+        self._environ = environ
+        self._inboxes = inboxes(count)
+        log = settings.log
+        self._log = forking_logger(sys.stderr, form=log.format, level=log.level)
+
+    def serve(self, sockets: list[socket.socket], *, watch: bool) -> bool:
+        """Serves until SIGTERM or SIGINT; returns whether all processes ended well."""
+        memory, count = self._settings.memory, len(self._inboxes)
+        sessions = memory.sessions.get_secret_value() if memory else ""
+        if self._settings.limits != Limits() and not sessions.startswith("redis"):
+            self._log.warning("Without Redis each of %d processes counts 'limits' for itself", count)
+        # All processes have one secret for the page's forms, and share the memory of what is imported here.
+        import_module("proxy.page.app")
+        with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
+            metrics.share_between_processes(folder)
+            gc.collect()
+            gc.freeze()
+            supervisor = Supervisor(
+                count,
+                lambda index: self._work(index, supervisor, sockets, watch=watch and index == 0),
+                reload=self._reload,
+                on_exit=metrics.forget_process,
+                on_loss=self._log_loss,
+                on_stop=lambda: _close(sockets),
+                timeout=self._settings.listen.grace + _DRAIN_TIMEOUT,
+            )
+            return supervisor.run()
+
+    def _work(
+        self, index: int, supervisor: "Supervisor", sockets: list[socket.socket], *, watch: bool
+    ) -> None:
+        app = build_app(self._settings, self._environ, metrics=Metrics(shared=True))
+        reload = Reload(app, self._settings, self._path, self._environ)
+        member = BusMember(app, Bus(self._inboxes, index), supervisor.lifeline)
+        parent = os.getppid()
+        tasks = [member.run]
+        if watch:
+            tasks.append(lambda: reload.watch(lambda: os.kill(parent, signal.SIGHUP)))
+        process.serve(app, reload, self._settings, sockets, tasks)
+
+    def _reload(self) -> bool:
+        """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""
+        try:
+            settings = load(self._path, self._environ)
+            check_workers(settings, len(self._inboxes))
+        except ConfigError as error:
+            self._log.error("The configuration stays as it was:\n%s", error.message)
+            return False
+        except (Exception, SystemExit):  # noqa: BLE001 - all processes would end with this one
+            self._log.exception("The configuration stays as it was; the new one could not be read")
+            return False
+        self._settings = settings
+        return True
+
+    def _log_loss(self, index: int, pid: int) -> None:
+        self._log.error("Process %d (pid %d) has ended; it is started again", index + 1, pid)
 
 
 class Supervisor:
-    """``size`` processes, each of which calls ``work`` with its place and ends when that returns.
+    """Keeps ``count`` processes running, each of which calls ``work`` with its index.
 
-    ``again`` is called on SIGHUP, and the others get the signal where it says so. ``ended`` is told of each
-    process that is no more, and ``lost`` of its place and pid where that was not wanted; it is replaced, at
-    once or, where it did not live for long, after a pause. After SIGTERM or SIGINT no more are started,
-    ``stopping`` is called, and all have ``within`` seconds.
+    On SIGHUP ``reload`` is called, and the processes get the signal where it returns true. ``on_exit`` is
+    called with the pid of each process that has ended, and ``on_loss`` with its index and pid where that was
+    not wanted: it is replaced at once or, where it lived briefly, after a pause. On SIGTERM or SIGINT
+    ``on_stop`` is called, and all processes have ``timeout`` seconds to end.
     """
 
-    def __init__(  # noqa: PLR0913 - all that a first process does is told to it
+    def __init__(  # noqa: PLR0913 - each hook is a moment in a process's life
         self,
-        size: int,
+        count: int,
         work: Callable[[int], None],
         *,
-        again: Callable[[], bool],
-        ended: Callable[[int], None],
-        lost: Callable[[int, int], None],
-        stopping: Callable[[], None],
-        within: float,
+        reload: Callable[[], bool],
+        on_exit: Callable[[int], None],
+        on_loss: Callable[[int, int], None],
+        on_stop: Callable[[], None],
+        timeout: float,
     ) -> None:
         self._work = work
-        self._again = again
-        self._tell_ended = ended
-        self._tell_lost = lost
-        self._tell_stopping = stopping
-        self._within = within
-        self._places: dict[int, tuple[int, float]] = {}
-        self._missing = dict.fromkeys(range(size), 0.0)
-        self._pauses = dict.fromkeys(range(size), 0.0)
+        self._reload = reload
+        self._on_exit = on_exit
+        self._on_loss = on_loss
+        self._on_stop = on_stop
+        self._timeout = timeout
+        self._running: dict[int, tuple[int, float]] = {}
+        """Of each pid, its index and when it was started."""
+        self._missing = dict.fromkeys(range(count), 0.0)
+        """When each missing process is due."""
+        self._short_lives = dict.fromkeys(range(count), 0)
         self._stopping = False
-        self.lifeline, self._held = os.pipe()
+        self.lifeline, self._lifeline_writer = os.pipe()
 
     def run(self) -> bool:
-        """Returns when all have ended; whether all ended well."""
+        """Runs until all processes have ended; returns whether all ended well."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        # Those that it starts are born so, and listen when they can.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        # A forked process inherits the mask, and takes signals once it can.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         well = True
-        self._fill()
-        while self._places or not self._stopping:
+        self._fork_missing()
+        while self._running or not self._stopping:
             sign = signal.sigwait(SIGNALS)
             if sign in {signal.SIGTERM, signal.SIGINT}:
                 self._stop()
-            elif sign == signal.SIGHUP and not self._stopping and self._again():
+            elif sign == signal.SIGHUP and not self._stopping and self._reload():
                 self._send(signal.SIGHUP)
             elif sign == signal.SIGALRM and self._stopping:
                 self._send(signal.SIGKILL)
             well = self._reap() and well
-            self._fill()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._fork_missing()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return well
 
     def _stop(self) -> None:
         if not self._stopping:
             self._stopping = True
-            self._tell_stopping()
-            signal.setitimer(signal.ITIMER_REAL, self._within, 1.0)
+            self._on_stop()
+            signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
         self._send(signal.SIGTERM)
 
     def _send(self, sign: int) -> None:
-        for pid in self._places:
+        for pid in self._running:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, sign)
 
     def _reap(self) -> bool:
-        """Takes note of all that have ended; whether those that were to end did so well."""
+        """Takes note of all that have ended; returns whether those that were to end did so well."""
         well = True
-        while pid := _ended():
-            ours = self._places.pop(pid[0], None)
-            if ours is None:  # an orphan: a container leaves all of its own to its first process
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return well
+            if not pid:
+                return well
+            if pid not in self._running:  # an orphan: a container leaves all of its own to its first process
                 continue
-            place, since = ours
-            self._tell_ended(pid[0])
+            index, start = self._running.pop(pid)
+            self._on_exit(pid)
             if self._stopping:
-                well = well and pid[1] == 0
+                well = well and status == 0
                 continue
-            self._tell_lost(place, pid[0])
-            young = time.monotonic() - since < _YOUNG
-            self._pauses[place] = min(2 * self._pauses[place] or 1.0, _LONGEST_PAUSE) if young else 0.0
-            self._missing[place] = time.monotonic() + self._pauses[place]
-        return well
+            self._on_loss(index, pid)
+            self._missing[index] = now = time.monotonic()
+            if now - start < _SHORT_LIFE:
+                self._short_lives[index] += 1
+                self._missing[index] += _RESTARTS.pause(self._short_lives[index])
+            else:
+                self._short_lives[index] = 0
 
-    def _fill(self) -> None:
-        """Starts what is missing and due, and sees to it that somebody looks again."""
+    def _fork_missing(self) -> None:
+        """Forks the processes that are due, and sets the alarm for those that are not."""
         if self._stopping:
             return
         now = time.monotonic()
-        for place, due in list(self._missing.items()):
+        for index, due in list(self._missing.items()):
             if due <= now:
-                del self._missing[place]
-                self._places[self._start(place)] = place, now
+                del self._missing[index]
+                self._running[self._fork(index)] = index, now
         if self._missing:
             signal.setitimer(signal.ITIMER_REAL, max(0.01, min(self._missing.values()) - now))
 
-    def _start(self, place: int) -> int:
+    def _fork(self, index: int) -> int:
         pid = os.fork()
         if pid:
             return pid
         code = 1
         try:
-            os.close(self._held)
+            os.close(self._lifeline_writer)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            self._work(place)
+            self._work(index)
             code = 0
         except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as if it were the first
             exit_within_a_second()
@@ -145,96 +234,7 @@ class Supervisor:
             os._exit(code)
 
 
-def _ended() -> tuple[int, int] | None:
-    with contextlib.suppress(ChildProcessError):
-        pid, status = os.waitpid(-1, os.WNOHANG)
-        return (pid, status) if pid else None
-    return None
-
-
-def check_workers(settings: Settings, size: int) -> None:
-    """Raises ConfigError where several processes could not serve this as one."""
-    if size > 1 and not hasattr(os, "fork"):
-        raise ConfigError(
-            "--workers needs a system that can fork: use one process here, or several machines."
-        )
-    memory = settings.memory
-    if size > 1 and memory and memory.sessions.get_secret_value().startswith("memory:"):
-        raise ConfigError(
-            "--workers: 'memory.sessions' is 'memory:', which each process would have for itself;"
-            " name a file (sqlite:PATH) or a server (redis://…, postgresql://…)."
-        )
-
-
-class Workers:
-    """``size`` processes that behave as one."""
-
-    def __init__(self, path: Path, settings: Settings, environ: Mapping[str, str], size: int) -> None:
-        self._path = path
-        self._settings = settings
-        self._environ = environ
-        self._among = inboxes(size)
-        log = settings.log
-        self._log = forking_logger(sys.stderr, form=log.format, level=log.level)
-
-    def serve(self, sockets: list[socket.socket], *, watch: bool) -> bool:
-        """Serves until SIGTERM or SIGINT; whether all processes ended well."""
-        if _counted_apart(self._settings):
-            self._log.warning(
-                "Without Redis each of %d processes counts 'limits' for itself", len(self._among)
-            )
-        # All processes have one secret for the page's forms; and what is imported here is theirs together.
-        import_module("proxy.page.app")
-        with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
-            metrics.share_between_processes(folder)
-            gc.collect()
-            gc.freeze()
-            crew = Supervisor(
-                len(self._among),
-                lambda place: self._work(place, crew, sockets, watch=watch and place == 0),
-                again=self._again,
-                ended=metrics.forget_process,
-                lost=self._lost,
-                stopping=lambda: _close(sockets),
-                within=self._settings.listen.grace + _DRAINED_WITHIN,
-            )
-            return crew.run()
-
-    def _work(self, place: int, crew: Supervisor, sockets: list[socket.socket], *, watch: bool) -> None:
-        app = build_app(self._settings, self._environ, metrics=Metrics(shared=True))
-        again = Reload(app, self._settings, self._path, self._environ)
-        member = BusMember(app, Bus(self._among, place), crew.lifeline)
-        first = os.getppid()
-        beside = [member.run]
-        if watch:
-            beside.append(lambda: again.watch(lambda: os.kill(first, signal.SIGHUP)))
-        process.serve(app, again, self._settings, sockets, beside)
-
-    def _again(self) -> bool:
-        """Reads the configuration; whether the others should, too. What is wrong is told once."""
-        try:
-            settings = load(self._path, self._environ)
-            check_workers(settings, len(self._among))
-        except ConfigError as error:
-            self._log.error("The configuration stays as it was:\n%s", error.message)
-            return False
-        except (Exception, SystemExit):  # noqa: BLE001 - all processes would end with this one
-            self._log.exception("The configuration stays as it was; the new one could not be read")
-            return False
-        self._settings = settings
-        return True
-
-    def _lost(self, place: int, pid: int) -> None:
-        self._log.error("Process %d (pid %d) has ended; it is started again", place + 1, pid)
-
-
 def _close(sockets: list[socket.socket]) -> None:
-    # Who serves has its own: with ours open, callers would reach a port at which nobody is left to answer.
+    # Each worker has its own: with these open, clients would reach a port that no process answers any more.
     for each in sockets:
         each.close()
-
-
-def _counted_apart(settings: Settings) -> bool:
-    """Whether there are limits that each process keeps for itself."""
-    kept = settings.memory.sessions.get_secret_value() if settings.memory else ""
-    return settings.limits != Limits() and not kept.startswith("redis")

@@ -38,7 +38,7 @@ def work(place):
 
 signals.hold()
 nothing = lambda *_: None
-Supervisor(1, work, again=nothing, ended=nothing, lost=nothing, stopping=nothing, within=5.0).run()
+Supervisor(1, work, reload=nothing, on_exit=nothing, on_loss=nothing, on_stop=nothing, timeout=5.0).run()
 """
 
 

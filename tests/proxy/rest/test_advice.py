@@ -15,8 +15,8 @@ FACT = "text, category, replaces, importance"
 EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
 MODELS = (
     agents.NewEpisode,
-    agents.EpisodesAsked,
-    users.Correction,
+    agents.EpisodesQuery,
+    users.FactChanges,
     users.NewFact,
     users.SearchQuery,
     sessions.SummaryOptions,
@@ -54,13 +54,13 @@ def refused(model, written) -> tuple[str, str | None]:
             "importance",
         ),
         (
-            users.Correction,
+            users.FactChanges,
             {"importance": -1},
             "'importance': write a number of at least 0.",
             "importance",
         ),
         (
-            users.Correction,
+            users.FactChanges,
             {"replaces": "x"},
             "'replaces': unknown key; there are: text, category, importance.",
             "replaces",
