@@ -68,7 +68,7 @@ async def _show(request: PageRequest) -> Response:
         "memory": memory,
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
-        "status": status,
+        "server_status": status,
         "gauges": server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
         "keeps": server.traces.retention.turns,
