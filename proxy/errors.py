@@ -1,29 +1,29 @@
-"""All that can go wrong, each with the status and the body that the client gets.
+"""All errors, each with the status and the body of its response.
 
 TurnkeeperError
 ├── RequestError                400  the request cannot be read
-│   ├── Unauthorized            401  no key, or one that we do not know
+│   ├── Unauthorized            401  no key, or an unknown one
 │   ├── Forbidden               403  a key, or a host name, that may not do this
 │   ├── NotFound                404  no such path, pipeline, model or memory
 │   ├── MethodNotAllowed        405
-│   ├── Conflict                409  it exists already, or others are writing it
-│   │   └── SessionsUnreadable  409  who is forgotten may be in what nobody can read
+│   ├── Conflict                409  it exists already, or is being written
+│   │   └── SessionsUnreadable  409  sessions that cannot be read may hold words of an erased user
 │   ├── Superseded              409  a newer request asks for the same turn
 │   ├── TooSlow                 408  the request does not arrive
 │   ├── TooLarge                413
 │   ├── HeadTooLarge            431
 │   └── UnsupportedEncoding     415
-├── LimitExceeded           429  more than the settings allow a key
-├── FilterFailed            500  a filter, most likely one of the user's own
+├── LimitExceeded               429  more than the settings allow a key
+├── FilterFailed                500  a filter, most likely one of the user's own
 ├── ShuttingDown                503  the server ends before the answer does
 ├── MemoryUnavailable           503  the store does not answer
-├── UpstreamError               502  the model cannot be reached, or talks nonsense
+├── UpstreamError               502  the model cannot be reached, or its answer cannot be used
 │   ├── UpstreamUnreachable     502  no connection
-│   ├── NoFilesLeft             503  no connection, and none of its doing
+│   ├── TooManyOpenFiles        503  no connection for want of an open file here
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
 │   ├── UpstreamRedirected      502  the model is somewhere else
 │   ├── UpstreamTimeout         504  too late
-│   └── UpstreamRefused         as the upstream said, with its own body
+│   └── UpstreamRefused         as the upstream's own status and body
 └── ConfigError                 —    the configuration is wrong; nothing is served
 """
 
@@ -35,34 +35,6 @@ from typing import Any, Final
 
 import msgspec
 
-__all__ = [
-    "ConfigError",
-    "Conflict",
-    "FilterFailed",
-    "Forbidden",
-    "HeadTooLarge",
-    "LimitExceeded",
-    "MemoryUnavailable",
-    "MethodNotAllowed",
-    "NoFilesLeft",
-    "NotFound",
-    "RequestError",
-    "SessionsUnreadable",
-    "ShuttingDown",
-    "Superseded",
-    "TooLarge",
-    "TooSlow",
-    "TurnkeeperError",
-    "Unauthorized",
-    "UnsupportedEncoding",
-    "UpstreamBroken",
-    "UpstreamError",
-    "UpstreamRedirected",
-    "UpstreamRefused",
-    "UpstreamTimeout",
-    "UpstreamUnreachable",
-    "openai_error",
-]
 _KEYS = {"message", "type", "param", "code"}
 _CODES: Final = (
     "account_deactivated",
@@ -83,11 +55,11 @@ _CODES: Final = (
     "unsupported_parameter",
     "unsupported_value",
 )
-"""Codes and types of errors that vendors document."""
+"""Codes and types of errors that providers document."""
 
 
 class TurnkeeperError(Exception):
-    """Anything that Turnkeeper itself reports. Its message quotes no key, and nothing that anybody said."""
+    """An error that Turnkeeper itself reports; its message quotes no keys and nothing of a conversation."""
 
     status: int = 500
     type: str = "server_error"
@@ -99,26 +71,26 @@ class TurnkeeperError(Exception):
         self.param = param
         self.code = code or self.code
 
-    def let_go(self) -> None:
-        """Lets go of the frames that it came through, which hold the whole request, and often itself."""
+    def drop_traceback(self) -> None:
+        """Release the frames that it came through, which hold the request and often the error itself."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
 
     @property
     def reason(self) -> str:
-        """What the log says of it."""
+        """The message for the log."""
         return self.message
 
     def body(self) -> bytes:
-        """The error as OpenAI words it; all four keys are always there."""
+        """The response body in OpenAI's shape, with all four keys."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return msgspec.json.encode({"error": error})
 
     def event(self) -> bytes:
-        """What a stream that has begun ends with; there is no ``[DONE]`` after an error."""
+        """The last event of a stream; no ``[DONE]`` follows an error."""
         return b"data: " + self.body() + b"\n\n"
 
     def headers(self) -> Mapping[str, str]:
-        """Headers that belong to this answer."""
+        """Further headers of the response."""
         return {}
 
 
@@ -130,7 +102,7 @@ class RequestError(TurnkeeperError):
 
 
 class Unauthorized(RequestError):
-    """No key was given, or one that is not known."""
+    """There is no key, or an unknown one."""
 
     status = 401
     type = "authentication_error"
@@ -165,7 +137,7 @@ class MethodNotAllowed(RequestError):
         self.allow = allow
 
     def headers(self) -> Mapping[str, str]:
-        """Which methods there are (RFC 9110, 15.5.6)."""
+        """The allowed methods (RFC 9110, 15.5.6)."""
         return {"allow": self.allow}
 
 
@@ -176,7 +148,7 @@ class Superseded(RequestError):
     code = "superseded"
 
     def event(self) -> bytes:
-        """A stream that nobody waits for any more ends as if it were whole."""
+        """The end of a complete stream: no client waits for this one any more."""
         return b"data: [DONE]\n\n"
 
     def headers(self) -> Mapping[str, str]:
@@ -185,14 +157,14 @@ class Superseded(RequestError):
 
 
 class Conflict(RequestError):
-    """What is asked for is at odds with what is there."""
+    """The request conflicts with the present state."""
 
     status = 409
     code = "conflict"
 
 
 class SessionsUnreadable(Conflict):
-    """A person was forgotten but for sessions of which nobody can tell whether they hold words of theirs."""
+    """A user was erased, but for sessions that cannot be read and may hold words of theirs."""
 
     code = "sessions_unreadable"
 
@@ -201,7 +173,7 @@ class SessionsUnreadable(Conflict):
         self._sessions = sessions
 
     def body(self) -> bytes:
-        """The error, and beside it the ids of all of these sessions."""
+        """The error, and beside it the ids of these sessions."""
         return msgspec.json.encode({**msgspec.json.decode(super().body()), "sessions": self._sessions})
 
 
@@ -270,30 +242,30 @@ class MemoryUnavailable(TurnkeeperError):
 
 
 class ConfigError(TurnkeeperError):
-    """The configuration is wrong: all its faults, a line each."""
+    """The configuration is wrong; the message has a line for each error."""
 
 
-def openai_error(body: bytes, message: str, code: str | None) -> bytes:
-    """An upstream's error body in OpenAI's shape; one that has it already stays as it is."""
-    said: Any
-    try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        said = body[:2000].decode("utf-8", "replace").strip()
-    whole = said
-    while isinstance(said, list) and said:  # Gemini wraps its error in a list
-        said = said[0]
-    inner = said.get("error", said) if isinstance(said, dict) else said
-    if inner is not said and isinstance(inner, dict) and inner.keys() >= _KEYS:
-        return body if said is whole else msgspec.json.encode(said)
-    return msgspec.json.encode({"error": _four_keys(inner, message, code)})
+# --- filters
 
 
-def _four_keys(error: Any, message: str, code: str | None) -> dict[str, Any]:
-    known = error if isinstance(error, dict) else {"message": error}
-    said = known.get("message") or known.get("detail") or message
-    text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
-    return {"type": "upstream_error", "param": None, "code": code, **known, "message": text}
+def filter_name(step: object) -> str:
+    """The name of a filter in configurations, which is that of its module."""
+    return type(step).__module__.rpartition(".")[2]
+
+
+def filter_failed(step: object, error: Exception) -> FilterFailed:
+    """The error for a filter, or its stage, that raised one."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{PurePath(where.filename).name}:{where.lineno}"
+    return FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
+
+
+def invalid_filter_result(step: object) -> FilterFailed:
+    """The error for a filter that did not return messages."""
+    return FilterFailed(f"The filter '{filter_name(step)}' returned something else than a list of messages.")
+
+
+# --- upstreams
 
 
 class UpstreamError(TurnkeeperError):
@@ -309,8 +281,8 @@ class UpstreamUnreachable(UpstreamError):
     code = "upstream_unreachable"
 
 
-class NoFilesLeft(UpstreamError):
-    """There is no connection to the model for want of an open file here: nothing is known of the model."""
+class TooManyOpenFiles(UpstreamError):
+    """There is no connection for want of an open file here, which says nothing about the model."""
 
     status = 503
     type = "server_error"
@@ -318,13 +290,13 @@ class NoFilesLeft(UpstreamError):
 
 
 class UpstreamBroken(UpstreamError):
-    """The answer broke off, or is not what it says it is."""
+    """The answer broke off, or is not valid."""
 
     code = "upstream_broken"
 
 
 class UpstreamRedirected(UpstreamError):
-    """The upstream sends us somewhere else, and is not followed."""
+    """The upstream redirects, which is not followed."""
 
     code = "upstream_redirected"
 
@@ -337,51 +309,55 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """The upstream answered with an error; its status and its body pass on."""
+    """The upstream answered with an error, which is passed on."""
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(f"The upstream answered {status}.", code="upstream_refused")
-        # What is no error of HTTP could not be passed on.
+        # Any other status would not be an error to the client.
         self.status = status if 400 <= status <= 599 else 502  # noqa: PLR2004
         self._body = body
         self._headers = headers
 
-    def hide(self, secrets: Iterable[bytes]) -> None:
-        """Takes out of what the upstream said the keys that it was asked with: some quote them."""
+    def redact(self, secrets: Iterable[bytes]) -> None:
+        """Remove the keys of the request, which some upstreams quote, from the body."""
         for secret in secrets:
             self._body = self._body.replace(secret, b"***")
 
     def body(self) -> bytes:
-        """What the upstream said, in OpenAI's shape."""
+        """The upstream's body in OpenAI's shape."""
         return openai_error(self._body, self.message, self.code)
 
     @property
     def reason(self) -> str:
-        """Its status, with its own code if that is a known one: whatever else it said may quote anything."""
+        """The status, with the code if it is a documented one: anything else may quote the conversation."""
         try:
             error = msgspec.json.decode(self.body())["error"]
         except RecursionError:
             return self.message
-        named = next((each for each in (error.get("code"), error.get("type")) if each in _CODES), None)
-        return f"The upstream answered {self.status}: {named}." if named else self.message
+        code = next((each for each in (error.get("code"), error.get("type")) if each in _CODES), None)
+        return f"The upstream answered {self.status}: {code}." if code else self.message
 
     def headers(self) -> Mapping[str, str]:
-        """What a client needs to know of it, such as ``retry-after``."""
+        """The headers that a client needs, such as ``retry-after``."""
         return self._headers
 
 
-def filter_name(step: object) -> str:
-    """A filter's name, as configurations use it: that of its module."""
-    return type(step).__module__.rpartition(".")[2]
-
-
-def filter_failed(step: object, error: Exception) -> FilterFailed:
-    """What is said of a filter, or of its stage, that raised an error."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{PurePath(where.filename).name}:{where.lineno}"
-    return FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
-
-
-def filter_misled(step: object) -> FilterFailed:
-    """What is said of a filter that returned no messages."""
-    return FilterFailed(f"The filter '{filter_name(step)}' returned something else than a list of messages.")
+def openai_error(body: bytes, message: str, code: str | None) -> bytes:
+    """An upstream's error body in OpenAI's shape; one that has it already is unchanged."""
+    decoded: Any
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decoded = body[:2000].decode("utf-8", "replace").strip()
+    error = decoded
+    while isinstance(error, list) and error:  # Gemini wraps its error in a list
+        error = error[0]
+    inner = error.get("error", error) if isinstance(error, dict) else error
+    if inner is not error and isinstance(inner, dict) and inner.keys() >= _KEYS:
+        return body if error is decoded else msgspec.json.encode(error)
+    fields = inner if isinstance(inner, dict) else {"message": inner}
+    text = fields.get("message") or fields.get("detail") or message
+    if not isinstance(text, str):
+        text = msgspec.json.encode(text).decode()
+    error = {"type": "upstream_error", "param": None, "code": code, **fields, "message": text}
+    return msgspec.json.encode({"error": error})

@@ -92,7 +92,7 @@ class App:
             with nullcontext(self.runtime) if scope["path"] == FEED else self._generation as runtime:
                 await self._dispatch(runtime, scope, headers, receive, reply)
         except TurnkeeperError as error:
-            error.let_go()
+            error.drop_traceback()
             self.reporter.report_error(error)
             await reply.fail(error)
         except ClientDisconnected:

@@ -9,7 +9,7 @@ import msgspec
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.injection import users
 from filters.message import Message
-from proxy.errors import FilterFailed, filter_failed, filter_misled, filter_name
+from proxy.errors import FilterFailed, filter_failed, filter_name, invalid_filter_result
 
 SHIPPED: Final = "filters."
 
@@ -44,7 +44,7 @@ def run(
             if not type(step).__module__.startswith(SHIPPED) and not (
                 isinstance(result, Sequence) and all(isinstance(message, Message) for message in result)
             ):
-                failure = filter_misled(step)
+                failure = invalid_filter_result(step)
         if failure is not None:
             _note_failure(step, failure, log)
         else:

@@ -128,7 +128,7 @@ async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
             with await fallback.begin() as upstream_answer:
                 await pass_on(upstream_answer, answer, reply, fallback.dialogue)
     except UpstreamRefused as error:
-        error.hide(secret for target in pipeline.targets for secret in target.secrets)
+        error.redact(secret for target in pipeline.targets for secret in target.secrets)
         raise
     finally:
         answer.close()

@@ -11,7 +11,7 @@ import msgspec
 from proxy.answer.response import Headers, Response, detect_stream, is_stream, read_all
 from proxy.answer.sse import Framing
 from proxy.circuit import CircuitBreaker, retry_after
-from proxy.errors import NoFilesLeft, UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
+from proxy.errors import TooManyOpenFiles, UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
 from proxy.upstream.opening import HoldBack, completion_error
 from proxy.upstream.request import UpstreamRequest
 from proxy.upstream.target import Target
@@ -168,6 +168,6 @@ def retry_policy(error: UpstreamError) -> RetryPolicy:
         return RetryPolicy(retry=again, delay=retry_after(headers, time.time()), unhealthy=broken)
     if isinstance(error, UpstreamRedirected):
         return RetryPolicy()
-    if isinstance(error, NoFilesLeft):
+    if isinstance(error, TooManyOpenFiles):
         return RetryPolicy(retry=True)
     return RetryPolicy(retry=True, last=isinstance(error, UpstreamTimeout), unhealthy=True)

@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
-from proxy.errors import ConfigError, NoFilesLeft, UpstreamUnreachable
+from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamError, UpstreamUnreachable
 from proxy.hostname import is_host_name
 from proxy.upstream.connection import Connection, RequestHead
 
@@ -227,11 +227,12 @@ class Dialer:
     async def dial(self, connection: Connection) -> None:
         """Connect `connection`, so that it can carry requests.
 
-        Raises UpstreamUnreachable, NoFilesLeft and TimeoutError.
+        Raises UpstreamUnreachable, TooManyOpenFiles and TimeoutError.
         """
         route, first = self._route, self._route.first
         tls = route.tls if first.scheme == "https" else None
         loop = asyncio.get_running_loop()
+        """`connection` can carry requests now; UpstreamUnreachable or TooManyOpenFiles says why it cannot."""
         try:
             if route.tunnelled:
                 await self._dial_through_tunnel(connection, tls)
@@ -247,7 +248,7 @@ class Dialer:
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
             what = f"cannot connect to {route}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
-                raise NoFilesLeft(f"{what}; let this server have more of them (ulimit -n)") from None
+                raise TooManyOpenFiles(f"{what}; let this server have more of them (ulimit -n)") from None
             raise UpstreamUnreachable(f"{what}; check its address") from None
 
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:
@@ -269,6 +270,18 @@ class Dialer:
         if transport is None:
             raise ConnectionResetError("the connection was lost during the TLS handshake")
         connection.connection_made(transport)
+
+    def _fault(self, error: OSError | UnicodeError) -> UpstreamError:
+        told = f"cannot connect to {self._route}: {error}"
+        if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
+            return TooManyOpenFiles(f"{told}; let this server have more of them (ulimit -n)")
+        return UpstreamUnreachable(f"{told}; check its address")
+
+    def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
+        return (
+            f"the TLS certificate of {self._route} was not accepted: {error.verify_message}; "
+            "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
+        )
 
 
 class Tunnel(asyncio.Protocol):

@@ -171,7 +171,7 @@ class Fallback:
 
     def _fail(self, candidate: "Candidate", error: UpstreamError, began: float) -> None:
         """Record a failed attempt; raise its error where another upstream would fail in the same way."""
-        error.let_go()
+        error.drop_traceback()
         target, late = candidate.target, isinstance(error, UpstreamTimeout)
         patience = target.patience if self.streaming else _A_MOMENT
         # An attempt that had too little time says nothing by being late.

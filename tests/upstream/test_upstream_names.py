@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.errors import NoFilesLeft, UpstreamUnreachable
+from proxy.errors import TooManyOpenFiles, UpstreamUnreachable
 from proxy.upstream.client import Pool, Warmer
 from proxy.upstream.dial import Dialer, Origin, Route
 from tests.contract_upstream import now
@@ -33,7 +33,7 @@ async def test_a_server_without_files_left_is_told_so() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
-        with pytest.raises(NoFilesLeft, match="ulimit -n"):
+        with pytest.raises(TooManyOpenFiles, match="ulimit -n"):
             await pool.dial(now() + 2)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
