@@ -17,7 +17,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import Tombstones
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
-from proxy.memory.speech import speech_lines
+from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
@@ -308,7 +308,7 @@ class Traces:
         report = trace.report
         if (report.tenant, report.session) != key:
             return trace
-        if not forgotten_lines(session, speech_lines(trace.messages)):
+        if not forgotten_lines(session, speech_of(trace.messages).lines):
             return trace
         self._bytes -= trace.size
         return trace.without_content()

@@ -21,7 +21,7 @@ from proxy.memory.session import (
     essence,
     message_of,
 )
-from proxy.memory.speakers import label, voices
+from proxy.memory.speakers import label, speaker_names
 
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
@@ -218,7 +218,7 @@ def digest_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, no
     former = session.summaries[plan.first : plan.last]
     lines = [
         ("notes" if entry.is_injected else label(entry.role, name), entry.text)
-        for entry, name in zip(entries, voices(session, entries), strict=True)
+        for entry, name in zip(entries, speaker_names(session, entries), strict=True)
         if entry.role != "tool"
     ]
     if plan.merge or not (any(text.strip() for _, text in lines) or any(segment.stale for segment in former)):

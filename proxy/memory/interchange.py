@@ -132,7 +132,7 @@ def _segment(carried: Summary, reach: TurnRef, told: Sequence[Entry]) -> Segment
 
 
 def _entry(message: Message, now: float) -> Entry:
-    entry = new_entry(as_tool_call(message), life=0, turn=0, now=now)
+    entry = new_entry(as_tool_call(message), call=0, turn=0, now=now)
     reasoning = message.others.get(REASONING)
     return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
 

@@ -1,8 +1,4 @@
-"""What of a message is speech, and when two texts are the same words; nothing here knows a session.
-
-``speech`` first: what of a window is remembered at all. ``functions`` and ``media`` are what it lays aside
-or makes plain on the way. ``wording`` compares texts as tolerantly as engines respell them.
-"""
+"""What of a window is speech, in the form in which a session records it; the rest is never remembered."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from filters.message import SYSTEM, Content, Message
+from filters.message import SYSTEM, Message
 from filters.tool_groups import (
     FUNCTION,
     FUNCTION_CALL,
@@ -22,15 +18,19 @@ from filters.tool_groups import (
     tool_call_of,
 )
 
-_ROLES = frozenset({"user", "assistant", "tool", "function"})
-PROMPT_SOURCES = frozenset({"silence", "llm_failure"})
-_CONTROL = frozenset({"<continue>"})
-_SIGNS = "<{"
+PROMPT_SOURCES: Final = frozenset({"silence", "llm_failure"})
+"""The sources of what an engine says by itself."""
+
+_ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
+_CONTROL: Final = frozenset({"<continue>"})
+_FIRST_OF_SIGNS: Final = "<{"
 # Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
-_EXPRESSION = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
+_EXPRESSION: Final = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
+_TAIL: Final = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
+
 _LONGEST: Final = 500
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
-_NAMES: Final = {
+_MEDIA_NAMES: Final = {
     "image_url": "image",
     "input_image": "image",
     "input_audio": "audio",
@@ -39,41 +39,35 @@ _NAMES: Final = {
 }
 
 
-_TAIL = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
-
-
 class Speech(msgspec.Struct, frozen=True, gc=False):
     """What was spoken, typed, called or returned by a tool, in a window's order.
 
-    ``answering`` is whether it tells what the assistant said: an answer that it leaves out was not heard.
-    ``bidden`` are the instructions of a window without any speech: by them alone a model speaks. ``left`` is
-    whether it is what is left of a window of which some was forgotten.
+    ``positions`` are those of the lines in the window. ``shows_answers`` is whether the window tells what the
+    assistant said: an answer that it leaves out was not heard. ``instructions`` are those of a window without
+    any speech: by them alone a model speaks. ``partial`` is whether some of the window was deleted.
     """
 
     lines: Sequence[Message]
     shows_answers: bool
+    positions: Sequence[int]
     instructions: Sequence[Message] = ()
     partial: bool = False
 
     @property
     def wordless(self) -> bool:
-        """Whether it tells of the assistant that it was not heard, and no more."""
+        """Whether the window tells of the assistant that it was not heard, and no more."""
         return self.shows_answers and all(line.role != "assistant" for line in self.lines)
 
 
 def speech_of(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
-    lines = speech_lines(window)
-    bidden = () if lines else [message for message in window if message.role in SYSTEM]
-    return Speech(lines, shows_answers(window), bidden)
-
-
-def speech_lines(window: Sequence[Message]) -> list[Message]:
-    """What was spoken, typed, called or returned by a tool, without expression tails and pictures.
-
-    Functions, which came before tools, are called as these are.
-    """
-    return [_as_spoken(message) for message in window if is_speech(message)]
+    positions = [i for i, message in enumerate(window) if is_speech(message)]
+    return Speech(
+        [_as_recorded(window[i]) for i in positions],
+        shows_answers(window),
+        positions,
+        () if positions else [message for message in window if message.role in SYSTEM],
+    )
 
 
 def shows_answers(window: Sequence[Message]) -> bool:
@@ -86,7 +80,7 @@ def shows_answers(window: Sequence[Message]) -> bool:
 
 
 def is_speech(message: Message) -> bool:
-    """Whether this is part of the talk: not an instruction, a prompt of the engine's, a sign or nothing."""
+    """Whether this is part of the talk: no instruction, no prompt of the engine's, no control sign."""
     role = message.role
     if role not in _ROLES:
         return False
@@ -95,28 +89,22 @@ def is_speech(message: Message) -> bool:
     if role == "assistant" and message.metadata and message.source in PROMPT_SOURCES:
         return False
     content = message.content
-    if isinstance(content, str):
-        words = content.strip()
-        return bool(words) and (words[0] not in _SIGNS or _is_said(words, role))
-    return bool(content) and (bool(message.text.strip()) or _more_than_text(message))
+    if not isinstance(content, str):
+        parts = content or ()
+        return bool(message.text.strip()) or any(part.get("type") != "text" for part in parts)
+    words = content.strip()
+    if not words or words[0] not in _FIRST_OF_SIGNS:
+        return bool(words)
+    return words not in _CONTROL and not (role == "user" and _TAIL.fullmatch(words))
 
 
-def _is_said(words: str, role: str) -> bool:
-    if words[0] == "{":
-        return not (role == "user" and _TAIL.fullmatch(words))
-    return words not in _CONTROL
-
-
-def _more_than_text(message: Message) -> bool:
-    return isinstance(message.content, list) and any(p.get("type") != "text" for p in message.content)
-
-
-def _as_spoken(message: Message) -> Message:
+def _as_recorded(message: Message) -> Message:
+    """The message with functions as tools, without the tail of an expression, and without media."""
     if message.role != "user":
         return as_tool_call(message) if message.others or message.role == "function" else message
     text = message.content
-    plain = isinstance(text, str) and "}" not in text
-    return message if plain else message_without_media(_without_tail(message))
+    is_plain = isinstance(text, str) and "}" not in text
+    return message if is_plain else message_without_media(_without_tail(message))
 
 
 def _without_tail(message: Message) -> Message:
@@ -124,12 +112,17 @@ def _without_tail(message: Message) -> Message:
     if "}" not in text or not text.rstrip().endswith("}"):
         return message
     start = text.rfind("{")
-    said = text[:start].rstrip()
-    return message.saying(said) if said and _TAIL.fullmatch(text[start:].rstrip()) else message
+    words = text[:start].rstrip()
+    return message.saying(words) if words and _TAIL.fullmatch(text[start:].rstrip()) else message
+
+
+# --- functions ----------------------------------------------------------------------------------------------
+# OpenAI's first form of tools: recorded as the form that replaced it, and shown as it came. A function is
+# called one at a time and known by its name; the call gets an id that is made of it.
 
 
 def as_tool_call(message: Message) -> Message:
-    """The message as it is held: its ``function_call`` a tool call, or its result a tool's."""
+    """The message with its ``function_call`` as a tool call, or its result as a tool's."""
     if message.role == "function":
         return msgspec.structs.replace(message, role="tool", tool_call_id=answered_call(message) or FUNCTION)
     function = function_of(message)
@@ -139,26 +132,30 @@ def as_tool_call(message: Message) -> Message:
 
 
 def as_function_call(message: Message) -> Message:
-    """What is held, as it was said."""
+    """The reverse of ``as_tool_call``."""
     if message.role == "tool":
-        return _result(message)
+        call_id = message.tool_call_id
+        if not isinstance(call_id, str) or not call_id.startswith(FUNCTION):
+            return message
+        return msgspec.structs.replace(message, role="function", tool_call_id=UNSET)
     calls = message.tool_calls or ()
-    called = next((call["function"] for call in calls if call.get("type") == FUNCTION_CALL), None)
-    if called is None:
+    function = next((call["function"] for call in calls if call.get("type") == FUNCTION_CALL), None)
+    if function is None:
         return message
-    return msgspec.structs.replace(
-        message, tool_calls=UNSET, others={**message.others, FUNCTION_CALL: called}
-    )
+    others = {**message.others, FUNCTION_CALL: function}
+    return msgspec.structs.replace(message, tool_calls=UNSET, others=others)
 
 
-def _result(message: Message) -> Message:
-    answered = message.tool_call_id
-    if not isinstance(answered, str) or not answered.startswith(FUNCTION):
-        return message
-    return msgspec.structs.replace(message, role="function", tool_call_id=UNSET)
+# --- media --------------------------------------------------------------------------------------------------
 
 
-def without_media(content: Content) -> Content:
+def message_without_media(message: Message) -> Message:
+    """The message as it is recorded, so that it is recognized when it comes again."""
+    content = without_media(message.content)
+    return message if content is message.content else msgspec.structs.replace(message, content=content)
+
+
+def without_media(content: Any) -> Any:
     """The content with a mark such as ``[image]`` in the place of what is heavy; a short link stays.
 
     A session is read with each turn, and what it gives back to a model would be sent again and again.
@@ -168,17 +165,9 @@ def without_media(content: Content) -> Content:
     return [_mark(part) if _is_heavy(part) else part for part in content]
 
 
-def message_without_media(message: Message) -> Message:
-    """The message as it is held, so that it is known again."""
-    content = message.content
-    if not isinstance(content, list) or (kept := without_media(content)) is content:
-        return message
-    return msgspec.structs.replace(message, content=kept)
-
-
 def _mark(part: dict[str, Any]) -> dict[str, Any]:
     kind = str(part.get("type"))[:_LONGEST]
-    return {"type": "text", "text": f"[{_NAMES.get(kind, kind)}]"}
+    return {"type": "text", "text": f"[{_MEDIA_NAMES.get(kind, kind)}]"}
 
 
 def _is_heavy(part: dict[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from proxy.memory.errors import NoSummaryModel, WriteConflict
 from proxy.memory.interchange import imported
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
-from proxy.memory.speakers import named
+from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
 
@@ -74,7 +74,7 @@ class Author(NamedTuple):
             return make_segment(session, plan, entries, _RETRACTED, now=now)
         earlier = [segment.text for segment in session.summaries[: plan.first]]
         notes = await self.writer.notes(
-            named(session, entries), earlier, last=session.model, fallback=self.fallback
+            with_speaker_names(session, entries), earlier, last=session.model, fallback=self.fallback
         )
         return make_segment(session, plan, entries, notes.text, now=now, model=notes.model)
 

@@ -1,8 +1,8 @@
-"""What memory sees of a request, and a session that it is laid beside."""
+"""A session as a turn sees it: aligned with the request's window, and what a prompt takes from both."""
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
@@ -13,47 +13,43 @@ import msgspec
 from filters.base import Snapshot
 from filters.message import SYSTEM, Message, as_covered, epoch_seconds
 from filters.tool_groups import call_id, call_ids
-from proxy.memory.align.alignment import Alignment, last_user
-from proxy.memory.align.anchors import AGAIN
-from proxy.memory.align.forgotten import FORGOTTEN
-from proxy.memory.align.line import NEW, turn_id_of
+from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
+from proxy.memory.align.line import turn_id_of
 from proxy.memory.align.strategies import align
 from proxy.memory.facts.prompt import prompt_epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redaction.view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
-from proxy.memory.speech import Speech, as_function_call, is_speech, speech_of
+from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import in_thread_if_long
 
-_TELLING = 2
-_NEAR: Final = 6
+# One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
+_MIN_ANSWERS_LEFT_OUT: Final = 2
+_MAX_BELATED_BY: Final = 6
 
 
 class SessionView(NamedTuple):
-    """A session as a turn read it, and the client's window beside it: what is recorded goes on from there.
+    """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
 
-    ``version`` is the one that a write replaces, 0 where nothing is held yet. ``window`` is the client's own,
-    and ``veiled`` what was laid there of it. ``replay`` is ``None`` where nothing was said yet.
+    ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
+    own, and ``redacted`` what memory may see of it. ``alignment`` is ``None`` where nothing was said yet.
     """
 
     session: Session
     version: int
     window: Sequence[Message]
-    veiled: RedactedView
+    redacted: RedactedView
     speech: Speech
     alignment: Alignment | None
 
     def alignment_with(self, session: Session) -> Alignment | None:
-        """The window beside a session, where that holds the same talk."""
+        """The alignment with another session, where that has the same entries and latest request."""
         own = self.session
-        return (
-            self.alignment
-            if session.entries is own.entries and session.latest_request is own.latest_request
-            else None
-        )
+        is_same = session.entries is own.entries and session.latest_request is own.latest_request
+        return self.alignment if is_same else None
 
 
 class RequestView(NamedTuple):
@@ -64,111 +60,15 @@ class RequestView(NamedTuple):
     veil: WindowRedaction = UNREDACTED
 
     def view_of(self, session: Session, version: int = 0) -> SessionView:
-        """A session with the window laid beside it."""
-        session, veiled = self.veil.view(session, self.window)
-        said = speech_of(veiled.window)
-        replay = align(session, said, Arrival(self.attempt)) if session.entries else None
-        return SessionView(session, version, self.window, veiled, said, replay)
-
-
-class Parted(msgspec.Struct, frozen=True, gc=False):
-    """The results that a window shows without their held call, and where they are held, ``NEW`` included."""
-
-    lines: Sequence[Message] = ()
-    places: Sequence[int] = ()
-
-    @property
-    def held(self) -> list[int]:
-        """Where those are held that are."""
-        return [place for place in self.places if place != NEW]
-
-    @property
-    def new(self) -> list[Message]:
-        """Those that are not held yet: what a client sends that sends the newest alone."""
-        pairs = zip(self.lines, self.places, strict=True)
-        return [as_function_call(line) for line, place in pairs if place == NEW]
-
-
-def parted(replay: Alignment) -> Parted:
-    """The results that a window shows without their held call."""
-    if not any(message.role == "tool" for message in replay.lines):
-        return Parted()
-    shown = {i for message in replay.lines for i in call_ids(message)}
-    called: set[str] = set()
-    held = _callers(replay.entries)
-    found: list[tuple[Message, int]] = []
-    for message, place in zip(replay.lines, replay.places, strict=True):
-        called.update(call_ids(message))
-        if message.role == "tool" and _is_parted(message, place, held, shown if place == NEW else called):
-            found.append((message, place))
-    return Parted([line for line, _ in found], [place for _, place in found])
-
-
-def _callers(held: Sequence[Entry]) -> dict[object, int]:
-    """Where each call is held first, by its id."""
-    found: dict[object, int] = {}
-    for place, entry in enumerate(held):
-        for call in entry.tool_calls or ():
-            found.setdefault(call_id(call), place)
-    return found
-
-
-def _is_parted(result: Message, place: int, held: Mapping[object, int], called: Collection[str]) -> bool:
-    """Whether the call is held before the result, and is none of those that the window shows."""
-    if place < NEW or result.tool_call_id in called:
-        return False
-    caller = held.get(result.tool_call_id)
-    return caller is not None and (place == NEW or caller < place)
-
-
-def without(window: Sequence[Message], lines: Sequence[Message]) -> list[Message]:
-    """The window less some lines of its speech."""
-    lost = {id(line.others) for line in lines}  # what is held in another form has the very same others
-    return [message for message in window if id(message.others) not in lost]
-
-
-class Onesided(msgspec.Struct, frozen=True, gc=False):
-    """The lines of a window that come back along with their answers, and where all of that is held."""
-
-    lines: Sequence[Message] = ()
-    places: Sequence[int] = ()
-
-
-_NOTHING = Onesided()
-
-
-def onesided(replay: Alignment, window: Sequence[Message]) -> Onesided:
-    """What a window shows without any answer to it; what it asks stays where it is.
-
-    One answer that is not shown may be one that was not heard. Two, of an engine that has never shown any,
-    are an engine that leaves them out. Where a line is shown otherwise than it is spoken, with a picture in
-    it, the window stays as it is: what comes back would not be what the client shows.
-    """
-    if replay.shows_answers or len(replay.lines) <= _TELLING:
-        return _NOTHING
-    pairs = list(enumerate(zip(replay.lines, replay.places, strict=True)))
-    shown = [(line, place) for i, (line, place) in pairs if place >= 0 and i != replay.question]
-    own = {id(message) for message in window}
-    if not shown or not all(id(line) in own for line, _ in shown):
-        return _NOTHING
-    asked = NEW if replay.question is None else replay.places[replay.question]
-    span = range(min(place for _, place in shown), asked if asked >= 0 else replay.end)
-    answers = [replay.entries[h] for h in span if replay.entries[h].role == "assistant"]
-    if len(answers) < _TELLING or not all(entry.pending for entry in answers):
-        return _NOTHING
-    return Onesided([line for line, _ in shown], span)
-
-
-def rest(replay: Alignment, lines: Sequence[Message]) -> Alignment:
-    """The same window without some of its lines."""
-    lost = {id(line) for line in lines}
-    left = [pair for pair in zip(replay.lines, replay.places, strict=True) if id(pair[0]) not in lost]
-    spoken, places = [line for line, _ in left], [place for _, place in left]
-    return msgspec.structs.replace(replay, lines=spoken, places=places)
+        """A session aligned with the window."""
+        session, redacted = self.veil.view(session, self.window)
+        speech = speech_of(redacted.window)
+        alignment = align(session, speech, Arrival(self.attempt)) if session.entries else None
+        return SessionView(session, version, self.window, redacted, speech, alignment)
 
 
 class PromptView(NamedTuple):
-    """What filters may know of a session, the client's window, and when this is between two compactions."""
+    """What filters may know of a session, the client's window, and which epoch of its facts this is."""
 
     snapshot: Snapshot
     window: Sequence[Message]
@@ -176,10 +76,7 @@ class PromptView(NamedTuple):
 
 
 class ChainNeeds(NamedTuple):
-    """What a chain does with what is known.
-
-    It is ``injecting`` summaries in the place of turns, and ``restoring`` what a window does not show.
-    """
+    """What a chain asks of a session: its summaries, and the history that a window leaves out."""
 
     summaries: bool = True
     history: bool = False
@@ -188,163 +85,183 @@ class ChainNeeds(NamedTuple):
 DEFAULT_NEEDS: Final = ChainNeeds()
 
 
-def prompt_view(read: SessionView, wanted: ChainNeeds = DEFAULT_NEEDS) -> PromptView:
-    """What filters may know of a session while the client replays a window, and that window.
+async def read_session(
+    store: SessionStore, key: Key, request: RequestView, needs: ChainNeeds = DEFAULT_NEEDS
+) -> tuple[SessionView, PromptView]:
+    """A session as a request sees it, and what filters may know of it. Raises StoreError.
 
-    In the window, answers are marked that the caller did not hear to the end, and what summaries cover. A
+    While a store is asked that has to be waited for, the window is aligned with what was written last: nearly
+    always that is what comes.
+    """
+    cached = store.cached(key) if store.rounds else None
+    if cached is None:
+        return await _views(request, needs, *(await store.load(key) or NOT_STORED))
+    loading = asyncio.create_task(store.load(key))
+    try:
+        for _ in range(store.rounds):
+            await asyncio.sleep(0)
+        view, prompt = await _views(request, needs, cached)
+        stored = await loading or NOT_STORED
+    finally:
+        loading.cancel()
+    if stored.session is cached:
+        return view._replace(version=stored.version), prompt
+    return await _views(request, needs, *stored)
+
+
+async def _views(
+    request: RequestView, needs: ChainNeeds, session: Session, version: int = 0
+) -> tuple[SessionView, PromptView]:
+    def work() -> tuple[SessionView, PromptView]:
+        view = request.view_of(session, version)
+        return view, prompt_view(view, needs)
+
+    return await in_thread_if_long(work, len(session.entries) + len(request.window))
+
+
+def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptView:
+    """What filters may know of a session, and the window as they see it.
+
+    In the window, answers are marked that the user did not hear to the end, and what summaries cover. A
     window that leaves out all answers gives way to what is brought back.
     """
-    session, veiled, replay = read.session, read.veiled, read.alignment
-    summaries = tuple(segment.text for segment in session.summaries) if wanted.summaries else ()
-    if replay is None:
+    session, redacted, alignment = view.session, view.redacted, view.alignment
+    summaries = tuple(segment.text for segment in session.summaries) if needs.summaries else ()
+    if alignment is None:
         carried = () if session.cold_count else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
-        return PromptView(
-            snapshot, read.window, prompt_epoch(session, session.call, injecting=wanted.summaries)
-        )
-    given, results = veiled.originals_by_place(replay), parted(replay)
-    window, replay, results = _without(veiled.window, replay, results, session)
-    window, replay = reorder_belated(window, replay)
-    silent = onesided(replay, window) if wanted.history else Onesided()
-    also, behind = (*results.held, *silent.places), session.summarized_until if summaries else START
-    former = _former(session, replay, behind) if wanted.summaries else ()
-    lost = missing_messages(replay, behind=behind, also=also, given=given)
-    dropped = (*former, *lost, *map(veiled.original, results.new))
-    snapshot = _snapshot(session, replay, dropped, summaries)
-    if silent.lines:
-        window, replay = without(window, silent.lines), rest(replay, silent.lines)
-    heard = mark_interrupted(window, replay)
-    if wanted.history:
-        heard = with_recorded_spelling(window, heard, replay)
-    seen = mark_covered(session, replay, window, heard) if summaries else heard
-    return PromptView(
-        snapshot,
-        veiled.restore(window, seen),
-        prompt_epoch(session, session.call + replay.new_call, injecting=wanted.summaries),
+        epoch = prompt_epoch(session, session.call, injecting=needs.summaries)
+        return PromptView(snapshot, view.window, epoch)
+    originals = redacted.originals_by_place(alignment)
+    part = _WindowPart(redacted.window, range(len(redacted.window)), alignment)
+    part, result_places, results = _without_stray_results(session, redacted, part)
+    part = _with_answers_in_place(part)
+    one_sided = _lines_without_answers(part) if needs.history else _NONE
+    alignment, behind = part.alignment, session.summarized_until if summaries else START
+    dropped = (
+        *(_former_calls(session, alignment, behind) if needs.summaries else ()),
+        *missing_messages(
+            alignment, behind=behind, also=(*result_places, *one_sided.places), originals=originals
+        ),
+        *results,
     )
-
-
-def _without(
-    window: Sequence[Message], replay: Alignment, results: Parted, session: Session
-) -> tuple[Sequence[Message], Alignment, Parted]:
-    """The window less its parted results; all of it, where what is left would be of another life."""
-    if not results.lines:
-        return window, replay, results
-    left = without(window, results.lines)
-    laid_again = align(session, speech_of(left))
-    return (
-        (window, replay, Parted()) if laid_again.new_call != replay.new_call else (left, laid_again, results)
-    )
-
-
-def _former(session: Session, replay: Alignment, behind: TurnRef) -> tuple[Message, ...]:
-    """What was said in lives that are over and no summary tells yet: who calls again at once speaks of it."""
-    life = session.call + replay.new_call
-    if not session.entries or session.entries[0].call == life:
-        return ()
-    return tuple(message_of(e) for e in session.entries if e.call < life and e.turn_ref > behind)
-
-
-def _snapshot(
-    session: Session, replay: Alignment, dropped: tuple[Message, ...], summaries: tuple[str, ...]
-) -> Snapshot:
-    return Snapshot(
+    if one_sided.indices:
+        part = part.without(one_sided.indices)
+    marked = mark_interrupted(part.window, part.alignment)
+    if needs.history:
+        marked = _with_recorded_spelling(part, marked)
+    if summaries:
+        marked = _mark_covered(session, part, marked)
+    snapshot = Snapshot(
         dropped=dropped,
         state=session.state,
         scale=session.scale or 1.0,
         summaries=summaries,
         began=epoch_seconds(session.started),
-        speakers=frozenset(name for entry in replay.entries for name in (entry.user, entry.name) if name),
+        speakers=frozenset(name for entry in alignment.entries for name in (entry.user, entry.name) if name),
+    )
+    return PromptView(
+        snapshot,
+        redacted.restore(part.origins, part.window, marked),
+        prompt_epoch(session, session.call + alignment.new_call, injecting=needs.summaries),
     )
 
 
-async def read_session(
-    store: SessionStore, key: Key, sight: RequestView, wanted: ChainNeeds = DEFAULT_NEEDS
-) -> tuple[SessionView, PromptView]:
-    """What is held of a session beside a window, and what filters may know of it. Raises StoreError.
+def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:
+    """The window with answers marked as interrupted where the engine shows less than was generated.
 
-    While a store is asked that has to be waited for, the window is laid beside what was written last: nearly
-    always that is what comes.
+    An answer that the engine marks itself is left as it is, and so is everything else.
     """
-    cached = store.cached(key) if store.rounds else None
-    if cached is None:
-        return await _told(sight, wanted, *(await store.load(key) or NOT_STORED))
-    loading = asyncio.create_task(store.load(key))
-    try:
-        for _ in range(store.rounds):
-            await asyncio.sleep(0)
-        guess, likely = await _told(sight, wanted, cached)
-        stored = await loading or NOT_STORED
-    finally:
-        loading.cancel()
-    if stored.session is cached:
-        return guess._replace(version=stored.version), likely
-    return await _told(sight, wanted, *stored)
-
-
-async def _told(
-    sight: RequestView, wanted: ChainNeeds, session: Session, version: int = 0
-) -> tuple[SessionView, PromptView]:
-    def work() -> tuple[SessionView, PromptView]:
-        read = sight.view_of(session, version)
-        return read, prompt_view(read, wanted)
-
-    return await in_thread_if_long(work, len(session.entries) + len(sight.window))
-
-
-def mark_interrupted(window: Sequence[Message], replay: Alignment) -> Sequence[Message]:
-    """The window with answers marked as interrupted where the engine replays less than was generated.
-
-    An answer that the engine marks itself is left as it is, and so is everything else. ``replay`` is the
-    window beside what is held.
-    """
-    entries, cut = replay.entries, {}
-    for position, place in enumerate(replay.places):
-        if place >= 0 and replay.lines[position].role == "assistant":
-            message, entry = replay.whole_line(position), entries[place]
-            # An answer that stands as it was given, most of them, is told at a glance.
-            if (entry.interrupted or entry.content != message.content) and (of := _unmarked(entry, message)):
-                whole = replay.wholes.get(position)
-                message, of = whole.last(of) if whole else (message, of)
-                cut[id(message)] = of
-    return [_marked(m, cut[id(m)]) if id(m) in cut else m for m in window] if cut else window
+    entries, lines, originals = alignment.entries, alignment.lines, {}
+    for index, place in enumerate(alignment.places):
+        if place < 0 or lines[index].role != "assistant":
+            continue
+        message, entry = alignment.whole_line(index), entries[place]
+        # Most answers stand as they were generated.
+        if not entry.interrupted and entry.content == message.content:
+            continue
+        original = _original_of(entry, message)
+        if not original:
+            continue
+        split = alignment.split_answers.get(index)
+        if split:
+            _, original = split.last(original)
+            index += len(split.pieces) - 1  # noqa: PLW2901 - the last piece is marked
+        position = alignment.positions[index]
+        if window[position] is lines[index]:
+            originals[position] = original
+    if not originals:
+        return window
+    return [_marked(m, originals[i]) if i in originals else m for i, m in enumerate(window)]
 
 
 def missing_messages(
-    replay: Alignment,
+    alignment: Alignment,
     *,
     behind: TurnRef = START,
     also: Collection[int] = (),
-    given: Mapping[int, Message] = MappingProxyType({}),
+    originals: Mapping[int, Message] = MappingProxyType({}),
 ) -> tuple[Message, ...]:
-    """What the engine no longer replays and memory still has of this life, in order, of turns ``behind`` one.
+    """What the engine no longer shows and memory still has of this call, in order, of turns ``behind`` one.
 
-    It is what stands before the window's first line, and ``also`` what stands at these positions; a turn
-    that the window supersedes is not missing. What the client has ``given`` at a position is told so.
+    It is what stands before the window's first line, and ``also`` what stands at these places; a turn that
+    the window supersedes is not missing. ``originals`` are the client's own messages at some places.
     """
-    first = _first(replay)
+    entries = alignment.entries
+    first = min(alignment.matched, default=len(entries))
+    if first and alignment.is_stale:
+        first = min(first, last_user(entries) or 0)
     if not first and not also:
         return ()
-    lost = retracted(replay)
-    places = sorted({*range(first), *also} - lost)
+    places = sorted({*range(first), *also} - retracted(alignment))
     if behind > START:
-        places = [h for h in places if replay.entries[h].turn_ref > behind]
-    left = tuple(message_of(replay.entries[h]) for h in places)
-    return _as_given(left, [given.get(h) for h in places]) if given else left
+        places = [place for place in places if entries[place].turn_ref > behind]
+    missing = []
+    for place in places:
+        message = message_of(entries[place])
+        if place in originals:
+            message = msgspec.structs.replace(message, content=originals[place].content)
+        missing.append(message)
+    return tuple(missing)
 
 
-def _as_given(left: Sequence[Message], given: Sequence[Message | None]) -> tuple[Message, ...]:
-    pairs = zip(left, given, strict=True)
-    return tuple(m if own is None else msgspec.structs.replace(m, content=own.content) for m, own in pairs)
+class RetractedTexts:
+    """What was generated, or understood, in one session, and turned out not to be what was said.
+
+    The archive has a turn as it was when the conversation fell silent. That it was cut short, or taken back,
+    the window of the next one tells, and the archive learns it only after that.
+    """
+
+    def __init__(
+        self, name: str | None = None, session: Session | None = None, alignment: Alignment | None = None
+    ) -> None:
+        self._name = name
+        self._session = session or Session()
+        self._alignment = alignment
+
+    def includes(self, session: str | None, text: str) -> bool:
+        """Whether a text that is found in a session is such a one."""
+        return session is not None and session == self._name and text in self._texts
+
+    @cached_property
+    def _texts(self) -> frozenset[str]:
+        """Computed when it is asked for."""
+        entries, alignment = self._session.entries, self._alignment
+        lost: set[int] = set()
+        if alignment is not None:
+            places = retracted(alignment)
+            for index, place in enumerate(alignment.places):
+                entry = alignment.entries[place] if place >= 0 else None
+                if entry and entry.role == "assistant" and entry.text != alignment.whole_line(index).text:
+                    places.add(place)
+            before = len(entries) - len(alignment.entries)
+            lost = {before + place for place in places}
+        stands = {entry.text for i, entry in enumerate(entries) if i not in lost}
+        generated = {entry.generated for entry in entries}
+        return frozenset(({entries[i].text for i in lost} | generated) - stands)
 
 
-def _first(replay: Alignment) -> int:
-    """Where in ``held`` the window begins."""
-    start = min(replay.matched, default=len(replay.entries))
-    return start and min(start, last_user(replay.entries) or 0) if replay.stale else start
-
-
-def _unmarked(entry: Entry, message: Message) -> str | None:
+def _original_of(entry: Entry, message: Message) -> str | None:
     """All that was generated, where an answer is a part of it and does not say so."""
     if message.interrupted:
         return None
@@ -358,214 +275,246 @@ def _marked(message: Message, original: str) -> Message:
     return msgspec.structs.replace(without_ellipsis(message, original), metadata=marks)
 
 
-def with_recorded_spelling(
-    window: Sequence[Message], heard: Sequence[Message], replay: Alignment
-) -> Sequence[Message]:
-    """The messages ``heard`` of a window, its answers spelt as they come back once it has slid past them.
+def _former_calls(session: Session, alignment: Alignment, behind: TurnRef) -> tuple[Message, ...]:
+    """What was said in calls that are over and no summary tells yet: a user who calls again speaks of it."""
+    call = session.call + alignment.new_call
+    if not session.entries or session.entries[0].call == call:
+        return ()
+    return tuple(message_of(e) for e in session.entries if e.call < call and e.turn_ref > behind)
 
-    So a prompt begins as the one before did, wherever the window begins.
+
+class _WindowPart(NamedTuple):
+    """Part of a window with its alignment, and the positions of its messages in the whole window."""
+
+    window: Sequence[Message]
+    origins: Sequence[int]
+    alignment: Alignment
+
+    def without(self, indices: set[int]) -> "_WindowPart":
+        """The part without some of its lines."""
+        removed = {self.alignment.positions[i] for i in indices}
+        kept = [i for i in range(len(self.window)) if i not in removed]
+        return _WindowPart(
+            [self.window[i] for i in kept],
+            [self.origins[i] for i in kept],
+            self.alignment.without(indices),
+        )
+
+
+# --- results without their call -----------------------------------------------------------------------------
+
+
+def _without_stray_results(
+    session: Session, redacted: RedactedView, part: _WindowPart
+) -> tuple[_WindowPart, list[int], list[Message]]:
+    """The window without the results whose call it does not show: a model takes them with their call alone.
+
+    With it come the places of those that are recorded, and the others as messages. All of the window stays
+    where what is left would be of another call.
     """
-    spelt = dict(_respelt(replay))
-    if not spelt:
-        return heard
-    pairs = zip(window, heard, strict=True)
-    return [
-        msgspec.structs.replace(shown, content=spelt[id(line)]) if id(line) in spelt else shown
-        for line, shown in pairs
+    alignment = part.alignment
+    stray = _stray_results(alignment)
+    if not stray:
+        return part, [], []
+    rest = part.without(set(stray))
+    realigned = align(session, speech_of(rest.window))
+    if realigned.new_call != alignment.new_call:
+        return part, [], []
+    places = [alignment.places[i] for i in stray if alignment.places[i] != NEW]
+    results = [
+        redacted.own.get(alignment.positions[i]) or as_function_call(alignment.lines[i])
+        for i in stray
+        if alignment.places[i] == NEW
     ]
+    return rest._replace(alignment=realigned), places, results
 
 
-def _respelt(replay: Alignment) -> Iterator[tuple[int, str]]:
-    """The held words of each answer that memory goes on holding so, by the window's line that has others."""
-    for position, (line, place) in enumerate(zip(replay.lines, replay.places, strict=True)):
-        if place >= 0 and line.role == "assistant" and position not in replay.wholes:
-            entry = replay.entries[place]
-            words = entry.content
-            if words != line.content and isinstance(words, str) and renew_entry(entry, line).content == words:
-                yield id(line), words
+def _stray_results(alignment: Alignment) -> list[int]:
+    """The indices of the results that a window shows without their recorded call."""
+    lines = alignment.lines
+    if not any(message.role == "tool" for message in lines):
+        return []
+    shown = {i for message in lines for i in call_ids(message)}
+    callers: dict[object, int] = {}
+    for place, entry in enumerate(alignment.entries):
+        for call in entry.tool_calls or ():
+            callers.setdefault(call_id(call), place)
+    stray, before = [], set[str]()
+    for index, (message, place) in enumerate(zip(lines, alignment.places, strict=True)):
+        before.update(call_ids(message))
+        if message.role != "tool" or place < NEW:
+            continue
+        caller = callers.get(message.tool_call_id)
+        if caller is None or message.tool_call_id in (shown if place == NEW else before):
+            continue
+        if place == NEW or caller < place:
+            stray.append(index)
+    return stray
 
 
-def reorder_belated(window: Sequence[Message], replay: Alignment) -> tuple[Sequence[Message], Alignment]:
-    """The window with belated answers before the words that came after them, and its replay."""
-    if _is_in_order(replay.places):
-        return window, replay
-    order, slots = _order(replay), [i for i, message in enumerate(window) if is_speech(message)]
-    if len(order) != len(slots):  # nothing is belated, or not all of it lies beside what is held
-        return window, replay
-    shown = list(window)
-    for slot, position in zip(slots, order, strict=True):
-        shown[slot] = window[slots[position]]
-    spoken, places = ([of[i] for i in order] for of in (replay.lines, replay.places))
-    return shown, msgspec.structs.replace(replay, lines=spoken, places=places)
+# --- belated answers ----------------------------------------------------------------------------------------
+
+
+def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
+    """The window with answers before the words that came after them, where it shows them behind."""
+    window, origins, alignment = part
+    order = None if _is_in_order(alignment.places) else _answering_order(alignment)
+    if order is None:
+        return part
+    positions, shown, moved = alignment.positions, list(window), list(origins)
+    for position, index in zip(positions, order, strict=True):
+        shown[position], moved[position] = window[positions[index]], origins[positions[index]]
+    reordered = msgspec.structs.replace(
+        alignment,
+        lines=[alignment.lines[i] for i in order],
+        places=[alignment.places[i] for i in order],
+    )
+    return _WindowPart(shown, moved, reordered)
 
 
 def _is_in_order(places: Sequence[int]) -> bool:
-    """Whether nothing stands behind what was said after it; nearly always so, and asked in every turn."""
-    for one, next_ in pairwise(places):  # noqa: SIM110 - a generator costs ten times as much
-        if next_ >= 0 and (one == NEW or one > next_):
+    """Whether no line stands behind what was said after it, as nearly always."""
+    for place, following in pairwise(places):
+        if following >= 0 and (place == NEW or place > following):
             return False
     return True
 
 
-def _is_later(place: int, *, than: int) -> bool:
-    """Whether what is held at a place, or is new, was said after what is held at another."""
-    return than >= 0 and (place == NEW or place > than)
-
-
-def _order(replay: Alignment) -> list[int]:
-    """The positions of a window's lines as they were said; none where they have numbers or are pieces."""
-    spoken, places = replay.lines, replay.places
-    if replay.wholes or any(turn_id_of(message) is not None for message in spoken):
-        return []
-    order, questions, place = list(range(len(spoken))), _questions(replay), NEW
-    for i, message in enumerate(spoken):
-        answers = message.role == "assistant" and not message.tool_calls
-        place = NEW if not answers else place if places[i] == AGAIN else places[i]
-        at, first = i, max(0, i - _NEAR)
-        while at > first and _is_passed(replay, order[at - 1], place):
-            at -= 1
+def _answering_order(alignment: Alignment) -> list[int] | None:
+    """The indices of a window's lines as they were said; ``None`` with turn ids, or answers in pieces."""
+    lines, places = alignment.lines, alignment.places
+    if alignment.split_answers or any(turn_id_of(message) is not None for message in lines):
+        return None
+    # Where the window shows the words that each entry belongs to; behind all where it does not.
+    shown = {place: i for i, place in enumerate(places) if place >= 0}
+    questions, last = [], len(lines)
+    for place, entry in enumerate(alignment.entries):
+        last = shown.get(place, len(lines)) if entry.role == "user" else last
+        questions.append(last)
+    order, place = list(range(len(lines))), NEW
+    for i, message in enumerate(lines):
+        if message.role != "assistant" or message.tool_calls:
+            place = NEW
+        elif places[i] != REPEATED:
+            place = places[i]
+        at, first = i, max(0, i - _MAX_BELATED_BY)
+        while at > first and place >= 0 and lines[order[at - 1]].role == "user":
+            words = places[order[at - 1]]
+            if words != NEW and words <= place:
+                break
+            at -= 1  # these words were said after the answer
         if at < i and questions[place] < order[at]:
             order.insert(at, order.pop(i))
     return order
 
 
-def _is_passed(replay: Alignment, position: int, place: int) -> bool:
-    """Whether a line is the user's, and came after the answer that is held at a place."""
-    return replay.lines[position].role == "user" and _is_later(replay.places[position], than=place)
+# --- one-sided windows --------------------------------------------------------------------------------------
 
 
-def _questions(replay: Alignment) -> list[int]:
-    """Where the window shows the words that each held line belongs to; behind all where it does not."""
-    shown = {place: i for i, place in enumerate(replay.places) if place >= 0}
-    found, last = [], len(replay.lines)
-    for place, entry in enumerate(replay.entries):
-        last = shown.get(place, len(replay.lines)) if entry.role == "user" else last
-        found.append(last)
-    return found
+class _OneSided(NamedTuple):
+    """The lines of a window that come back along with their answers, and the places of all that."""
+
+    indices: set[int]
+    places: Sequence[int]
 
 
-def mark_covered(
-    session: Session, replay: Alignment, window: Sequence[Message], heard: Sequence[Message]
-) -> Sequence[Message]:
-    """The messages ``heard`` of a window, with those marked that a summary stands for.
+_NONE: Final = _OneSided(set(), ())
 
-    ``replay`` is the window beside what is held. What is no speech goes with the speech behind it, and
-    instructions are never covered.
+
+def _lines_without_answers(part: _WindowPart) -> _OneSided:
+    """What a window shows without any answer to it; what it asks stays where it is.
+
+    Where a line is shown otherwise than it is recorded, with a picture in it, the window stays as it is: what
+    comes back would not be what the client shows.
     """
-    verdicts = _of_window(window, replay, _of_spoken(session, replay))
+    window, alignment = part.window, part.alignment
+    if alignment.shows_answers or len(alignment.lines) <= _MIN_ANSWERS_LEFT_OUT:
+        return _NONE
+    places, question = alignment.places, alignment.question
+    shown = {i for i, place in enumerate(places) if place >= 0 and i != question}
+    if not shown or any(window[alignment.positions[i]] is not alignment.lines[i] for i in shown):
+        return _NONE
+    newest = NEW if question is None else places[question]
+    span = range(min(places[i] for i in shown), newest if newest >= 0 else alignment.end)
+    answers = [entry for place in span if (entry := alignment.entries[place]).role == "assistant"]
+    if len(answers) < _MIN_ANSWERS_LEFT_OUT or not all(entry.pending for entry in answers):
+        return _NONE
+    return _OneSided(shown, span)
+
+
+# --- spelling -----------------------------------------------------------------------------------------------
+
+
+def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
+    """The window's answers spelt as they come back once it has slid past them.
+
+    So a prompt begins as the one before did, wherever the window begins.
+    """
+    alignment, spelling = part.alignment, {}
+    for index, (line, place) in enumerate(zip(alignment.lines, alignment.places, strict=True)):
+        if place < 0 or line.role != "assistant" or index in alignment.split_answers:
+            continue
+        entry, position = alignment.entries[place], alignment.positions[index]
+        words = entry.content
+        if (
+            words != line.content
+            and isinstance(words, str)
+            and part.window[position] is line
+            and renew_entry(entry, line).content == words
+        ):
+            spelling[position] = words
+    if not spelling:
+        return marked
+    return [
+        msgspec.structs.replace(message, content=spelling[i]) if i in spelling else message
+        for i, message in enumerate(marked)
+    ]
+
+
+# --- what summaries cover -----------------------------------------------------------------------------------
+
+
+def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
+    """The messages of a window with those marked that a summary covers.
+
+    What is no speech goes with the speech behind it, and instructions are never covered.
+    """
+    verdicts = _covered_lines(session, part.alignment)
     if True not in verdicts:
-        return heard
-    return [as_covered(m) if verdict else m for m, verdict in zip(heard, verdicts, strict=True)]
+        return marked
+    by_position = dict(zip(part.alignment.positions, verdicts, strict=True))
+    covered = [False] * len(marked)
+    is_covered = False
+    for i in range(len(marked) - 1, -1, -1):
+        is_covered = by_position.get(i, is_covered)
+        covered[i] = is_covered and part.window[i].role not in SYSTEM
+    return [as_covered(m) if verdict else m for m, verdict in zip(marked, covered, strict=True)]
 
 
-def _of_spoken(session: Session, replay: Alignment) -> list[bool]:
-    """For each line of the speech whether it is covered: by where it is held, else by where it would be."""
-    behind = [entry.turn_ref <= session.summarized_until for entry in replay.entries]
-    verdicts = [False] * len(replay.lines)
+def _covered_lines(session: Session, alignment: Alignment) -> list[bool]:
+    """For each line whether it is covered: by where it is recorded, else by where it would be."""
+    entries, places, lines = alignment.entries, alignment.places, alignment.lines
+    covered = [entry.turn_ref <= session.summarized_until for entry in entries]
+    turn_ids = (e.engine_turn for e, is_covered in zip(entries, covered, strict=True) if is_covered)
+    last_turn_id = max((turn_id for turn_id in turn_ids if turn_id is not None), default=None)
+    answers = [i for i, m in enumerate(lines) if m.role == "assistant" and places[i] >= 0]
+    verdicts = [False] * len(lines)
     following: int | None = None
-    last = _last_number(replay.entries, behind)
-    answers = _Answers(replay) if AGAIN in replay.places else None
     for i in range(len(verdicts) - 1, -1, -1):
-        place = replay.places[i]
+        place = places[i]
         if place >= 0:
-            verdicts[i], following = behind[place], place
+            verdicts[i], following = covered[place], place
         elif place == FORGOTTEN:
             verdicts[i] = False  # what memory knows nothing of goes on as the client sends it
-        elif place == AGAIN and answers:
-            verdicts[i] = answers.are_behind(i, behind)
+        elif place == REPEATED:
+            at = bisect_left(answers, i)
+            near = answers[max(at - 1, 0) : at + 1]
+            _, nearest = min(((abs(a - i), a) for a in near), default=(0, None))
+            verdicts[i] = nearest is not None and covered[places[nearest]]
         else:
-            verdicts[i] = _is_before(behind, following) or _is_numbered(replay.lines[i], last)
+            # What is older than all entries of the hot part is covered, since that begins with covered turns.
+            turn_id = turn_id_of(lines[i])
+            verdicts[i] = (following is not None and covered[max(following - 1, 0)]) or (
+                turn_id is not None and last_turn_id is not None and turn_id <= last_turn_id
+            )
     return verdicts
-
-
-def _is_before(behind: Sequence[bool], following: int | None) -> bool:
-    """Whether a line is covered that is not held and stands before the held one at ``following``.
-
-    What is older than all that is held in the hot part is, since that begins with covered turns.
-    """
-    return following is not None and behind[max(following - 1, 0)]
-
-
-def _is_numbered(message: Message, last: int | None) -> bool:
-    number = turn_id_of(message)
-    return number is not None and last is not None and number <= last
-
-
-def _last_number(held: Sequence[Entry], behind: Sequence[bool]) -> int | None:
-    numbers = (e.engine_turn for e, is_behind in zip(held, behind, strict=True) if is_behind)
-    return max((number for number in numbers if number is not None), default=None)
-
-
-class _Answers:
-    """Where the answers of a window are held."""
-
-    def __init__(self, replay: Alignment) -> None:
-        pairs = enumerate(zip(replay.lines, replay.places, strict=True))
-        self._held = {i: place for i, (m, place) in pairs if m.role == "assistant" and place >= 0}
-        self._positions = [*self._held]
-
-    def are_behind(self, position: int, behind: Sequence[bool]) -> bool:
-        """Whether the one nearest to a line of the window, which says it again, is covered."""
-        at = bisect_left(self._positions, position)
-        near = self._positions[max(at - 1, 0) : at + 1]
-        nearest = min(near, key=lambda i: abs(i - position), default=None)
-        return nearest is not None and behind[self._held[nearest]]
-
-
-def _of_window(window: Sequence[Message], replay: Alignment, spoken: Sequence[bool]) -> list[bool]:
-    known = {id(message): verdict for message, verdict in zip(replay.lines, spoken, strict=True)}
-    # Words whose tail was taken off are other objects; among themselves they are in the window's order.
-    own = {id(message) for message in window}
-    others = iter([v for m, v in zip(replay.lines, spoken, strict=True) if id(m) not in own])
-    verdicts = [_verdict(message, known, others) for message in window]
-    behind = False
-    for i in range(len(verdicts) - 1, -1, -1):
-        behind = verdicts[i] = behind if (verdict := verdicts[i]) is None else verdict
-    return [bool(v) and m.role not in SYSTEM for m, v in zip(window, verdicts, strict=True)]
-
-
-def _verdict(message: Message, known: dict[int, bool], others: Iterator[bool]) -> bool | None:
-    """Whether a message is covered; ``None`` for one that is no speech."""
-    if id(message) in known:
-        return known[id(message)]
-    return next(others, None) if is_speech(message) else None
-
-
-class RetractedTexts:
-    """What was generated, or understood, in one session, and turned out not to be what was said.
-
-    The archive has a turn as it was when the talk fell silent. That it was cut short, or taken back, is told
-    by the window of the next one, and the archive learns it only after that.
-    """
-
-    def __init__(
-        self, name: str | None = None, session: Session | None = None, replay: Alignment | None = None
-    ) -> None:
-        self._name = name
-        self._session = session or Session()
-        self._replay = replay
-
-    def includes(self, session: str | None, text: str) -> bool:
-        """Whether a text that is found in a session is such a one."""
-        return session is not None and session == self._name and text in self._texts
-
-    @cached_property
-    def _texts(self) -> frozenset[str]:
-        """Prepared when it is asked for."""
-        lost = _lost(self._replay) if self._replay else []
-        left_out = {id(entry) for entry in lost}
-        stands = {entry.text for entry in self._session.entries if id(entry) not in left_out}
-        cut = {entry.generated for entry in self._session.entries}
-        return frozenset(({entry.text for entry in lost} | cut) - stands)
-
-
-def _lost(replay: Alignment) -> list[Entry]:
-    """Held entries that do not stand as they are, as the window shows."""
-    return [*(replay.entries[h] for h in retracted(replay)), *_cut(replay)]
-
-
-def _cut(replay: Alignment) -> Iterator[Entry]:
-    for position, place in enumerate(replay.places):
-        entry = replay.entries[place] if place >= 0 else None
-        if entry and entry.role == "assistant" and entry.text != replay.whole_line(position).text:
-            yield entry

@@ -5,18 +5,16 @@ from bisect import bisect_left
 from collections import Counter
 from hashlib import blake2b
 from itertools import takewhile
+from typing import Final
 
 from filters.letters import UNSPACED, WORD, bare
 
-# Of fewer words than this nobody can tell whether they are another text's, out of order.
-_TELLING = 3
-_SHARE = 0.6
+# Fewer words are another text's by chance.
+_MIN_WORDS: Final = 3
+_MIN_SHARE: Final = 0.6
 # With fewer letters, other words end alike by chance.
-_ENDING = 6
-_LETTER = f"[^\\W_{UNSPACED}]"
-
-
-_WITHIN = re.compile(_LETTER + "{2}")
+_MIN_ENDING: Final = 6
+_WITHIN_WORD: Final = re.compile(rf"[^\W_{UNSPACED}]{{2}}")
 
 
 def same_words(one: str, other: str) -> bool:
@@ -28,7 +26,7 @@ def same_words(one: str, other: str) -> bool:
 
 
 def text_hash(text: str) -> str:
-    """What is the same for texts that say the same, and tells nothing of the words."""
+    """Sixteen hex digits that are the same for texts that say the same, and tell nothing of the words."""
     return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
@@ -43,7 +41,7 @@ def continues_by_words(text: str, start: str) -> bool:
     if not continues(text, start):
         return False
     end = offset_of_letters(text, len(bare(start)))
-    return not _WITHIN.match(text[max(0, end - 1) : end + 1])
+    return not _WITHIN_WORD.match(text[max(0, end - 1) : end + 1])
 
 
 def ends_alike(text: str, other: str) -> bool:
@@ -52,30 +50,26 @@ def ends_alike(text: str, other: str) -> bool:
     pairs = zip(reversed(letters), reversed(whole), strict=False)
     count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     shared = whole[len(whole) - count :]
-    return count >= _ENDING and whole.find(shared) == len(whole) - count
+    return count >= _MIN_ENDING and whole.find(shared) == len(whole) - count
 
 
 def offset_of_letters(text: str, letters: int) -> int:
-    """Where a text has so many letters."""
+    """The offset at which a text has so many letters."""
     return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def shares_words(one: str, other: str) -> bool:
     """Whether most words of ``one`` are words of ``other``, in whatever order."""
-    said = _words(one)
-    count = said.total()
-    return count >= _TELLING and (said & _words(other)).total() >= _SHARE * count
+    words, others = (Counter(WORD.findall(text.casefold())) for text in (one, other))
+    count = words.total()
+    return count >= _MIN_WORDS and (words & others).total() >= _MIN_SHARE * count
 
 
 def reordered(one: str, other: str) -> bool:
     """Whether both are the same words in another order."""
-    said, told = one.casefold(), other.casefold()
-    first = WORD.search(said)
-    if first is None or first[0] not in told:  # nearly always: other words
+    one, other = one.casefold(), other.casefold()
+    first = WORD.search(one)
+    if first is None or first[0] not in other:  # nearly always: other words
         return False
-    words, others = WORD.findall(said), WORD.findall(told)
+    words, others = WORD.findall(one), WORD.findall(other)
     return len(words) == len(others) and sorted(words) == sorted(others)
-
-
-def _words(text: str) -> Counter[str]:
-    return Counter(WORD.findall(text.casefold()))

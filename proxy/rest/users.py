@@ -19,7 +19,7 @@ from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.session import UNREADABLE, decode, person_of
-from proxy.memory.speakers import supposed, transcript_lines
+from proxy.memory.speakers import session_of_entries, transcript_lines
 from proxy.memory.stores.store import Key, ListedSession, Owner, Store
 from proxy.rest.endpoint import (
     Methods,
@@ -214,7 +214,7 @@ async def _last_call(memory: Memory, owner: Owner) -> list[str]:
     session = memory.archiving.archivist.unsaved_session(owner) or (turns[-1].session if turns else None)
     if session and (lines := await _session_lines(memory.store, owner, session)):
         return lines
-    archived = supposed(owner.user, [turn.entry for turn in turns])
+    archived = session_of_entries(owner.user, [turn.entry for turn in turns])
     return transcript_lines(archived, naming=True)[-_MOST_LINES:]
 
 

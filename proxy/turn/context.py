@@ -19,7 +19,7 @@ from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
-from proxy.memory.merge.turn import is_weighty, overgrows
+from proxy.memory.merge.turn import may_overgrow, overgrows
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
@@ -144,7 +144,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     turn.view, turn.window = view, prompt.window
     # What is not written yet, or never will be, is not remembered either.
     overgrown: bool | None = False
-    if is_weighty(view):
+    if may_overgrow(view):
         work = partial(overgrows, view, memory.writer.window, turn.attempt, now=time.time())
         size = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, size), on_missing)

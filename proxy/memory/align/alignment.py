@@ -1,98 +1,118 @@
-"""A window that an engine replays, laid beside what is held: which line is which. Nothing is changed here.
+"""The alignment of a window with a session: which entry each line of speech is."""
 
-``line`` first: what is compared; then ``replay``: what comes of it, and ``beside``: the steps in their
-order. Of these, ``life`` tells whether turns are counted anew, ``numbering`` goes by turn numbers,
-``glance`` by the newest lines; ``alignment`` with ``fixed``, ``gap``, ``kin`` and ``sliding`` finds the
-likeliest pairs where neither will do. ``pieces``, ``results``, ``lone`` and ``bygone`` are windows of odd
-kinds. ``belated``, ``coverage``, ``onesided`` and ``parting`` say what a prompt needs to know of the result.
-"""
-
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from filters.message import Message
-from proxy.memory.align.forgotten import FORGOTTEN
-from proxy.memory.align.line import NEW, turn_id_of
-from proxy.memory.align.pieces import Whole
+from proxy.memory.align.line import turn_id_of
+from proxy.memory.align.pieces import SplitAnswer
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, same_words
 
+NEW: Final = -1
+"""The place of a line that is not recorded."""
+REPEATED: Final = -2
+"""The place of an answer that the window shows a second time."""
+FORGOTTEN: Final = -3
+"""The place of a line that was deleted and that the engine still shows."""
+
 
 class Alignment(msgspec.Struct, frozen=True, gc=False):
-    """The speech of a window, in the order in which it was said, and where each line of it is held.
+    """Where each line of a window's speech is recorded.
 
-    ``held`` are the entries of the life that the window belongs to: none, when the window begins a new one.
-    ``places`` are positions in ``held``, ``NEW``, ``AGAIN`` or ``FORGOTTEN``. ``end`` is the position from
-    which on entries are newer than the window. ``answering`` is whether it tells what the assistant said.
-    ``follows`` is whether it is words alone that came once the newest held words had been answered.
-    ``wholes`` are answers that the window shows in pieces, by the position of the first, which alone has
-    their place.
+    ``entries`` are those of the window's call: none where it begins a new one. ``lines`` are in the order of
+    their turns, ``places`` their positions in ``entries``, or ``NEW``, ``REPEATED``, ``FORGOTTEN``, and
+    ``positions`` their positions in the window. ``end`` is the place from which on entries are newer than the
+    window. ``shows_answers`` is whether the window tells what the assistant said. ``follows_answer`` is
+    whether it is words alone that came once the latest words had been answered. ``split_answers`` are answers
+    that the window shows in pieces, by the index of the first, which alone has their place.
     """
 
     entries: Sequence[Entry]
     lines: Sequence[Message]
     places: Sequence[int]
     end: int
-    new_call: bool
     shows_answers: bool
-    follows: bool = False
-    wholes: Mapping[int, Whole] = {}
+    positions: Sequence[int] = ()
+    new_call: bool = False
+    follows_answer: bool = False
+    split_answers: Mapping[int, SplitAnswer] = {}
 
-    def whole_line(self, position: int) -> Message:
+    def whole_line(self, index: int) -> Message:
         """A line, or all of the answer that it is the first piece of."""
-        whole = self.wholes.get(position)
-        return self.lines[position] if whole is None else whole.said
+        split = self.split_answers.get(index)
+        return self.lines[index] if split is None else split.whole
 
     @property
     def matched(self) -> list[int]:
-        """The positions of the held entries that the window shows."""
-        return [h for h in self.places if h >= 0]
+        """The places of the entries that the window shows."""
+        return [place for place in self.places if place >= 0]
 
     @property
     def question(self) -> int | None:
-        """The position in ``spoken`` of the newest words of the user."""
+        """The index of the newest words of the user."""
         users = (i for i in range(len(self.lines) - 1, -1, -1) if self.lines[i].role == "user")
         return next((i for i in users if self.places[i] != FORGOTTEN), None)
 
     @property
     def revised(self) -> int | None:
-        """The position in ``held`` of the newest words of the user, where the window puts them otherwise."""
-        asked = self.question
-        place = NEW if asked is None else self.places[asked]
-        if asked is None or place < 0:
+        """The place of the newest words of the user, where the window shows them in other words."""
+        question = self.question
+        place = NEW if question is None else self.places[question]
+        if question is None or place < 0:
             return None
-        entry, words = self.entries[place], self.lines[asked].text
+        entry, words = self.entries[place], self.lines[question].text
         return None if same_words(entry.text, words) or entry.replaces(words) else place
 
     @property
-    def stale(self) -> bool:
-        """Whether the newest words are an early form of words that are held, over an equal history."""
-        asked, last = self.question, last_user(self.entries)
-        if self.follows or asked is None or last is None or self.places[asked] not in {NEW, last}:
+    def is_stale(self) -> bool:
+        """Whether the newest words are an early form of recorded words, over an equal history."""
+        question, last = self.question, last_user(self.entries)
+        if self.follows_answer or question is None or last is None:
             return False
-        if self.entries[last].replaces(self.lines[asked].text):
+        words, entry = self.lines[question], self.entries[last]
+        if self.places[question] not in {NEW, last} or entry.replaces(words.text):
             return False
-        others = [h for i, h in enumerate(self.places) if i != asked]
-        if NEW in others or any(h >= last for h in others):
+        others = [place for i, place in enumerate(self.places) if i != question]
+        if NEW in others or any(place >= last for place in others):
             return False
-        later = (turn_id_of(self.lines[asked]) or 0) > (self.entries[last].engine_turn or 0)
-        return not later and continues(self.entries[last].text, self.lines[asked].text)
+        is_later_turn = (turn_id_of(words) or 0) > (entry.engine_turn or 0)
+        return not is_later_turn and continues(entry.text, words.text)
 
-    def among(self, spoken: Sequence[Message], old: set[int]) -> "Alignment":
-        """The same among all that was ``spoken``, some of which, by their positions, was forgotten."""
-        kept = iter(zip(self.lines, self.places, strict=True))
-        lines = [(line, FORGOTTEN) if i in old else next(kept) for i, line in enumerate(spoken)]
-        at = [i for i in range(len(spoken)) if i not in old]
+    def without(self, removed: set[int]) -> "Alignment":
+        """The alignment of the window without some of its lines, by their indices."""
+        kept = [i for i in range(len(self.lines)) if i not in removed]
+        gone = sorted(self.positions[i] for i in removed)
         return msgspec.structs.replace(
             self,
-            lines=[m for m, _ in lines],
-            places=[h for _, h in lines],
-            wholes={at[i]: whole for i, whole in self.wholes.items()},
+            lines=[self.lines[i] for i in kept],
+            places=[self.places[i] for i in kept],
+            positions=[p - bisect_left(gone, p) for p in (self.positions[i] for i in kept)],
+        )
+
+    def with_forgotten(
+        self, lines: Sequence[Message], positions: Sequence[int], forgotten: set[int]
+    ) -> "Alignment":
+        """The alignment of all ``lines`` of a window of which the ``forgotten`` ones were left out."""
+        rest = iter(zip(self.lines, self.places, self.positions, strict=True))
+        merged = [
+            (line, FORGOTTEN, position) if i in forgotten else next(rest)
+            for i, (line, position) in enumerate(zip(lines, positions, strict=True))
+        ]
+        kept = [i for i in range(len(lines)) if i not in forgotten]
+        return msgspec.structs.replace(
+            self,
+            lines=[line for line, _, _ in merged],
+            places=[place for _, place, _ in merged],
+            positions=[position for _, _, position in merged],
+            split_answers={kept[i]: split for i, split in self.split_answers.items()},
         )
 
 
 def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None:
-    """Where the newest words of the user are held, of all or of those ``before`` a position."""
+    """The place of the newest words of the user, of all or of those ``before`` a place."""
     end = len(entries) if before is None else before
     return next((i for i in range(end - 1, -1, -1) if entries[i].role == "user"), None)

@@ -1,8 +1,8 @@
-"""Lines that were forgotten and that an engine still replays: known again, and never held.
+"""Lines that were deleted and that an engine still shows: recognized by digests, and never recorded again.
 
 An engine goes on sending what it has, whatever was deleted here. So the first window after a deletion is
-taken for what it is, history: all of it but the words that are new. Of these lines only digests are kept,
-which the session carries as long as it lives, beyond the time for which its deletion is remembered.
+taken for history, all of it but the words that are new. The digests of its lines stay in the session as long
+as it lives, beyond the time for which its deletion is remembered.
 """
 
 from collections import Counter
@@ -16,104 +16,107 @@ from filters.message import Message
 from proxy.memory.align.line import Line, similarity
 from proxy.memory.session import Entry, Forgotten, Mark, Session
 
-FORGOTTEN: Final = -3
-"""The place of a line that was forgotten."""
-_BYTES: Final = 8
+_DIGEST_BYTES: Final = 8
 # As much of an answer as is heard of most that are cut off.
-_BEGINNING: Final = 16
-_MOST: Final = 1000
+_PREFIX_LETTERS: Final = 16
+_MAX_MARKS: Final = 1000
 
 
 def deleted_session(at: float) -> Session:
-    """What is held of a session that was deleted, before anything is said again."""
+    """What is left of a session that was deleted at a time, in seconds since 1970."""
     return Session(forgotten=Forgotten(at=at, whole=True, open=True))
 
 
-def forget_entries(held: Session, entries: Iterable[Entry], *, now: float) -> Session:
-    """The session, for which some entries that it held are forgotten from now on."""
-    known = held.forgotten or Forgotten(at=now)
-    marks = (*known.marks, *(_mark(Line(entry), known.at) for entry in entries))[-_MOST:]
-    return msgspec.structs.replace(held, forgotten=msgspec.structs.replace(known, marks=marks))
+def forget_entries(session: Session, entries: Iterable[Entry], *, now: float) -> Session:
+    """The session with marks of some entries that are deleted from it."""
+    forgotten = session.forgotten or Forgotten(at=now)
+    return _with_marks(session, forgotten, map(Line, entries))
 
 
-def with_marks(held: Session, spoken: Sequence[Message]) -> Session:
-    """The session once it knows what is forgotten, from the first window since it was deleted."""
-    known = held.forgotten
-    if known is None or not known.open or not spoken:
-        return held
-    own = [Line(entry) for entry in held.entries]
-    lines = [line for line in map(Line, spoken[: _newest(spoken)]) if not _is_held(line, own)]
-    marks = (*known.marks, *(_mark(line, known.at) for line in lines))[-_MOST:]
-    return msgspec.structs.replace(held, forgotten=msgspec.structs.replace(known, marks=marks, open=False))
+def close_forgotten(session: Session, lines: Sequence[Message]) -> Session:
+    """The session with marks of what the first window since its deletion shows."""
+    forgotten = session.forgotten
+    if forgotten is None or not forgotten.open or not lines:
+        return session
+    recorded = [Line(entry) for entry in session.entries]
+    shown = (line for line in map(Line, lines[: _end_of_history(lines)]) if not _is_recorded(line, recorded))
+    return _with_marks(session, msgspec.structs.replace(forgotten, open=False), shown)
 
 
-def without_marks(held: Session) -> Session:
-    """The session beside a window of which nothing is forgotten any more."""
-    known = held.forgotten
+def without_marks(session: Session) -> Session:
+    """The session as a window is aligned with it of which nothing is forgotten any more."""
+    forgotten = session.forgotten
     return msgspec.structs.replace(
-        held, forgotten=known and msgspec.structs.replace(known, marks=(), open=False)
+        session, forgotten=forgotten and msgspec.structs.replace(forgotten, marks=(), open=False)
     )
 
 
-def forgotten_lines(held: Session, spoken: Sequence[Message]) -> set[int]:
-    """Which lines of a window were forgotten; the newest words of the user never are."""
-    known = with_marks(held, spoken).forgotten
-    if known is None or not known.marks:
+def forgotten_lines(session: Session, messages: Sequence[Message]) -> set[int]:
+    """The indices of a window's lines that were deleted; the newest words of the user never are."""
+    if session.forgotten is None:
         return set()
-    lines = [*map(Line, spoken)]
-    marks = [_mark(line, known.at) for line in lines]
-    if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(known.marks) and not known.whole:
+    forgotten = close_forgotten(session, messages).forgotten
+    if forgotten is None or not forgotten.marks:
         return set()
-    own = [Line(entry) for entry in held.entries if entry.call == held.call]
-    found = _found(marks[: _newest(spoken)], known.marks, [_mark(line, known.at) for line in own])
-    return set(range(_end(max(found), lines, own))) if found and known.whole else found
+    lines = [Line(message) for message in messages]
+    marks = [_mark(line, forgotten.at) for line in lines]
+    if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(forgotten.marks) and not forgotten.whole:
+        return set()
+    recorded = [Line(entry) for entry in session.entries if entry.call == session.call]
+    own = [_mark(line, forgotten.at) for line in recorded]
+    matching = _matching(marks[: _end_of_history(messages)], forgotten.marks, own)
+    if not matching or not forgotten.whole:
+        return matching
+    # The answers behind the last of these lines go with it.
+    behind = range(max(matching) + 1, len(lines))
+    ends = (i for i in behind if lines[i].role == "user" or _is_recorded(lines[i], recorded))
+    return set(range(next(ends, len(lines))))
 
 
-def _newest(spoken: Sequence[Message]) -> int:
-    """Where the words stand that are new; at the end, where there are none."""
-    return len(spoken) - (bool(spoken) and spoken[-1].role == "user")
+def _end_of_history(lines: Sequence[Message]) -> int:
+    """The index of the words that are new; the number of lines where there are none."""
+    return len(lines) - (bool(lines) and lines[-1].role == "user")
 
 
-def _found(shown: Sequence[Mark], forgotten: Sequence[Mark], own: Sequence[Mark]) -> set[int]:
-    """The lines that bear a mark; of words that were said again since, those that were said first."""
+def _matching(shown: Sequence[Mark], forgotten: Sequence[Mark], own: Sequence[Mark]) -> set[int]:
+    """The lines that bear a mark; of words that were said again since, the first."""
     stamps = {mark.stamp for mark in forgotten} - {mark.stamp for mark in own} - {b""}
     left = Counter(mark.words for mark in forgotten)
     spare = Counter(mark.words for mark in shown)
     spare.subtract(mark.words for mark in own)
-    found = set()
+    matching = set()
     for i, mark in enumerate(shown):
         if mark.stamp in stamps or (left[mark.words] > 0 and spare[mark.words] > 0):
-            found.add(i)
+            matching.add(i)
             left[mark.words] -= 1
             spare[mark.words] -= 1
-    return found
+    return matching
 
 
-def _end(last: int, lines: Sequence[Line], own: Sequence[Line]) -> int:
-    """Where the talk begins that is held: behind the ``last`` line that was found, and its answers."""
-    behind = range(last + 1, len(lines))
-    return next((i for i in behind if lines[i].role == "user" or _is_held(lines[i], own)), len(lines))
+def _is_recorded(line: Line, recorded: Sequence[Line]) -> bool:
+    return any(similarity(line, other) for other in recorded)
 
 
-def _is_held(line: Line, own: Sequence[Line]) -> bool:
-    return any(similarity(line, other) for other in own)
+def _with_marks(session: Session, forgotten: Forgotten, lines: Iterable[Line]) -> Session:
+    marks = (*forgotten.marks, *(_mark(line, forgotten.at) for line in lines))[-_MAX_MARKS:]
+    return msgspec.structs.replace(session, forgotten=msgspec.structs.replace(forgotten, marks=marks))
 
 
 def _mark(line: Line, at: float) -> Mark:
-    """How a line is known again; digests of one deletion tell nothing of those of another."""
+    """The digests of a line, salted so that those of one deletion tell nothing of those of another."""
     salt = repr(at)
-    words = line.ids if line.role in {"call", "tool"} else _words(line)
-    stamp = None not in {line.turn_id, line.time}
+    if line.role in {"call", "tool"}:
+        words: tuple[object, ...] = line.ids
+    else:
+        letters = line.letters(line.text) or line.text
+        words = (letters[:_PREFIX_LETTERS] if line.role == "assistant" else letters,)
+    has_stamp = None not in {line.turn_id, line.time}
     return Mark(
         _digest(salt, line.role, words),
-        _digest(salt, line.role, (line.turn_id, line.time)) if stamp else b"",
+        _digest(salt, line.role, (line.turn_id, line.time)) if has_stamp else b"",
     )
 
 
-def _words(line: Line) -> tuple[str, ...]:
-    words = line.letters(line.text) or line.text
-    return (words[:_BEGINNING] if line.role == "assistant" else words,)
-
-
-def _digest(salt: str, lane: str, what: tuple[object, ...]) -> bytes:
-    return blake2b(repr((salt, lane, what)).encode("utf-8", "replace"), digest_size=_BYTES).digest()
+def _digest(salt: str, role: str, values: tuple[object, ...]) -> bytes:
+    encoded = repr((salt, role, values)).encode("utf-8", "replace")
+    return blake2b(encoded, digest_size=_DIGEST_BYTES).digest()

@@ -1,6 +1,6 @@
-"""One line of the talk, replayed or held, as it is compared."""
+"""One line of speech as it is compared, and how surely two lines are one."""
 
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -10,25 +10,28 @@ from filters.tool_groups import call_id
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, reordered, same_words, shares_words, text_hash
 
-NEW: Final = -1
-"""The place of a line that is not held."""
-# How sure it is that two lines are one. Below KIN only the place can tell.
 EQUAL, WORDS, CUT, ALIKE = 30, 25, 20, 12
-Called = tuple[str | None, str, str]
+"""How sure a pair is: equal to the letter, the same words, one the beginning of the other, or alike."""
+
+FunctionCall = tuple[str | None, str, str]
 Key = tuple[str, str, tuple[object, ...]]
 
 
 class Line:
-    """What tells one line from another: who speaks, the words, and the ids of calls."""
+    """What tells a message or an entry from others: its role, its words and the ids of its calls.
+
+    ``role`` is "call" for an assistant's tool calls. ``ids`` are those of its calls, and of the call that it
+    answers.
+    """
 
     __slots__ = (
         "_letters",
-        "called",
         "calls",
+        "functions",
         "generated",
         "ids",
         "pending",
-        "replaced",
+        "replaced_hash",
         "role",
         "source",
         "text",
@@ -36,108 +39,106 @@ class Line:
         "turn_id",
     )
 
-    def __init__(self, said: Message | Entry) -> None:
-        calls = said.tool_calls or ()
-        self.ids = (*map(call_id, calls), said.tool_call_id or "")
-        self.called = tuple(map(called, calls))
-        self.calls: tuple[object, ...] = (*self.called, said.tool_call_id or "")
+    def __init__(self, item: Message | Entry) -> None:
+        calls = item.tool_calls or ()
+        self.ids = (*map(call_id, calls), item.tool_call_id or "")
+        self.functions = tuple(map(function_call, calls))
+        self.calls: tuple[object, ...] = (*self.functions, item.tool_call_id or "")
         self._letters: dict[str, str] = {}
-        self.role = "call" if calls and said.role == "assistant" else said.role
-        self.text = said.text
-        self.generated = said.generated if isinstance(said, Entry) else said.original or said.text
-        self.pending = isinstance(said, Entry) and said.pending
-        self.replaced = said.replaced_hash if isinstance(said, Entry) else None
-        self.turn_id = said.engine_turn if isinstance(said, Entry) else turn_id_of(said)
-        self.source = said.source
-        self.time = said.timestamp if isinstance(said.timestamp, int | float) else None
+        self.role = "call" if calls and item.role == "assistant" else item.role
+        self.text = item.text
+        self.source = item.source
+        self.time = item.timestamp if isinstance(item.timestamp, int | float) else None
+        if isinstance(item, Entry):
+            self.generated, self.pending = item.generated, item.pending
+            self.replaced_hash, self.turn_id = item.replaced_hash, item.engine_turn
+        else:
+            self.generated, self.pending = item.original or item.text, False
+            self.replaced_hash, self.turn_id = None, turn_id_of(item)
 
     def letters(self, text: str) -> str:
-        """The letters of one of the line's own texts, worked out once."""
+        """The letters of one of the line's own texts, computed once."""
         if text not in self._letters:
             self._letters[text] = bare(text)
         return self._letters[text]
 
     @property
     def key(self) -> Key:
-        """Equal for lines that are equal to the letter; a call is known by what it calls."""
+        """The same for lines that are equal to the letter; a call is known by its functions."""
         return (self.role, "" if self.role == "call" else self.text, self.calls)
 
+    def replaces(self, text: str) -> bool:
+        """Whether somebody put the line's words in the place of a text."""
+        return self.replaced_hash is not None and self.replaced_hash == text_hash(text)
 
-def called(call: dict[str, Any]) -> Called:
-    """What is called: id, name and arguments."""
+
+def function_call(call: dict[str, Any]) -> FunctionCall:
+    """The id, the name and the arguments of a tool call."""
     function = call.get("function")
-    named = function if isinstance(function, dict) else {}
-    return call_id(call), str(named.get("name")), str(named.get("arguments"))
+    fields = function if isinstance(function, dict) else {}
+    return call_id(call), str(fields.get("name")), str(fields.get("arguments"))
 
 
 def turn_id_of(message: Message) -> int | None:
-    """The number that the engine gave the turn; ``None`` where it gave none."""
+    """The engine's number of a message's turn; ``None`` where it gives none."""
     number = message.turn_id
     return number if isinstance(number, int) else None
 
 
-def similarity(replayed: Line, held: Line) -> int:
-    """How sure it is that a replayed line is the one that is held; 0 where it cannot be."""
-    if replayed.role != held.role:
+def similarity(shown: Line, recorded: Line) -> int:
+    """How surely a shown line is the recorded one; 0 where it cannot be."""
+    if shown.role != recorded.role:
         return 0
-    if held.role == "call":
-        return _of_calls(replayed, held)
-    if replayed.calls != held.calls:
+    if recorded.role == "call":
+        return _similarity_of_calls(shown, recorded)
+    if shown.calls != recorded.calls:
         return 0
-    if replayed.text == held.text:
+    if shown.text == recorded.text:
         return EQUAL
-    if held.role == "assistant" and not is_replaced(replayed.text, held):
-        return _of_answers(replayed, held)
-    is_same = held.role != "user" or _same(replayed, held, held.text) or is_replaced(replayed.text, held)
+    replaces = recorded.replaces(shown.text)
+    if recorded.role == "assistant" and not replaces:
+        return _similarity_of_answers(shown, recorded)
+    is_same = recorded.role != "user" or replaces or _same(shown, recorded, recorded.text)
     return WORDS if is_same else 0
 
 
-def is_replaced(text: str, held: Line) -> bool:
-    """Whether somebody put the held words in the place of a text."""
-    return held.replaced is not None and held.replaced == text_hash(text)
-
-
-def repeats(text: str, held: Line) -> bool:
-    """Whether ``text`` is the held answer, whole, cut or jumbled."""
-    generated = held.generated
+def repeats(text: str, recorded: Line) -> bool:
+    """Whether a text is the recorded answer, whole, cut or reordered."""
+    generated = recorded.generated
     cut_or_whole = same_words(text, generated) or continues(generated, text)
-    return cut_or_whole or reordered(text, generated) or is_replaced(text, held)
+    return cut_or_whole or reordered(text, generated) or recorded.replaces(text)
 
 
-def _of_calls(replayed: Line, held: Line) -> int:
-    if replayed.calls == held.calls:
+def _similarity_of_calls(shown: Line, recorded: Line) -> int:
+    if shown.calls == recorded.calls:
         return EQUAL
-    pairs = zip(replayed.called, held.called, strict=False)
-    agree = replayed.ids == held.ids and None not in held.ids and all(_same_call(*pair) for pair in pairs)
+    if shown.ids != recorded.ids or None in recorded.ids:
+        return 0
+    pairs = zip(shown.functions, recorded.functions, strict=False)
+    agree = all(a[:2] == b[:2] and _arguments(a[2]) == _arguments(b[2]) for a, b in pairs)
     return WORDS if agree else 0
 
 
-def _same_call(one: Called, other: Called) -> bool:
-    return one[:2] == other[:2] and _arguments(one[2]) == _arguments(other[2])
-
-
 def _arguments(text: str) -> object:
-    """Arguments as values, since engines may write them anew; what is no JSON as it stands."""
+    """Arguments as values, since engines may encode them anew; the text itself where it is no JSON."""
     try:
         return msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
         return text
 
 
-def _of_answers(replayed: Line, held: Line) -> int:
-    if _same(replayed, held, held.generated) or _same(replayed, held, held.text):
+def _similarity_of_answers(shown: Line, recorded: Line) -> int:
+    if _same(shown, recorded, recorded.generated) or _same(shown, recorded, recorded.text):
         return WORDS
-    heard, generated = replayed.letters(replayed.text), held.letters(held.generated)
+    heard, generated = shown.letters(shown.text), recorded.letters(recorded.generated)
     if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):
         return CUT
-    likely = held.pending and shares_words(replayed.text, held.generated)
-    return (
-        ALIKE
-        if likely or (len(heard) == len(held.letters(held.text)) and reordered(replayed.text, held.text))
-        else 0
-    )
+    if recorded.pending and shares_words(shown.text, recorded.generated):
+        return ALIKE
+    same_length = len(heard) == len(recorded.letters(recorded.text))
+    return ALIKE if same_length and reordered(shown.text, recorded.text) else 0
 
 
-def _same(replayed: Line, held: Line, text: str) -> bool:
-    letters = replayed.letters(replayed.text)
-    return replayed.text == text or bool(letters and letters == held.letters(text))
+def _same(shown: Line, recorded: Line, text: str) -> bool:
+    letters = shown.letters(shown.text)
+    return shown.text == text or bool(letters and letters == recorded.letters(text))

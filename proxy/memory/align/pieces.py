@@ -1,4 +1,4 @@
-"""Answers that an engine replays in pieces, as several messages in a row: memory holds each once."""
+"""Answers that an engine shows in pieces, as several messages in a row: a session has each once."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,6 @@ import msgspec
 
 from filters.letters import bare
 from filters.message import Message
-from proxy.memory.align.anchors import AGAIN
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import offset_of_letters
@@ -17,58 +16,57 @@ from proxy.memory.wording import offset_of_letters
 _BETWEEN: Final = " \n\t.,;:!?"
 
 
-class Whole(NamedTuple):
+class SplitAnswer(NamedTuple):
     """An answer, and the messages that an engine makes of it."""
 
-    said: Message
+    whole: Message
     pieces: Sequence[Message]
 
     def last(self, original: str) -> tuple[Message, str]:
-        """The last piece, and what of all that was generated stands from there on."""
+        """The last piece, and the rest of what was generated from there on."""
         before = sum(len(bare(piece.text)) for piece in self.pieces[:-1])
         return self.pieces[-1], original[offset_of_letters(original, before) :].lstrip(_BETWEEN)
 
 
-def in_pieces(held: Sequence[Entry], spoken: Sequence[Message]) -> list[int]:
-    """How many lines belong together, for each line of a window that is no further piece of the one before.
+def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int]:
+    """How many lines make up each answer or other message; nothing where all stand by themselves.
 
-    Pieces are of one answer where their letters are the beginning of a held one's. Nothing where all lines
-    stand by themselves.
+    Lines are pieces of one answer where their letters are the beginning of a recorded one's.
     """
-    roles = [message.role for message in spoken]
+    roles = [message.role for message in lines]
     if not any(one == other == "assistant" for one, other in pairwise(roles)):
         return []
-    if not any(_is_answer(one) and _is_answer(other) for one, other in pairwise(spoken)):
+    if not any(_is_answer(one) and _is_answer(other) for one, other in pairwise(lines)):
         return []
-    generated = sorted(
-        bare(entry.generated) for entry in held if entry.role == "assistant" and not entry.tool_calls
-    )
-    counts, position = [], 0
-    while position < len(spoken):
-        counts.append(_count(generated, spoken, position))
-        position += counts[-1]
+    answers = (entry for entry in entries if entry.role == "assistant" and not entry.tool_calls)
+    generated = sorted(bare(entry.generated) for entry in answers)
+    counts, first = [], 0
+    while first < len(lines):
+        counts.append(_count(generated, lines, first))
+        first += counts[-1]
     return counts if max(counts) > 1 else []
 
 
-def joined(spoken: Sequence[Message], counts: Sequence[int]) -> list[Message]:
+def join_pieces(lines: Sequence[Message], counts: Sequence[int]) -> list[Message]:
     """The lines with the pieces of each answer as one."""
-    return [_joined(spoken[start : start + count]) for start, count in _spans(counts)]
+    return [_joined(lines[start : start + count]) for start, count in _spans(counts)]
 
 
-def spread(places: Sequence[int], counts: Sequence[int]) -> list[int]:
-    """The places of the pieces, where those of the joined lines are known: the first has it alone."""
+def spread_places(places: Sequence[int], counts: Sequence[int], other: int) -> list[int]:
+    """The places of the pieces: the first has that of the joined line, each further one ``other``."""
     spans = zip(places, counts, strict=True)
-    return [place if not i or place < 0 else AGAIN for place, count in spans for i in range(count)]
+    return [place if not i or place < 0 else other for place, count in spans for i in range(count)]
 
 
-def wholes(spoken: Sequence[Message], places: Sequence[int], counts: Sequence[int]) -> dict[int, Whole]:
-    """By the position of its first piece, each answer that is held as one."""
-    found = {}
-    for place, (start, count) in zip(places, _spans(counts), strict=True):
-        if count > 1 and place >= 0:
-            pieces = spoken[start : start + count]
-            found[start] = Whole(_joined(pieces), pieces)
-    return found
+def split_answers(
+    lines: Sequence[Message], places: Sequence[int], counts: Sequence[int]
+) -> dict[int, SplitAnswer]:
+    """The recorded answers that are shown in pieces, by the index of the first piece."""
+    return {
+        start: SplitAnswer(_joined(lines[start : start + count]), lines[start : start + count])
+        for place, (start, count) in zip(places, _spans(counts), strict=True)
+        if count > 1 and place >= 0
+    }
 
 
 def _spans(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
@@ -80,24 +78,19 @@ def _is_answer(message: Message) -> bool:
     return spoken and turn_id_of(message) is None and not message.interrupted
 
 
-def _count(generated: Sequence[str], spoken: Sequence[Message], first: int) -> int:
-    """How many lines from the ``first`` on are one of the answers, which are in their order."""
-    if not _is_answer(spoken[first]):
+def _count(generated: Sequence[str], lines: Sequence[Message], first: int) -> int:
+    """How many lines from the ``first`` on are one of the sorted answers."""
+    if not _is_answer(lines[first]):
         return 1
-    said, count = bare(spoken[first].text), 1
-    while first + count < len(spoken):
-        line = spoken[first + count]
+    letters, count = bare(lines[first].text), 1
+    while first + count < len(lines):
+        line = lines[first + count]
         more = bare(line.text) if _is_answer(line) else ""
-        if not more or not _begins(generated, said + more):
+        at = bisect_left(generated, letters + more)
+        if not more or at == len(generated) or not generated[at].startswith(letters + more):
             break
-        said, count = said + more, count + 1
-    return count if said else 1
-
-
-def _begins(generated: Sequence[str], letters: str) -> bool:
-    """Whether an answer begins with these letters: the first that comes no earlier in their order does."""
-    at = bisect_left(generated, letters)
-    return at < len(generated) and generated[at].startswith(letters)
+        letters, count = letters + more, count + 1
+    return count if letters else 1
 
 
 def _joined(pieces: Sequence[Message]) -> Message:

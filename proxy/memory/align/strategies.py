@@ -1,270 +1,413 @@
-"""A window is laid beside what is held: the quickest way that will do comes first."""
+"""Which entry of a session each line of a window is: strategies, tried in order until one answers."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from enum import Enum
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from filters.message import Message, newest_user
-from proxy.memory.align import turn_ids
-from proxy.memory.align.alignment import Alignment, last_user
+from proxy.memory.align.alignment import NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.forgotten import forgotten_lines, without_marks
-from proxy.memory.align.line import ALIKE, CUT, NEW, WORDS, Line, similarity, turn_id_of
-from proxy.memory.align.pieces import in_pieces, joined, spread, wholes
-from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprints
+from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity, turn_id_of
+from proxy.memory.align.pieces import join_pieces, piece_counts, split_answers, spread_places
+from proxy.memory.align.turn_ids import (
+    begins_call,
+    contradicts,
+    first_newer,
+    match_turn_ids,
+    order_by_turn,
+)
+from proxy.memory.session import (
+    ARRIVES_NOW,
+    Arrival,
+    Entry,
+    LatestRequest,
+    Session,
+    request_fingerprints,
+)
 from proxy.memory.speech import Speech
 from proxy.memory.wording import continues, same_words
 
-# Whoever takes a request back for another sends that within less than this; a caller who interrupts an
-# answer has to speak first.
-_AT_ONCE = 0.3
-# So many lines may be of turns that failed: of them nothing is held.
+# A client that replaces a request sends the other one within this time; a user who interrupts an answer has
+# to speak first.
+_REPLACED_WITHIN: Final = 0.3
+# So many lines may be of turns that failed: nothing of them is recorded.
 _FAILED: Final = 6
 
 
+class WindowKind(Enum):
+    """Where a window comes from."""
+
+    LATEST = "latest"
+    """The latest request of the session: it may begin another call."""
+    OVERTAKEN = "overtaken"
+    """A request that a newer one has overtaken: it may show older lines alone."""
+    HISTORY = "history"
+    """An engine's account of the current call."""
+
+
+class Comparison:
+    """What a strategy compares: the entries of the current call and the lines of a window."""
+
+    def __init__(
+        self,
+        session: Session,
+        speech: Speech,
+        lines: Sequence[Message],
+        arrival: Arrival,
+        kind: WindowKind,
+    ) -> None:
+        self.session, self.speech, self.lines, self.arrival, self.kind = session, speech, lines, arrival, kind
+        self.entries = entries_of_call(session)
+        self.latest = session.latest_request
+
+    @cached_property
+    def recorded_lines(self) -> list[Line]:
+        """The entries as lines."""
+        return [Line(entry) for entry in self.entries]
+
+    @cached_property
+    def shown_lines(self) -> list[Line]:
+        """The window as lines."""
+        return [Line(message) for message in self.lines]
+
+    @cached_property
+    def has_turn_ids(self) -> bool:
+        """Whether the engine numbers a line of the window."""
+        return any(turn_id_of(message) is not None for message in self.lines)
+
+    def aligned(self, places: list[int], end: int | None = None) -> Alignment:
+        """The alignment with these places; without ``end``, no entry is newer than the window."""
+        end = len(self.entries) if end is None else end
+        return Alignment(self.entries, self.lines, places, end, self.speech.shows_answers)
+
+    def another_call(self) -> Alignment:
+        """The alignment of a window that begins another call: none of its lines is recorded."""
+        places = align_lines((), self.shown_lines)
+        return Alignment((), self.lines, places, 0, self.speech.shows_answers, new_call=True)
+
+
+Strategy = Callable[[Comparison], Alignment | None]
+
+
 def align(
-    held: Session,
+    session: Session,
     speech: Speech,
-    asking: Arrival = ARRIVES_NOW,
-    *,
-    overtaken: bool = False,
-    known: bool = False,
+    arrival: Arrival = ARRIVES_NOW,
+    kind: WindowKind = WindowKind.LATEST,
 ) -> Alignment:
-    """A window's speech, laid beside what is held.
-
-    One that a newer request has overtaken begins no life, and may show older lines alone; so does one that is
-    ``known`` to be of the life that goes on, whatever it says.
-    """
-    entries, spoken = entries_of_call(held), turn_ids.ordered(speech.lines)
-    if old := forgotten_lines(held, spoken):
-        lines = [message for i, message in enumerate(spoken) if i not in old]
-        kept = Speech(lines, speech.shows_answers, partial=True)
-        return align(without_marks(held), kept, asking, overtaken=overtaken, known=known).among(spoken, old)
-    anew = turn_ids.never if known else turn_ids.contradicts if overtaken else turn_ids.begins_anew
-    counts = in_pieces(entries, spoken)
-    if not counts:
-        return _laid(held, spoken, speech, asking, anew)
-    lines = joined(spoken, counts)
-    replay = _laid(held, lines, speech, asking, anew)
-    found, places = wholes(spoken, replay.places, counts), spread(replay.places, counts)
-    return msgspec.structs.replace(replay, lines=spoken, places=places, wholes=found)
-
-
-def _laid(
-    held: Session, spoken: Sequence[Message], speech: Speech, asking: Arrival, anew: turn_ids.Judge
-) -> Alignment:
-    entries, newest = entries_of_call(held), anew is turn_ids.begins_anew
-    answering, moved = speech.shows_answers, held.has_older
-    alone = is_lone(spoken) and not speech.partial
-    if entries and alone and (asking.attempt.name_digest or newest):
-        replay = Alignment(entries, spoken, [NEW], len(entries), new_call=False, shows_answers=answering)
-        return _alone(replay, held.latest_request, asking)
-    again = partial(is_latest_again, held.latest_request, speech, asking)
-    run = straight(entries, spoken, moved=moved, again=again)
-    if run is not None:
-        end = _end(entries, run, numbered=turn_id_of(spoken[-1]) is not None)
-        return Alignment(entries, spoken, run, end, new_call=False, shows_answers=answering)
-    if entries and not any(turn_id_of(message) is not None for message in spoken):
-        if not newest:
-            return _aligned(entries, spoken, answering=answering, moved=moved)
-        return _slid(entries, spoken, held.latest_request, answering=answering, again=again) or _beginning(
-            held, spoken, answering=answering, moved=moved
+    """The alignment of a window's speech with a session."""
+    order = order_by_turn(speech.lines)
+    lines: Sequence[Message] = [speech.lines[i] for i in order] if order else speech.lines
+    positions = [speech.positions[i] for i in order] if order else speech.positions
+    if forgotten := forgotten_lines(session, lines):
+        kept = [i for i in range(len(lines)) if i not in forgotten]
+        rest = Speech(
+            [lines[i] for i in kept],
+            speech.shows_answers,
+            positions=[positions[i] for i in kept],
+            partial=True,
         )
-    return _compared(entries, spoken, anew, answering=answering, moved=moved)
-
-
-def entries_of_call(held: Session) -> Sequence[Entry]:
-    """The entries of the life that goes on."""
-    entries = held.entries
-    if not entries or entries[0].call == held.call:
-        return entries
-    return tuple(entry for entry in entries if entry.call == held.call)
-
-
-def _end(entries: Sequence[Entry], places: Sequence[int], *, numbered: bool) -> int:
-    """Nothing that is held is newer than what an engine without numbers shows."""
-    return max(places) + 1 if numbered and places[-1] >= 0 else len(entries)
-
-
-def _compared(
-    entries: Sequence[Entry], spoken: Sequence[Message], anew: turn_ids.Judge, *, answering: bool, moved: bool
-) -> Alignment:
-    held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    if not any(line.turn_id is not None for line in held):
-        places = align_lines(held, window, moved=moved)
-        return Alignment(entries, spoken, places, len(held), new_call=False, shows_answers=answering)
-    if anew(held, window):
-        return Alignment((), spoken, align_lines((), window), 0, new_call=True, shows_answers=answering)
-    places = turn_ids.match_turn_ids(held, window)
-    return Alignment(entries, spoken, places, _newer(held, window), new_call=False, shows_answers=answering)
-
-
-def _beginning(session: Session, spoken: Sequence[Message], *, answering: bool, moved: bool) -> Alignment:
-    """An unnumbered window that perhaps has no history, or begins another talk."""
-    entries, newest = entries_of_call(session), session.latest_request
-    replay = _aligned(entries, spoken, answering=answering, moved=moved)
-    if _former_calls(replay):
-        places = [NEW] * len(spoken)
-        return msgspec.structs.replace(replay, places=places)
-    if newest:
-        since = newest.start - session.cold_count - len(session.entries) + len(entries)
-        places = likelier([*map(Line, entries)], [*map(Line, spoken)], [*replay.places], since=since)
-        replay = msgspec.structs.replace(replay, places=places)
-    if not turn_ids.starts_over(entries, spoken, replay.places, newest):
-        return replay
-    return Alignment(
-        (), spoken, align_lines((), [*map(Line, spoken)]), 0, new_call=True, shows_answers=answering
+        alignment = align(without_marks(session), rest, arrival, kind)
+        return alignment.with_forgotten(lines, positions, forgotten)
+    counts = piece_counts(entries_of_call(session), lines)
+    whole = join_pieces(lines, counts) if counts else lines
+    comparison = Comparison(session, speech, whole, arrival, kind)
+    alignment = next(found for strategy in STRATEGIES if (found := strategy(comparison)) is not None)
+    if not counts:
+        return msgspec.structs.replace(alignment, positions=positions)
+    return msgspec.structs.replace(
+        alignment,
+        lines=lines,
+        positions=positions,
+        places=spread_places(alignment.places, counts, REPEATED),
+        split_answers=split_answers(lines, alignment.places, counts),
     )
 
 
-def _slid(
-    entries: Sequence[Entry],
-    spoken: Sequence[Message],
-    newest: LatestRequest | None,
-    *,
-    answering: bool,
-    again: Callable[[], bool],
-) -> Alignment | None:
-    """A window that shows the end of what is held and new words, unless it may be the newest one ``again``.
+def entries_of_call(session: Session) -> Sequence[Entry]:
+    """The entries of the current call."""
+    entries = session.entries
+    if not entries or entries[0].call == session.call:
+        return entries
+    return tuple(entry for entry in entries if entry.call == session.call)
 
-    It tells what the assistant said where the one before did, in words, and was no longer: answers without
-    words are no lines.
+
+# --- the strategies -----------------------------------------------------------------------------------------
+
+
+def single_message(c: Comparison) -> Alignment | None:
+    """Words of the user without a history: the latest ones again, or new ones; they take nothing back.
+
+    Applies to a window of one line without a turn id, unless it comes late and the request has no name.
+    Where nothing but the words is sent, equal words are taken for the same request. What a client says of its
+    requests tells better, and so does the time: a user who asks again has had no answer.
     """
-    places = slid([*map(Line, entries)], [*map(Line, spoken)])
-    if places is None or (shows_again(entries, spoken) and again()):
+    named = c.arrival.attempt.name_digest
+    if not (c.entries and is_single(c.lines) and not c.speech.partial):
         return None
-    told = newest is not None and newest.shows_answers and not newest.wordless
-    whole = newest is not None and not newest.shows_call_start and newest.line_count <= len(spoken)
-    answering = answering or (told and whole)
-    return Alignment(entries, spoken, places, len(entries), new_call=False, shows_answers=answering)
+    if not (named or c.kind is WindowKind.LATEST):
+        return None
+    latest, at = c.latest, c.arrival.at
+    gap = _REPLACED_WITHIN if latest is not None and not latest.finished else 0
+    follows = latest is not None and bool(latest.ended) and at > latest.ended + gap
+    alignment = c.aligned([_place_of_words(c)])
+    return msgspec.structs.replace(alignment, follows_answer=follows)
 
 
-def _former_calls(replay: Alignment) -> bool:
-    """Whether a window of calls alone seems to show those of a former turn: the last words made the same."""
-    calls = all(message.tool_calls or message.role == "tool" for message in replay.lines)
-    last = last_user(replay.entries)
-    return calls and last is not None and max(replay.places, default=NEW) < last
+def exact_suffix(c: Comparison) -> Alignment | None:
+    """The fast path: a window that shows, line by line, the newest entries, and perhaps one line more.
 
-
-def _aligned(
-    entries: Sequence[Entry], spoken: Sequence[Message], *, answering: bool, moved: bool
-) -> Alignment:
-    held, window = [Line(entry) for entry in entries], [Line(message) for message in spoken]
-    places = align_lines(held, window, moved=moved)
-    return Alignment(entries, spoken, places, len(held), new_call=False, shows_answers=answering)
-
-
-def _alone(replay: Alignment, newest: LatestRequest | None, asking: Arrival) -> Alignment:
-    """Words without any history are the newest that are held, once more, or new: they take nothing back."""
-    place = single_position(replay.entries, replay.lines[0], asking, newest)
-    return msgspec.structs.replace(replay, places=[place], follows=follows_answer(newest, asking.at))
-
-
-def _newer(held: Sequence[Line], window: Sequence[Line]) -> int:
-    """Where in ``held`` begins what is newer than the window's newest turn."""
-    newest = max(turn_ids.numbers(window), default=0)
-    numbers: Any = enumerate(turn_ids.numbers(held))
-    return next((i for i, number in numbers if number > newest), len(held))
-
-
-def straight(
-    entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool, again: Callable[[], bool]
-) -> list[int] | None:
-    """The places of a window that shows, line by line, the newest that is held, and perhaps one line more.
-
-    It may show whole turns more, where turns are numbered: those of calls that are yet to be recorded.
-    Answers may be spelt otherwise, and the last that is held may be one of which less was heard. What the
-    window shows before all of it is older, where the oldest has ``moved`` to the cold part. ``again`` tells
-    whether it is the newest window once more, which is dear to tell.
+    Applies to windows that end with words of the user. With turn ids it may show whole turns more: those of
+    calls that are yet to be recorded. Answers may be spelt otherwise, and of the last less may have been
+    heard. The newest words may be an early or a later form of the recorded ones. Where the oldest entries
+    have moved to the cold part, the window may begin before all others.
     """
-    count, size = len(spoken), len(entries)
-    if not spoken or not entries or spoken[-1].role != "user":
+    entries, lines = c.entries, c.lines
+    if not lines or not entries or lines[-1].role != "user":
         return None
-    # Where the talk repeats itself, either may fit: a window that is longer than what is held says more.
+    places = _suffix_places(c) or _revised_suffix_places(c)
+    if places is None:
+        return None
+    is_numbered = turn_id_of(lines[-1]) is not None
+    return c.aligned(places, max(places) + 1 if is_numbered and places[-1] >= 0 else None)
+
+
+def suffix_and_new_words(c: Comparison) -> Alignment | None:
+    """A window without turn ids that shows the end of the entries and new words of the user behind it.
+
+    Applies to latest requests. Engines show what was said last: so lines that are equal to the last entries
+    are these entries, however many others are equal too. Answers that are yet to be confirmed may be missing:
+    they were not heard. Words before the newest that are not recorded are of turns that failed.
+    """
+    if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
+        return None
+    shown = c.shown_lines
+    if not shown or shown[-1].role != "user":
+        return None
+    least = 1 if shown[0].role == "assistant" else 2
+    places = _places_before(c, 1) or _places_before_failures(c, least=least)
+    if places is None or (_ends_with_latest_words(c.entries, c.lines) and is_latest_again(c)):
+        return None
+    # It tells what the assistant said where the request before did, in words, and was no longer: answers
+    # without words are no lines.
+    latest = c.latest
+    told = latest is not None and latest.shows_answers and not latest.wordless
+    slid = latest is not None and not latest.shows_call_start and latest.line_count <= len(c.lines)
+    alignment = c.aligned(places)
+    return msgspec.structs.replace(alignment, shows_answers=alignment.shows_answers or (told and slid))
+
+
+def content_or_new_call(c: Comparison) -> Alignment | None:
+    """A window without turn ids by its content, unless that is too little or it begins another call.
+
+    Applies to latest requests. A window that would take back several turns on the strength of a few equal
+    lines has mistaken a new turn for an old one.
+    """
+    if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
+        return None
+    places = align_lines(c.recorded_lines, c.shown_lines, moved=c.session.has_older)
+    # Calls alone are rather new ones than those of a former turn: the last words made the same.
+    last = last_user(c.entries)
+    only_calls = all(message.tool_calls or message.role == "tool" for message in c.lines)
+    if only_calls and last is not None and max(places, default=NEW) < last:
+        return c.aligned([NEW] * len(c.lines))
+    if c.latest and c.lines and c.lines[-1].role == "user":
+        start = c.latest.start - c.session.cold_count - len(c.session.entries) + len(c.entries)
+        if _takes_back_too_much(c, places, start):
+            places = _places_before_failures(c, least=1) or [NEW] * len(c.lines)
+    return c.another_call() if _starts_over(c, places) else c.aligned(places)
+
+
+def content(c: Comparison) -> Alignment | None:
+    """Anchors, lines that are equal to the letter on both sides, and likeness in the gaps between them.
+
+    Applies where the window or the entries have no turn ids.
+    """
+    if c.has_turn_ids and any(entry.engine_turn is not None for entry in c.entries):
+        return None
+    return c.aligned(align_lines(c.recorded_lines, c.shown_lines, moved=c.session.has_older))
+
+
+def contradicting_turn_ids(c: Comparison) -> Alignment | None:
+    """A window whose turn ids are those of other turns than are recorded begins another call."""
+    if c.kind is WindowKind.HISTORY:
+        return None
+    judge = begins_call if c.kind is WindowKind.LATEST else contradicts
+    return c.another_call() if judge(c.recorded_lines, c.shown_lines) else None
+
+
+def turn_id_matching(c: Comparison) -> Alignment | None:
+    """Turn ids and roles tell which line is which; within these, time and words."""
+    places = match_turn_ids(c.recorded_lines, c.shown_lines)
+    return c.aligned(places, first_newer(c.recorded_lines, c.shown_lines))
+
+
+STRATEGIES: Final[Sequence[Strategy]] = (
+    single_message,
+    exact_suffix,
+    suffix_and_new_words,
+    content_or_new_call,
+    content,
+    contradicting_turn_ids,
+    turn_id_matching,
+)
+"""In the order in which they are tried; the last one always answers."""
+
+
+# --- the same request again ---------------------------------------------------------------------------------
+
+
+def is_single(lines: Sequence[Message]) -> bool:
+    """Whether a window is nothing but words of the user, without a turn id."""
+    return len(lines) == 1 and lines[0].role == "user" and turn_id_of(lines[0]) is None
+
+
+def is_other_turn(latest: LatestRequest, arrival: Arrival) -> bool:
+    """Whether a request with the single words of the latest one is another turn.
+
+    Its name tells, where both have one. OpenAI's clients tell that they send something for the first time:
+    without a history, no user says again what was answered to the end.
+    """
+    attempt, at = arrival
+    if attempt.is_retry:
+        return False
+    if attempt.name_digest and latest.name_digest:
+        return attempt.name_digest != latest.name_digest
+    single = latest.line_count == 1 and not latest.shows_call_start
+    return attempt.is_retry is False and single and latest.finished and latest.ended < at
+
+
+def has_slid(latest: LatestRequest, arrival: Arrival) -> bool:
+    """Whether a request with the window of the latest one is another turn, whose window had slid to it.
+
+    A user may hear the same, and say the same again, in a window of few lines.
+    """
+    attempt = arrival.attempt
+    named = attempt.name_digest and latest.name_digest and attempt.name_digest != latest.name_digest
+    if not named or attempt.is_retry or latest.shows_call_start:
+        return False
+    return latest.line_count > 1 and latest.finished and latest.ended < arrival.at
+
+
+def is_latest_again(c: Comparison) -> bool:
+    """Whether a window is that of the latest request once more, as far as can be told.
+
+    An answer without words is no line: engines may show it, as unheard, or leave it out.
+    """
+    latest, speech = c.latest, c.speech
+    if latest is None:
+        return True
+    if latest.line_count != len(speech.lines) or has_slid(latest, c.arrival):
+        return False
+    return latest.fingerprint in request_fingerprints(speech, c.arrival.attempt)
+
+
+def _place_of_words(c: Comparison) -> int:
+    """The place of a window's single words."""
+    words, entries = c.lines[0], c.entries
+    key = Line(words).key
+    if c.arrival.attempt.name_digest:
+        same_time = (i for i, e in enumerate(entries) if e.recorded_at == c.arrival.at)
+        own = (i for i in same_time if entries[i].role == "user" and Line(entries[i]).key == key)
+        if (place := next(own, None)) is not None:
+            return place
+    last = newest_user(entries)
+    if last is None or not (Line(entries[last]).key == key or entries[last].replaces(words.text)):
+        return NEW
+    return NEW if c.latest and is_other_turn(c.latest, c.arrival) else last
+
+
+# --- the exact suffix ---------------------------------------------------------------------------------------
+
+
+def _suffix_places(c: Comparison) -> list[int] | None:
+    entries, lines, moved = c.entries, c.lines, c.session.has_older
+    count, size = len(lines), len(entries)
+    # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    for start in (*starts, size - count + _ahead(entries, spoken)):
+    for start in (*starts, size - count + _turns_ahead(entries, lines)):
         first, older = max(start, 0), max(-start, 0)
         shown = min(count - older, size - first)
         if (older and not moved) or shown <= 0:
             continue
-        fits = runs(entries[first : first + shown], spoken[older:] if older else spoken)
-        if fits and (start != once or again()):
+        fits = shows_exactly(entries[first : first + shown], lines[older:] if older else lines)
+        if fits and (start != once or is_latest_again(c)):
             return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
-    return _revising(entries, spoken, moved=moved)
+    return None
 
 
-def _revising(entries: Sequence[Entry], spoken: Sequence[Message], *, moved: bool) -> list[int] | None:
-    """The same where the newest words are an early or a later form of the newest that are held.
+def _turns_ahead(entries: Sequence[Entry], lines: Sequence[Message]) -> int:
+    """How many of the window's last lines are of turns behind all that is recorded."""
+    newest = entries[-1].engine_turn
+    if newest is None:
+        return 0
+    older = (i for i, message in enumerate(reversed(lines)) if (turn_id_of(message) or 0) <= newest)
+    return next(older, 0)
 
-    What stands before both is held line by line, be it as often as a talk repeats itself.
+
+def _revised_suffix_places(c: Comparison) -> list[int] | None:
+    """The places where the newest words are an early or a later form of the newest recorded words.
+
+    What stands before both is recorded line by line, be it as often as a talk repeats itself.
     """
-    last, words = newest_user(entries), spoken[-1]
-    if not last or turn_id_of(words) is not None or not _forms(entries[last].text, words.text):
+    entries, lines = c.entries, c.lines
+    last, words = newest_user(entries), lines[-1]
+    if not last or turn_id_of(words) is not None:
         return None
-    first, older = max(last - len(spoken) + 1, 0), max(len(spoken) - 1 - last, 0)
-    shown = zip(spoken[older:], entries[first:last], strict=False)
-    if (older and not moved) or any(similarity(Line(m), Line(e)) < CUT for m, e in shown):
+    if not (continues(entries[last].text, words.text) or continues(words.text, entries[last].text)):
+        return None
+    first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
+    shown = zip(lines[older:], entries[first:last], strict=False)
+    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in shown):
         return None
     return [*[NEW] * older, *range(first, last), NEW]
 
 
-def _forms(one: str, other: str) -> bool:
-    return continues(one, other) or continues(other, one)
-
-
-def _ahead(entries: Sequence[Entry], spoken: Sequence[Message]) -> int:
-    """How many of the window's last lines are of turns behind all that is held."""
-    newest = entries[-1].engine_turn
-    if newest is None:
-        return 0
-    known = (i for i, message in enumerate(reversed(spoken)) if (turn_id_of(message) or 0) <= newest)
-    return next(known, 0)
-
-
-def runs(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
-    """Whether a window shows just these entries; of the last, less may have been heard."""
+def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
+    """Whether a window begins with just these entries; of the last, less may have been heard."""
     last = len(entries) - 1
     for i, entry in enumerate(entries):
-        message = spoken[i]
+        message = lines[i]
         if entry.role != message.role:
             return False
         if entry.engine_turn != message.turn_id and entry.engine_turn != turn_id_of(message):
             return False
-        if entry.content != message.content or entry.tool_calls or message.tool_calls or entry.tool_call_id:
-            if i == last:
-                return last > 0 and _answers_as(message, entry)
-            if not (_respelt(message, entry) or _calls_again(message, entry)):
-                return False
+        if entry.content == message.content and not (
+            entry.tool_calls or message.tool_calls or entry.tool_call_id
+        ):
+            continue
+        if i == last:
+            return last > 0 and _is_shown_answer(message, entry)
+        if not _is_respelt(message, entry):
+            return False
     return True
 
 
-def _respelt(message: Message, entry: Entry) -> bool:
-    """Whether the replayed line is the held answer to the letter, where turns are not numbered."""
-    if entry.role != "assistant" or entry.engine_turn is not None or entry.tool_calls or message.tool_calls:
+def _is_respelt(message: Message, entry: Entry) -> bool:
+    """Whether a line is the recorded call or result, or an answer without turn id to the letter."""
+    if entry.tool_calls or entry.tool_call_id:
+        return similarity(Line(message), Line(entry)) >= WORDS
+    if entry.role != "assistant" or entry.engine_turn is not None or message.tool_calls:
         return False
     return same_words(message.text, entry.text)
 
 
-def _calls_again(message: Message, entry: Entry) -> bool:
-    """Whether the replayed line is the held call, or the held result of one."""
-    called = entry.tool_calls or entry.tool_call_id
-    return bool(called) and similarity(Line(message), Line(entry)) >= WORDS
-
-
-def _answers_as(message: Message, entry: Entry) -> bool:
-    """Whether the replayed line is the held answer; where turns are numbered, in whatever words."""
-    spoken = not (entry.tool_calls or message.tool_calls)
-    if entry.role == "assistant" and entry.engine_turn is not None and spoken:
+def _is_shown_answer(message: Message, entry: Entry) -> bool:
+    """Whether a line is the recorded answer; with turn ids, in whatever words."""
+    has_calls = entry.tool_calls or message.tool_calls
+    if entry.role == "assistant" and entry.engine_turn is not None and not has_calls:
         return message.source in {entry.source, None}
     return similarity(Line(message), Line(entry)) > 0
 
 
-def shows_again(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
-    """Whether a window ends with the newest words that are held, and what stands before them.
+def _ends_with_latest_words(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
+    """Whether a window ends with the newest recorded words, and what stands before them.
 
     Answers that are yet to be confirmed it may leave out.
     """
@@ -272,166 +415,100 @@ def shows_again(entries: Sequence[Entry], spoken: Sequence[Message]) -> bool:
     before = entries[: 0 if last is None else last + 1]
     confirmed = [entry for entry in before if not entry.pending]
     return any(
-        len(shown) == len(spoken) and runs(shown, spoken)
-        for shown in (before[-len(spoken) :], confirmed[-len(spoken) :])
+        len(shown) == len(lines) and shows_exactly(shown, lines)
+        for shown in (before[-len(lines) :], confirmed[-len(lines) :])
     )
 
 
-def is_lone(spoken: Sequence[Message]) -> bool:
-    """Whether a window without turn numbers is nothing but words of the user."""
-    return len(spoken) == 1 and spoken[0].role == "user" and turn_id_of(spoken[0]) is None
+# --- the suffix of a window without turn ids ----------------------------------------------------------------
 
 
-def single_position(
-    entries: Sequence[Entry], words: Message, asking: Arrival, newest: LatestRequest | None
-) -> int:
-    """Where lone words are held."""
-    if asking.attempt.name_digest:
-        own = (i for i, e in enumerate(entries) if e.recorded_at == asking.at and _equal(e, words))
-        if (found := next(own, None)) is not None:
-            return found
-    last = newest_user(entries)
-    if last is None or not (_equal(entries[last], words) or entries[last].replaces(words.text)):
-        return NEW
-    return NEW if newest and is_other_turn(newest, asking) else last
+def _places_before_failures(c: Comparison, *, least: int) -> list[int] | None:
+    """The places where the last 2 to 6 lines are new: of turns that failed nothing is recorded.
 
-
-def is_other_turn(newest: LatestRequest, asking: Arrival) -> bool:
-    """Whether a request with the newest one's lone words is another turn.
-
-    Its name tells, where both bear one. OpenAI's clients tell that they send something for the first time:
-    where the engine keeps no history, nobody says again what was answered to the end.
+    At least ``least`` lines stand before them, and what was answered among them is not recorded.
     """
-    attempt, at = asking
-    if attempt.is_retry:
-        return False
-    if attempt.name_digest and newest.name_digest:
-        return attempt.name_digest != newest.name_digest
-    lone = newest.line_count == 1 and not newest.shows_call_start
-    return attempt.is_retry is False and lone and newest.finished and newest.ended < at
-
-
-def has_slid(newest: LatestRequest, asking: Arrival) -> bool:
-    """Whether a request with the newest one's window is another turn, since that had slid to where it stood.
-
-    A caller may be told the same, and say the same again, in a window of few lines.
-    """
-    named = (
-        asking.attempt.name_digest and newest.name_digest and asking.attempt.name_digest != newest.name_digest
-    )
-    if not named or asking.attempt.is_retry or newest.shows_call_start:
-        return False
-    return newest.line_count > 1 and newest.finished and newest.ended < asking.at
-
-
-def is_latest_again(newest: LatestRequest | None, said: Speech, asking: Arrival) -> bool:
-    """Whether a window is the newest one once more, as far as anybody can tell.
-
-    An answer without words is no line: engines may show it, as unheard, or leave it out.
-    """
-    if newest is None:
-        return True
-    if newest.line_count != len(said.lines) or has_slid(newest, asking):
-        return False
-    return newest.fingerprint in request_fingerprints(said, asking.attempt)
-
-
-def follows_answer(newest: LatestRequest | None, at: float) -> bool:
-    """Whether what arrived ``at`` a time came once the newest request had been answered, or given up."""
-    if newest is None or not newest.ended:
-        return False
-    return at > newest.ended + (0 if newest.finished else _AT_ONCE)
-
-
-def _equal(entry: Entry, words: Message) -> bool:
-    return entry.role == "user" and Line(entry).key == Line(words).key
-
-
-def slid(held: Sequence[Line], window: Sequence[Line]) -> list[int] | None:
-    """The places of a window that ends with new words of the user behind the end of all that is held.
-
-    It may not show answers that are yet to be confirmed: those were not heard. Words before the newest that
-    are not held are of turns that failed.
-    """
-    if not window or window[-1].role != "user":
-        return None
-    least = 1 if window[0].role == "assistant" else 2
-    return _behind(held, window, 1) or _after_failures(held, window, least=least)
-
-
-def likelier(held: Sequence[Line], window: Sequence[Line], places: list[int], *, since: int) -> list[int]:
-    """The places; where too little speaks for what they take back, the last lines count as new, or all.
-
-    ``since`` is where in ``held`` the newest window begins.
-    """
-    if not window or window[-1].role != "user" or not _doubtful(held, window, places, since):
-        return places
-    return _after_failures(held, window, least=1) or [NEW] * len(window)
-
-
-def _after_failures(held: Sequence[Line], window: Sequence[Line], *, least: int) -> list[int] | None:
-    """As ``_behind``, where the last 2 to 6 lines are new: of turns that failed nothing is held.
-
-    At least ``least`` lines stand before them, and what was answered among them is not held.
-    """
-    for new in range(2, min(_FAILED, len(window) - least) + 1):
-        line = window[-new]
-        if line.role != "user" and any(similarity(line, other) for other in held):
+    recorded, shown = c.recorded_lines, c.shown_lines
+    for new in range(2, min(_FAILED, len(shown) - least) + 1):
+        line = shown[-new]
+        if line.role != "user" and any(similarity(line, other) for other in recorded):
             return None
-        if places := _behind(held, window, new):
-            mark_repeated(places, held, window)
+        if places := _places_before(c, new):
+            mark_repeated(places, recorded, shown)
             return places
     return None
 
 
-def _behind(held: Sequence[Line], window: Sequence[Line], new: int) -> list[int] | None:
-    """The places, where all but the last lines are the end of what is held, or of what was heard of it."""
-    shown, least = window[: len(window) - new], ALIKE if new == 1 else CUT
-    for heard in _heard(held, confirmed=new == 1) if shown else ():
-        end = heard[-len(shown) :]
-        pairs = zip(shown, end, strict=False)
-        if len(end) == len(shown) and all(similarity(line, held[h]) >= least for line, h in pairs):
+def _places_before(c: Comparison, new: int) -> list[int] | None:
+    """The places where all but the last lines are the last entries, or what was heard of these."""
+    recorded, shown = c.recorded_lines, c.shown_lines
+    before, least = shown[: len(shown) - new], ALIKE if new == 1 else CUT
+    for heard in _possibly_heard(recorded, confirmed=new == 1) if before else ():
+        end = heard[-len(before) :]
+        pairs = zip(before, end, strict=False)
+        if len(end) == len(before) and all(similarity(line, recorded[i]) >= least for line, i in pairs):
             return [*end, *[NEW] * new]
     return None
 
 
-def _heard(held: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
-    """Which lines may have been heard: all or the ``confirmed`` ones, with the last answers or without."""
-    end = len(held)
+def _possibly_heard(recorded: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
+    """Which entries may have been heard: all or the ``confirmed`` ones, with the last answers or without."""
+    end = len(recorded)
     yield range(end)
-    while end and held[end - 1].pending:
+    while end and recorded[end - 1].pending:
         end -= 1
-    if end < len(held):
+    if end < len(recorded):
         yield range(end)
-    if confirmed and any(line.pending for line in held[:end]):
-        before = [h for h, line in enumerate(held[:end]) if not line.pending]
-        yield from ([*before, *range(end, len(held))], before)
+    if confirmed and any(line.pending for line in recorded[:end]):
+        before = [i for i, line in enumerate(recorded[:end]) if not line.pending]
+        yield from ([*before, *range(end, len(recorded))], before)
 
 
-def _doubtful(held: Sequence[Line], window: Sequence[Line], places: Sequence[int], since: int) -> bool:
-    """Whether places take back more turns than they find lines, or as many in a window that begins elsewhere.
+def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bool:
+    """Whether places take back more turns than they find lines.
 
-    So do those by which the newest words are older than others, though something before them is new.
+    As many are too much in a window that begins elsewhere than the latest one, at ``start``. So is anything
+    by which the newest words are older than others, though a line before them is new.
     """
     matched = {place for place in places if place >= 0}
     if not matched:
         return False
-    users = [h for h, line in enumerate(held) if line.role == "user"]
+    recorded, shown = c.recorded_lines, c.shown_lines
+    users = [i for i, line in enumerate(recorded) if line.role == "user"]
     first = min(matched.intersection(users), default=max(matched))
-    known = matched.union(_grown(held, window, places))
-    taken = sum(h > first and h not in known for h in users)
+    accounted = set(matched)
+    # Words that the window shows in the same place, and more, are not taken back.
+    for (_, before), (line, place) in pairwise(zip(shown, places, strict=True)):
+        if before >= 0 and place == NEW and line.role == "user":
+            after = next((i for i in range(before + 1, len(recorded)) if recorded[i].role == "user"), None)
+            if after is not None and continues(line.text, recorded[after].text):
+                accounted.add(after)
+    taken_back = sum(i > first and i not in accounted for i in users)
     new = places.count(NEW)
     return (
-        taken > len(matched)
-        or (taken == len(matched) and new > 1 and places[0] != since)
+        taken_back > len(matched)
+        or (taken_back == len(matched) and new > 1 and places[0] != start)
         or (new > 0 and 0 <= places[-1] < users[-1])
     )
 
 
-def _grown(held: Sequence[Line], window: Sequence[Line], places: Sequence[int]) -> Iterator[int]:
-    """Where words are held that the window shows in the same place, and more: those are not taken back."""
-    for (_, before), (line, place) in pairwise(zip(window, places, strict=True)):
-        if before >= 0 and place == NEW and line.role == "user":
-            after = next((h for h in range(before + 1, len(held)) if held[h].role == "user"), None)
-            if after is not None and continues(line.text, held[after].text):
-                yield after
+def _starts_over(c: Comparison, places: Sequence[int]) -> bool:
+    """Whether a window without turn ids is the beginning of another call.
+
+    It is nothing but a greeting and the first words. It shows the recorded greeting and not what was answered
+    aloud after it; or it shows nothing that is recorded, though windows have not slid so far and were no
+    shorter.
+    """
+    entries, lines, latest = c.entries, c.lines, c.latest
+    if len(lines) < 2 or lines[-1].role != "user":  # noqa: PLR2004 - a greeting and words
+        return False
+    if not all(m.role == "assistant" and not m.tool_calls for m in lines[:-1]):
+        return False
+    matched = {place for place in places if place >= 0}
+    first = next((i for i, entry in enumerate(entries) if entry.role == "user"), len(entries))
+    if not matched:
+        if latest is None or not latest.shows_call_start:
+            return False
+        return len(lines) <= latest.line_count and first < len(entries)
+    aloud = {i for i, e in enumerate(entries) if i > first and e.role == "assistant" and not e.pending}
+    return any(0 <= place < first for place in places[:-1]) and not aloud <= matched

@@ -41,7 +41,7 @@ from proxy.memory.archive.statements import (
     USER_TURNS,
 )
 from proxy.memory.session import UNREADABLE, Entry, Session
-from proxy.memory.speakers import NOBODY, guests, supposed
+from proxy.memory.speakers import NOBODY, other_users, session_of_entries
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
@@ -114,9 +114,9 @@ def _admit(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_
     else:
         own = yield from tombstone(key.tenant, ANONYMOUS, key.session)
     if not (whole or own or any(users.values())):
-        return [*map(_Admission, entries, guests(session, entries))]
+        return [*map(_Admission, entries, other_users(session, entries))]
     admissions: list[_Admission | None] = []
-    for entry, guest in zip(entries, guests(session, entries), strict=True):
+    for entry, guest in zip(entries, other_users(session, entries), strict=True):
         stated_at = min(entry.recorded_at, entry.at)
         times = (users.get(entry.speaker or "", 0.0), whole, own)
         if any(at and is_erased(at, stated=stated_at, recorded=entry.recorded_at) for at in times):
@@ -222,8 +222,8 @@ def assign_owners(codec: RowCodec) -> Steps[int]:
         with contextlib.suppress(*UNREADABLE):
             entries.append(codec.decode(Key(id_text(row[0]), id_text(row[1])), row[7], Entry))
             readable.append(row)
-    session = supposed(id_text(rows[0][2]) if rows else "", entries)
-    for row, entry, guest in zip(readable, entries, guests(session, entries), strict=True):
+    session = session_of_entries(id_text(rows[0][2]) if rows else "", entries)
+    for row, entry, guest in zip(readable, entries, other_users(session, entries), strict=True):
         tenant, _, user, owner, item, place, at, _ = row
         name = Owner(id_text(tenant), id_text(user) if guest is None else guest)
         if guest is not None:

@@ -1,27 +1,27 @@
-"""An answer as it left, put to the words that it answers."""
+"""An answer as it left is put to the words that it answers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from proxy.memory.align.line import CUT, Line, similarity
-from proxy.memory.merge.builder import position_of
+from proxy.memory.merge.builder import question_place
 from proxy.memory.merge.entries import renew_entry
 from proxy.memory.session import Entry, LatestRequest, QuestionRef, Session, message_of, with_unheard
 from proxy.memory.wording import continues
 
-_NEAR = 6
+_NEAR: Final = 6
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
-    ``turn`` is the turn that it answers, as ``asked`` tells; ``finished`` is false where the stream broke off
-    or the client hung up; ``reached`` is whether anything with content reached the client. ``ended`` is when
-    it ended, in seconds since 1970, 0 where nobody knows. ``number`` is the engine's own of the turn that the
-    request asks for, where it says so, and ``asker`` who asks.
+    ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the client
+    hung up; ``reached`` is whether anything with content reached the client. ``ended_at`` is when it ended,
+    in seconds since 1970, 0 where that is not known. ``turn_id`` is the engine's own of the turn that the
+    request asks for, and ``user`` the one whom the request names.
     """
 
     question: QuestionRef | None
@@ -35,191 +35,45 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     user: str | None = None
 
 
-def apply_answer(held: Session, answer: Answer, *, now: float) -> Session:
-    """What is held after a turn was answered: the answer as generated, until a window shows what was heard.
+def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
+    """The session with an answer as it was generated, until a window shows what was heard of it.
 
     ``now`` is when the turn was asked for, in seconds since 1970. A turn of which nothing reached the client,
-    or whose words were superseded or withdrawn, changes nothing.
+    or whose words were superseded or retracted, changes nothing.
     """
-    if answer.question is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
-        return held
-    if answer.question.unasked:
-        said = _spoken(answer, now, turn=answer.question.turn, life=answer.question.call)
-        number = _number(answer, held.entries[-1]) if held.entries else answer.turn_id
-        return _unasked(held, msgspec.structs.replace(said, engine_turn=number))
-    question = position_of(held.entries, answer.question)
-    if question is None:
-        return held
-    held = _asked_by(held, question, answer.user)
-    said = _said(answer, held.entries[question], now)
-    if _late(held, question, now):
-        return _overtaken(held, said, question)
-    return _ended(_put(held, said, question), held, answer)
-
-
-def _asked_by(held: Session, question: int, asker: str | None) -> Session:
-    """With who said the words that are answered, where they name nobody and may be another's than before."""
-    words = held.entries[question]
-    known = words.is_injected or words.asking_user or words.user not in {None, held.alias}
-    if asker is None or known or (asker == held.user and not held.shared):
-        return held
-    entries = (
-        *held.entries[:question],
-        msgspec.structs.replace(words, asking_user=asker),
-        *held.entries[question + 1 :],
-    )
-    return msgspec.structs.replace(held, entries=entries)
-
-
-def _ended(session: Session, held: Session, answer: Answer) -> Session:
-    """The session with the end of the answer to the newest request, where that is what was put to it."""
-    newest = session.latest_request
-    if session is held or newest is None or newest.question != answer.question or not answer.ended_at:
+    question = answer.question
+    if question is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
         return session
-    newest = msgspec.structs.replace(newest, ended=answer.ended_at, finished=answer.finished)
-    return msgspec.structs.replace(session, latest_request=newest)
+    if question.unasked:
+        turn_id = _turn_id(answer, session.entries[-1]) if session.entries else answer.turn_id
+        entry = _entry_of(answer, now, turn=question.turn, call=question.call, turn_id=turn_id)
+        return _put_unasked(session, entry)
+    place = question_place(session.entries, question)
+    if place is None:
+        return session
+    session = _with_asking_user(session, place, answer.user)
+    words = session.entries[place]
+    entry = _entry_of(answer, now, turn=words.turn, call=words.call, turn_id=_turn_id(answer, words))
+    latest = session.latest_request
+    if latest is not None and now < latest.at:
+        # A newer request may go on from other words than these.
+        newer = None if latest.question is None else question_place(session.entries, latest.question)
+        if newer != place or latest.question is None:
+            return _put_overtaken(session, entry, place)
+    answered = _put(session, entry, place)
+    latest = answered.latest_request
+    if answered is session or latest is None or latest.question != question or not answer.ended_at:
+        return answered
+    latest = msgspec.structs.replace(latest, ended=answer.ended_at, finished=answer.finished)
+    return msgspec.structs.replace(answered, latest_request=latest)
 
 
-def _unasked(held: Session, said: Entry) -> Session:
-    """With what a model says on an instruction alone, behind all that had been said by then."""
-    newest, now = held.latest_request, said.recorded_at
-    if newest is not None and now < newest.at and held.entries:
-        return _unasked_before(held, said)
-    again = [e for e in held.entries if e.pending and newest is not None and e.recorded_at >= newest.at]
-    if any(entry.recorded_at > now for entry in again):
-        return held
-    kept = (entry for entry in held.entries if entry not in again)
-    session = _with(held, (*kept, said), again, now=now)
-    return msgspec.structs.replace(session, next_turn=max(session.next_turn, said.turn + 1))
-
-
-def _unasked_before(held: Session, said: Entry) -> Session:
-    """The same, where a newer request has overtaken it."""
-    entries, now = held.entries, said.recorded_at
-    place = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].recorded_at <= now), -1)
-    beside = entries[max(place, 0)]
-    said = msgspec.structs.replace(said, turn=beside.turn, call=beside.call)
-    if _shown(entries, said, place) is not None:
-        return _overtaken(held, said, place)
-    if any(entry.pending and entry.generated == said.generated for entry in entries):
-        return held
-    if _passed_over(held, said, place) or (place < 0 and held.has_older):
-        return with_unheard(held, [said])
-    return _with(held, (*entries[: place + 1], said, *entries[place + 1 :]), (), now=now)
-
-
-def _late(held: Session, question: int, now: float) -> bool:
-    """Whether a newer request goes on from other words than these."""
-    newest = held.latest_request
-    if newest is None or now >= newest.at:
-        return False
-    return newest.question is None or position_of(held.entries, newest.question) != question
-
-
-def _put(held: Session, said: Entry, question: int) -> Session:
-    """The answer behind all that follows its question; it takes the place of an earlier one."""
-    follows = _follows(held.entries, question)
-    waiting = [held.entries[i] for i in follows if held.entries[i].pending]
-    if any(entry.recorded_at > said.recorded_at for entry in _last_pending(held.entries, follows)):
-        return held
-    kept = [held.entries[i] for i in follows if not held.entries[i].pending]
-    after = held.entries[follows.stop :]
-    return _with(held, (*held.entries[: question + 1], *kept, said, *after), waiting, now=said.recorded_at)
-
-
-def _last_pending(entries: Sequence[Entry], follows: range) -> Iterator[Entry]:
-    """The answers behind all that was heard: one that stands before that is of an earlier request."""
-    return takewhile(lambda entry: entry.pending, (entries[i] for i in reversed(follows)))
-
-
-def _overtaken(held: Session, said: Entry, question: int) -> Session:
-    """The answer as a newer window shows it; unheard, where that window spans its place and does not."""
-    shown = _shown(held.entries, said, question)
-    if shown is not None:
-        entry = held.entries[shown]
-        heard = _known(renew_entry(said, message_of(_as_shown(entry))), entry)
-        return _with(
-            held, (*held.entries[:shown], heard, *held.entries[shown + 1 :]), (), now=said.recorded_at
-        )
-    return with_unheard(held, [said]) if _passed_over(held, said, question) else _put(held, said, question)
-
-
-def _shown(entries: Sequence[Entry], said: Entry, question: int) -> int | None:
-    """Where the answer is held as heard: behind its question, or behind the words that cut it."""
-    line = Line(said)
-    near = range(question + 1, min(len(entries), question + 1 + _NEAR))
-    fitting = (i for i in near if entries[i].role == "assistant" and not entries[i].pending)
-    return next((i for i in fitting if similarity(Line(message_of(entries[i])), line) >= CUT), None)
-
-
-def _as_shown(entry: Entry) -> Entry:
-    """The entry as a window showed it, where what is held to be its original is another answer."""
-    if entry.original is None or continues(entry.original, entry.text):
-        return entry
-    return msgspec.structs.replace(entry, original=None, interrupted=False, interrupt_timestamp=None)
-
-
-def _known(said: Entry, entry: Entry) -> Entry:
-    """What the engine told of an entry stays as it is."""
-    return msgspec.structs.replace(
-        said, turn=entry.turn, engine_turn=entry.engine_turn, recorded_at=entry.recorded_at
-    )
-
-
-def _passed_over(held: Session, said: Entry, question: int) -> bool:
-    newest = held.latest_request
-    if newest is None or held.cold_count + question < newest.start:
-        return False
-    return newest.shows_answers or said.broken
-
-
-def _follows(entries: Sequence[Entry], question: int) -> range:
-    """What stands behind a question, up to the next words of the user or the turn's end."""
-    asked, end = entries[question], question + 1
-    while end < len(entries) and entries[end].role != "user" and entries[end].turn == asked.turn:
-        end += 1
-    return range(question + 1, end)
-
-
-def _with(held: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], *, now: float) -> Session:
-    if len(entries) == len(held.entries) and all(map(_same_but_for_time, entries, held.entries)):
-        return held
-    session = msgspec.structs.replace(
-        held, entries=entries, latest_request=_shifted(held, entries), updated=max(now, held.updated)
-    )
-    return with_unheard(session, replaced)
-
-
-def _shifted(held: Session, entries: Sequence[Entry]) -> LatestRequest | None:
-    """The newest window begins where its first line stands now, or what was put in the place of that."""
-    newest, more = held.latest_request, len(entries) - len(held.entries)
-    since = -1 if newest is None else newest.start - held.cold_count
-    if newest is None or not more or not 0 <= since < len(held.entries):
-        return newest
-    first = held.entries[since]
-    if since < len(entries) and entries[since] is first:
-        return newest
-    place = next((i for i, entry in enumerate(entries) if entry is first), since + more)
-    return msgspec.structs.replace(newest, start=held.cold_count + place)
-
-
-def _said(answer: Answer, words: Entry, now: float) -> Entry:
-    said = _spoken(answer, now, turn=words.turn, life=words.call)
-    return msgspec.structs.replace(said, engine_turn=_number(answer, words))
-
-
-def _number(answer: Answer, words: Entry) -> int | None:
-    """The engine's number of an answer: a turn in which nobody asked anything may have begun since."""
-    if words.engine_turn is None or answer.turn_id is None:
-        return words.engine_turn
-    return max(words.engine_turn, answer.turn_id)
-
-
-def _spoken(answer: Answer, now: float, *, turn: int, life: int) -> Entry:
+def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int | None) -> Entry:
     return Entry(
         role="assistant",
         turn=turn,
-        call=life,
+        call=call,
+        engine_turn=turn_id,
         content=answer.text or None,
         tool_calls=answer.tool_calls,
         reasoning=answer.reasoning,
@@ -230,5 +84,137 @@ def _spoken(answer: Answer, now: float, *, turn: int, life: int) -> Entry:
     )
 
 
-def _same_but_for_time(one: Entry, other: Entry) -> bool:
-    return one is other or msgspec.structs.replace(one, recorded_at=other.recorded_at) == other
+def _turn_id(answer: Answer, words: Entry) -> int | None:
+    """The engine's number of an answer: a turn in which no user asked anything may have begun since."""
+    if words.engine_turn is None or answer.turn_id is None:
+        return words.engine_turn
+    return max(words.engine_turn, answer.turn_id)
+
+
+def _with_asking_user(session: Session, place: int, user: str | None) -> Session:
+    """With the user of the words that are answered, where they name none and may be another's than before."""
+    words = session.entries[place]
+    is_known = words.is_injected or words.asking_user or words.user not in {None, session.alias}
+    if user is None or is_known or (user == session.user and not session.shared):
+        return session
+    words = msgspec.structs.replace(words, asking_user=user)
+    entries = (*session.entries[:place], words, *session.entries[place + 1 :])
+    return msgspec.structs.replace(session, entries=entries)
+
+
+def _put(session: Session, answer: Entry, question: int) -> Session:
+    """The answer behind all that follows its question; it takes the place of an earlier one."""
+    entries, end = session.entries, question + 1
+    while end < len(entries) and entries[end].role != "user" and entries[end].turn == entries[question].turn:
+        end += 1
+    following = entries[question + 1 : end]
+    # An answer that stands before what was heard is of an earlier request.
+    last_pending: Iterator[Entry] = takewhile(lambda entry: entry.pending, reversed(following))
+    if any(entry.recorded_at > answer.recorded_at for entry in last_pending):
+        return session
+    replaced = [entry for entry in following if entry.pending]
+    kept = [entry for entry in following if not entry.pending]
+    changed = (*entries[: question + 1], *kept, answer, *entries[end:])
+    return _with_entries(session, changed, replaced, now=answer.recorded_at)
+
+
+def _put_unasked(session: Session, answer: Entry) -> Session:
+    """With what a model says on an instruction alone, behind all that had been said by then."""
+    latest, now = session.latest_request, answer.recorded_at
+    if latest is not None and now < latest.at and session.entries:
+        return _put_unasked_overtaken(session, answer)
+    replaced = [
+        entry
+        for entry in session.entries
+        if latest is not None and entry.pending and entry.recorded_at >= latest.at
+    ]
+    if any(entry.recorded_at > now for entry in replaced):
+        return session
+    kept = (entry for entry in session.entries if entry not in replaced)
+    session = _with_entries(session, (*kept, answer), replaced, now=now)
+    return msgspec.structs.replace(session, next_turn=max(session.next_turn, answer.turn + 1))
+
+
+def _put_unasked_overtaken(session: Session, answer: Entry) -> Session:
+    """The same, where a newer request has overtaken it."""
+    entries, now = session.entries, answer.recorded_at
+    before = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].recorded_at <= now), -1)
+    neighbour = entries[max(before, 0)]
+    answer = msgspec.structs.replace(answer, turn=neighbour.turn, call=neighbour.call)
+    if _place_where_shown(entries, answer, before) is not None:
+        return _put_overtaken(session, answer, before)
+    if any(entry.pending and entry.generated == answer.generated for entry in entries):
+        return session
+    if _is_passed_over(session, answer, before) or (before < 0 and session.has_older):
+        return with_unheard(session, [answer])
+    changed = (*entries[: before + 1], answer, *entries[before + 1 :])
+    return _with_entries(session, changed, (), now=now)
+
+
+def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
+    """The answer as a newer window shows it; unheard, where that window spans its place and does not."""
+    entries = session.entries
+    place = _place_where_shown(entries, answer, question)
+    if place is None:
+        if _is_passed_over(session, answer, question):
+            return with_unheard(session, [answer])
+        return _put(session, answer, question)
+    shown = entries[place]
+    as_shown = shown
+    if shown.original is not None and not continues(shown.original, shown.text):
+        # What is recorded as its original is another answer.
+        as_shown = msgspec.structs.replace(shown, original=None, interrupted=False, interrupt_timestamp=None)
+    heard = msgspec.structs.replace(
+        renew_entry(answer, message_of(as_shown)),
+        turn=shown.turn,
+        engine_turn=shown.engine_turn,
+        recorded_at=shown.recorded_at,
+    )
+    changed = (*entries[:place], heard, *entries[place + 1 :])
+    return _with_entries(session, changed, (), now=answer.recorded_at)
+
+
+def _place_where_shown(entries: Sequence[Entry], answer: Entry, question: int) -> int | None:
+    """The place of the answer as heard: behind its question, or behind the words that cut it."""
+    line = Line(answer)
+    near = range(question + 1, min(len(entries), question + 1 + _NEAR))
+    heard = (i for i in near if entries[i].role == "assistant" and not entries[i].pending)
+    return next((i for i in heard if similarity(Line(message_of(entries[i])), line) >= CUT), None)
+
+
+def _is_passed_over(session: Session, answer: Entry, question: int) -> bool:
+    """Whether the latest window spans the answer's place."""
+    latest = session.latest_request
+    if latest is None or session.cold_count + question < latest.start:
+        return False
+    return latest.shows_answers or answer.broken
+
+
+def _with_entries(
+    session: Session, entries: tuple[Entry, ...], replaced: Sequence[Entry], *, now: float
+) -> Session:
+    if len(entries) == len(session.entries) and all(
+        one is other or msgspec.structs.replace(one, recorded_at=other.recorded_at) == other
+        for one, other in zip(entries, session.entries, strict=True)
+    ):
+        return session
+    session = msgspec.structs.replace(
+        session,
+        entries=entries,
+        latest_request=_shifted(session, entries),
+        updated=max(now, session.updated),
+    )
+    return with_unheard(session, replaced)
+
+
+def _shifted(session: Session, entries: Sequence[Entry]) -> LatestRequest | None:
+    """The latest window begins where its first line stands now, or what was put in the place of that."""
+    latest, more = session.latest_request, len(entries) - len(session.entries)
+    start = -1 if latest is None else latest.start - session.cold_count
+    if latest is None or not more or not 0 <= start < len(session.entries):
+        return latest
+    first = session.entries[start]
+    if start < len(entries) and entries[start] is first:
+        return latest
+    place = next((i for i, entry in enumerate(entries) if entry is first), start + more)
+    return msgspec.structs.replace(latest, start=session.cold_count + place)

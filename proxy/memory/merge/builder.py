@@ -1,261 +1,246 @@
-"""A session woven anew from what is held and what a window shows."""
+"""A session built anew of its entries and of what a window shows."""
 
-from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 
 from filters.message import Message
 from filters.tool_groups import call_id
-from proxy.memory.align.alignment import Alignment
-from proxy.memory.align.line import CUT, NEW, Line, similarity
+from proxy.memory.align.alignment import NEW, Alignment
+from proxy.memory.align.line import CUT, Line, similarity
 from proxy.memory.merge.entries import new_entry, renew_entry
 from proxy.memory.session import Entry, LatestRequest, QuestionRef, Session, with_unheard
 from proxy.memory.wording import continues_by_words
 
 
-def woven(held: Session, replay: Alignment, gone: set[int], *, now: float, seal: bytes) -> Session:
-    """The session with the window's lines in their places, and without those that are ``gone``."""
-    life = held.call + replay.new_call
-    loom = _Loom(held, replay, gone, life=life, now=now)
-    loom.take_run()
-    for position in loom.order:
-        loom.take(position)
-    loom.pass_to(len(replay.entries))
-    before = len(held.entries) - len(replay.entries)
-    entries = (*held.entries[:before], *_unglued(loom))
-    session = msgspec.structs.replace(
-        held,
-        entries=entries,
-        call=life,
-        next_turn=loom.turns,
-        latest_request=_newest(loom, entries, seal),
-        unheard=() if replay.new_call else tuple(e for e in held.unheard if e not in loom.found),
-    )
-    return with_unheard(session, [replay.entries[h] for h in sorted(gone)])
+class SessionBuilder:
+    """Adds a session's entries and a window's lines in order, and counts turns.
 
+    ``indices`` has for each of the ``entries`` the index of the line that shows it.
+    """
 
-def _newest(loom: "_Loom", entries: Sequence[Entry], seal: bytes) -> LatestRequest:
-    replay = loom.replay
-    places = {id(entry): i for i, entry in enumerate(entries)}
-    found = [place for entry in loom.shown.values() if (place := places.get(id(entry))) is not None]
-    first = found[0] if found else len(entries)
-    return LatestRequest(
-        at=loom.now,
-        fingerprint=seal,
-        line_count=len(replay.lines),
-        start=loom.held.cold_count + first,
-        shows_answers=replay.shows_answers,
-        shows_call_start=first <= len(loom.held.entries) - len(replay.entries),
-        question=_asked(loom, entries, places, max(found, default=-1)),
-    )
-
-
-def _asked(
-    loom: "_Loom", entries: Sequence[Entry], places: Mapping[int, int], last: int
-) -> QuestionRef | None:
-    replay = loom.replay
-    if replay.question is not None:
-        place = places.get(id(loom.shown.get(replay.question)))
-        return None if place is None else turn_of(entries, place)
-    place = question_before(entries, last)
-    return unasked(entries, loom.life, loom.turns) if place is None else turn_of(entries, place)
-
-
-class _Loom:
-    """Entries as they are laid down, in order, and the number of the next turn."""
-
-    def __init__(self, held: Session, replay: Alignment, gone: set[int], *, life: int, now: float) -> None:
+    def __init__(self, session: Session, alignment: Alignment, retracted: set[int], *, now: float) -> None:
         self.entries: list[Entry] = []
-        self.shown: dict[int, Entry] = {}
-        self.found: list[Entry] = []
-        self._aside = () if replay.new_call else held.unheard
-        self.turns = 0 if replay.new_call else held.next_turn
-        self.held, self.replay, self.now = held, replay, now
-        self._gone, self.life = gone, life
-        self._moved = held.has_older and not replay.new_call
-        self._done = 0
-        self._revised = replay.revised
-        self._run = _run(replay)
-        self.order = _order(replay, self._run)
-        self._following = _following(replay, self.order)
-        self._callers: dict[str | None, int] = {}
-        self._known = 0
+        self.indices: list[int | None] = []
+        self._session, self._alignment, self._retracted, self._now = session, alignment, retracted, now
+        self._call = session.call + alignment.new_call
+        self._next_turn = 0 if alignment.new_call else session.next_turn
+        self._unheard = () if alignment.new_call else session.unheard
+        self._heard_late: list[Entry] = []
+        self._older_is_cold = session.has_older and not alignment.new_call
+        self._revised = alignment.revised
+        self._end = 0
+        self._calls: dict[str | None, int] = {}
+        self._calls_end = 0
 
-    def take_run(self) -> None:
-        """Lays down the window's first lines, as far as they are held in one row."""
-        if not self._run:
-            return
-        first, end = self.replay.places[0], self.replay.places[0] + self._run
-        self.pass_to(first)
-        row = zip(self.replay.entries[first:end], map(self.replay.whole_line, range(self._run)), strict=True)
-        shown = [renew_entry(entry, message) for entry, message in row]
-        self.shown |= enumerate(shown)
-        self.entries += shown
-        self._done = end
+    def build(self, fingerprint: bytes) -> Session:
+        """The session with the window's lines in their places, and without what is retracted.
 
-    def take(self, position: int) -> None:
-        """Lays down a line of the window, and before it what is held before it."""
-        place = self.replay.places[position]
-        message = self.replay.whole_line(position)
-        if place >= 0:
-            self.pass_to(place)
-            self._renew(place, message)
-            self.shown[position] = self.entries[-1]
-            return
-        following = self._following[position]
-        self.pass_to(following)
-        last = following == len(self.replay.entries)
-        # What stands before the oldest entry of a session that was cut is in its cold part.
-        if following or last or not self._moved:
-            self._add(message, last=last)
-            self.shown[position] = self.entries[-1]
+        ``fingerprint`` is the request's.
+        """
+        alignment, session = self._alignment, self._session
+        run = _leading_run(alignment, self._revised)
+        for index in range(run):
+            self._add_recorded(index)
+        order = _speaking_order(alignment, run)
+        following, next_places = alignment.end, {}
+        for index in reversed(order):
+            next_places[index] = following
+            following = alignment.places[index] if alignment.places[index] >= 0 else following
+        for index in order:
+            if alignment.places[index] >= 0:
+                self._add_recorded(index)
+            else:
+                self._add_new(index, next_places[index])
+        self._pass_to(len(alignment.entries))
+        self._join_continued_words()
+        before = len(session.entries) - len(alignment.entries)
+        entries = (*session.entries[:before], *self.entries)
+        built = msgspec.structs.replace(
+            session,
+            entries=entries,
+            call=self._call,
+            next_turn=self._next_turn,
+            latest_request=self._latest_request(entries, before, fingerprint),
+            unheard=tuple(entry for entry in self._unheard if entry not in self._heard_late),
+        )
+        return with_unheard(built, [alignment.entries[place] for place in sorted(self._retracted)])
 
-    def says(self, position: int | None) -> bool:
-        """Whether a line of the window says what is not held yet."""
-        return position is not None and self.replay.places[position] in {NEW, self._revised}
+    def _latest_request(self, entries: Sequence[Entry], before: int, fingerprint: bytes) -> LatestRequest:
+        alignment, session = self._alignment, self._session
+        shown = {index: before + i for i, index in enumerate(self.indices) if index is not None}
+        first, last = min(shown.values(), default=len(entries)), max(shown.values(), default=-1)
+        question: QuestionRef | None
+        if alignment.question is not None:
+            place = shown.get(alignment.question)
+            question = None if place is None else question_ref(entries, place)
+        else:
+            place = question_before(entries, last)
+            question = (
+                no_question(entries, self._call, self._next_turn)
+                if place is None
+                else question_ref(entries, place)
+            )
+        return LatestRequest(
+            at=self._now,
+            fingerprint=fingerprint,
+            line_count=len(alignment.lines),
+            start=session.cold_count + first,
+            shows_answers=alignment.shows_answers,
+            shows_call_start=first <= before,
+            question=question,
+        )
 
-    def pass_to(self, end: int) -> None:
-        """Lays down what is held before ``end``."""
-        kept = range(self._done, end)
-        self.entries += [self.replay.entries[h] for h in kept if h not in self._gone]
-        self._done = max(self._done, end)
-
-    def _renew(self, place: int, message: Message) -> None:
-        entry = renew_entry(self.replay.entries[place], message)
-        if place == self._revised and self._gone >= set(range(place + 1, len(self.replay.entries))):
-            entry = msgspec.structs.replace(entry, turn=self.turns)
-            self.turns += 1
+    def _add(self, entry: Entry, index: int | None) -> None:
         self.entries.append(entry)
-        self._done = place + 1
+        self.indices.append(index)
 
-    def _add(self, message: Message, *, last: bool) -> None:
-        entry = self._unheard(message) or new_entry(message, life=self.life, turn=0, now=self.now)
+    def _pass_to(self, end: int) -> None:
+        """Adds the entries before ``end`` that the window does not show."""
+        for place in range(self._end, end):
+            if place not in self._retracted:
+                self._add(self._alignment.entries[place], None)
+        self._end = max(self._end, end)
+
+    def _add_recorded(self, index: int) -> None:
+        """Adds an entry as a line of the window shows it, and before it what stands before it."""
+        place = self._alignment.places[index]
+        self._pass_to(place)
+        entry = renew_entry(self._alignment.entries[place], self._alignment.whole_line(index))
+        if place == self._revised and self._retracted >= set(range(place + 1, len(self._alignment.entries))):
+            entry = msgspec.structs.replace(entry, turn=self._next_turn)
+            self._next_turn += 1
+        self._add(entry, index)
+        self._end = place + 1
+
+    def _add_new(self, index: int, following: int) -> None:
+        """Adds a line that is not recorded; the next line that is recorded stands at ``following``."""
+        self._pass_to(following)
+        is_last = following == len(self._alignment.entries)
+        # What stands before the oldest entry of a session that was cut is in its cold part.
+        if not following and not is_last and self._older_is_cold:
+            return
+        message = self._alignment.whole_line(index)
+        entry = self._late_answer(message) or new_entry(message, call=self._call, turn=0, now=self._now)
         if entry.tool_call_id is not None:
-            self._confirm(entry.tool_call_id)
-        turn = self._turn(entry, last=last)
-        self.turns = max(self.turns, turn + 1)
-        self.entries.append(msgspec.structs.replace(entry, turn=turn))
+            self._confirm_call(entry.tool_call_id)
+        turn = self._turn_of(entry, is_last=is_last)
+        self._next_turn = max(self._next_turn, turn + 1)
+        self._add(msgspec.structs.replace(entry, turn=turn), index)
 
-    def _confirm(self, answered: str) -> None:
+    def _confirm_call(self, call: str) -> None:
         """A call that a result came back for was carried out, though no window may show it."""
-        for i in range(self._known, len(self.entries)):
-            self._callers |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
-        self._known = len(self.entries)
-        place = self._callers.get(answered)
+        for i in range(self._calls_end, len(self.entries)):
+            self._calls |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
+        self._calls_end = len(self.entries)
+        place = self._calls.get(call)
         if place is not None and self.entries[place].pending:
-            self.entries[place] = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
+            confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
+            self.entries[place] = confirmed
 
-    def _unheard(self, message: Message) -> Entry | None:
+    def _late_answer(self, message: Message) -> Entry | None:
         """An answer that no window showed before, as this one does."""
-        if message.role != "assistant" or not self._aside:
+        if message.role != "assistant" or not self._unheard:
             return None
         line = Line(message)
-        entry = next((entry for entry in self._aside if similarity(line, Line(entry)) >= CUT), None)
-        if entry is None or entry in self.found:
+        entry = next((entry for entry in self._unheard if similarity(line, Line(entry)) >= CUT), None)
+        if entry is None or entry in self._heard_late:
             return None
-        self.found.append(entry)
+        self._heard_late.append(entry)
         return renew_entry(entry, message)
 
-    def _turn(self, entry: Entry, *, last: bool) -> int:
-        before = self.entries[-1] if self.entries else None
-        if before is None:
-            return self.turns if last else self.replay.entries[0].turn
-        numbered = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
-        return self.turns if last and entry.role == "user" and not numbered else before.turn
+    def _turn_of(self, entry: Entry, *, is_last: bool) -> int:
+        if not self.entries:
+            return self._next_turn if is_last else self._alignment.entries[0].turn
+        before = self.entries[-1]
+        same_turn = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
+        return self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
+
+    def _join_continued_words(self) -> None:
+        """Drops unanswered words that new words repeat and go on from: they count under the newer turn.
+
+        What the window shows as a line of its own was said by itself.
+        """
+        says_new = {NEW, self._revised}
+        places = self._alignment.places
+        joined = {
+            i
+            for i, (entry, after) in enumerate(pairwise(self.entries))
+            if self.indices[i] is None
+            and (index := self.indices[i + 1]) is not None
+            and places[index] in says_new
+            and entry.role == after.role == "user"
+            and (not entry.user or after.user == entry.user)
+            and continues_by_words(after.text, entry.text)
+        }
+        if joined:
+            kept = [i for i in range(len(self.entries)) if i not in joined]
+            self.entries = [self.entries[i] for i in kept]
+            self.indices = [self.indices[i] for i in kept]
 
 
-def _run(replay: Alignment) -> int:
-    """How many of the window's first lines are held in one row, and unrevised, before all its others."""
-    places, revised = replay.places, replay.revised
+def _leading_run(alignment: Alignment, revised: int | None) -> int:
+    """How many of the window's first lines are recorded in one row, unrevised and before all its others."""
+    places = alignment.places
     first = places[0] if places else NEW
     if first < 0:
         return 0
-    count = next((i for i, place in enumerate(places) if place != first + i or place == revised), len(places))
+    breaks = (i for i, place in enumerate(places) if place != first + i or place == revised)
+    count = next(breaks, len(places))
     return 0 if any(0 <= place < first + count for place in places[count:]) else count
 
 
-def _following(replay: Alignment, order: Sequence[int]) -> dict[int, int]:
-    """For each line of the window, where in ``held`` the next line stands that the window shows."""
-    following, found = replay.end, {}
-    for position in reversed(order):
-        found[position] = following
-        following = replay.places[position] if replay.places[position] >= 0 else following
-    return found
-
-
-def _order(replay: Alignment, start: int) -> list[int]:
-    """The window's lines from ``start`` on, in the order in which they were said, as what is held tells it.
+def _speaking_order(alignment: Alignment, start: int) -> list[int]:
+    """The window's lines from ``start`` on, in the order in which they were said, as the entries tell it.
 
     Words of the user that stand between a question and its answer were said when the answer was.
     """
+    entries, places = alignment.entries, alignment.places
+    if start == len(places):
+        return []
     keys: dict[int, tuple[int, bool]] = {}
-    ends = {replay.entries[h].turn: h for h in sorted(replay.matched)}
-    before = replay.places[start - 1] if start else -1
-    for position in range(start, len(replay.places)):
-        place = replay.places[position]
+    ends = {entries[place].turn: place for place in sorted(alignment.matched)}
+    before = places[start - 1] if start else -1
+    for index in range(start, len(places)):
+        place = places[index]
         if place >= 0:
             before = max(before, place)
-        elif replay.lines[position].role == "user":
-            before = _turn_end(replay, before, ends)
-        keys[position] = (before, True) if place < 0 else (place, False)
-    return sorted((i for i in keys if replay.places[i] >= NEW), key=keys.__getitem__)
+        elif alignment.lines[index].role == "user" and before >= 0 and entries[before].role == "user":
+            before = ends[entries[before].turn]
+        keys[index] = (before, True) if place < 0 else (place, False)
+    return sorted((index for index in keys if places[index] >= NEW), key=keys.__getitem__)
 
 
-def _turn_end(replay: Alignment, place: int, ends: Mapping[int, int]) -> int:
-    """The last line that the window shows of a held turn that a user began, of all turns' last lines."""
-    if place < 0 or replay.entries[place].role != "user":
-        return place
-    return ends[replay.entries[place].turn]
+# --- questions ----------------------------------------------------------------------------------------------
 
 
-def _unglued(loom: _Loom) -> list[Entry]:
-    """Unanswered words that new words repeat and go on from count once, under the newer turn.
-
-    What the window shows as a line of its own was said by itself.
-    """
-    entries, shown = loom.entries, {id(entry): position for position, entry in loom.shown.items()}
-    glued = {
-        id(entry)
-        for entry, after in pairwise(entries)
-        if id(entry) not in shown and loom.says(shown.get(id(after))) and _takes_up(after, entry)
-    }
-    return [entry for entry in entries if id(entry) not in glued] if glued else entries
-
-
-def _takes_up(later: Entry, earlier: Entry) -> bool:
-    if earlier.role != "user" or later.role != "user" or (earlier.user and later.user != earlier.user):
-        return False
-    return continues_by_words(later.text, earlier.text)
-
-
-def position_of(entries: Sequence[Entry], turn: QuestionRef) -> int | None:
-    """Where these words stand; ``None`` where they are no longer held, or nobody said any."""
-    if turn.unasked:
+def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
+    """The place of the words that are to be answered; ``None`` where they are gone, or there are none."""
+    if ref.unasked:
         return None
-    places = range(len(entries) - 1, -1, -1)
-    users = (i for i in places if _asks(entries[i], turn.call, turn.turn))
-    return next(islice(users, -turn.question - 1, None), None)
+    places = (i for i in range(len(entries) - 1, -1, -1) if _is_question(entries[i], ref.call, ref.turn))
+    # -1 are the last words of the turn, -2 those before.
+    return next((place for i, place in enumerate(places, start=1) if i == -ref.question), None)
 
 
-def turn_of(entries: Sequence[Entry], position: int) -> QuestionRef:
-    """How the words at a position are called."""
-    life, turn = entries[position].call, entries[position].turn
-    return QuestionRef(life, turn, -sum(_asks(entry, life, turn) for entry in entries[position:]))
+def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
+    """The reference to the words at a place."""
+    call, turn = entries[place].call, entries[place].turn
+    return QuestionRef(call, turn, -sum(_is_question(entry, call, turn) for entry in entries[place:]))
 
 
-def unasked(entries: Sequence[Entry], life: int, turns: int) -> QuestionRef:
-    """How the words are called that nobody said: behind all of a life, whose next turn is ``turns``."""
+def no_question(entries: Sequence[Entry], call: int, next_turn: int) -> QuestionRef:
+    """The reference where there are no words to be answered: behind all of a call."""
     last = entries[-1] if entries else None
-    return QuestionRef(life, last.turn if last is not None and last.call == life else turns, 0)
+    return QuestionRef(call, last.turn if last is not None and last.call == call else next_turn, 0)
 
 
-def question_before(entries: Sequence[Entry], position: int) -> int | None:
-    """Where the words stand that what is held at a position belongs to; of another life they are not."""
-    words = (i for i in range(position, -1, -1) if entries[i].role == "user")
-    found = next(words, None)
-    return found if found is not None and entries[found].call == entries[position].call else None
+def question_before(entries: Sequence[Entry], place: int) -> int | None:
+    """The place of the words that an entry belongs to; of another call they are not."""
+    words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
+    return words if words is not None and entries[words].call == entries[place].call else None
 
 
-def _asks(entry: Entry, life: int, turn: int) -> bool:
-    return entry.turn == turn and entry.call == life and entry.role == "user"
+def _is_question(entry: Entry, call: int, turn: int) -> bool:
+    return entry.turn == turn and entry.call == call and entry.role == "user"

@@ -1,85 +1,81 @@
-"""Held entries that a window leaves out although it spans their place: unheard answers, withdrawn words."""
+"""Entries that a window leaves out although it spans their place: unheard answers, retracted words."""
 
 from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.align.line import turn_id_of
-from proxy.memory.session import Entry
 from proxy.memory.wording import continues, continues_by_words
 
 
-def retracted(replay: Alignment) -> set[int]:
-    """The positions in ``held`` of what the window shows to be withdrawn, superseded or never heard.
+def retracted(alignment: Alignment) -> set[int]:
+    """The places of entries that the window shows to be retracted, superseded or never heard.
 
-    What stands before the window's start is not gone: windows slide. What was heard once stays heard, unless
-    the whole turn is taken back.
+    What stands before the window's start is not retracted: windows slide. What was heard once stays heard,
+    unless the whole turn is taken back.
     """
-    matched = set(replay.matched)
+    matched = set(alignment.matched)
     if not matched:
-        return _superseded(replay)
-    if matched.issuperset(range(min(matched), replay.end)):
+        return _superseded(alignment)
+    if matched.issuperset(range(min(matched), alignment.end)):
         return set()
-    absent = [h for h in range(replay.end) if h not in matched]
-    users = _withdrawn(replay, absent, matched)
-    return users | _unheard(replay, absent, matched, users)
+    absent = [place for place in range(alignment.end) if place not in matched]
+    users = _retracted_words(alignment, absent, matched)
+    return users | _unheard(alignment, absent, matched, users)
 
 
-def _withdrawn(replay: Alignment, absent: list[int], matched: set[int]) -> set[int]:
+def _retracted_words(alignment: Alignment, absent: list[int], matched: set[int]) -> set[int]:
     """The user's words inside the window's span; engines may count roles apart, so each role has its own.
 
-    Calls alone take nothing back: without turn numbers, another turn may have made the same.
+    Calls alone take nothing back: without turn ids, another turn may have made the same.
     """
-    numbered = any(turn_id_of(message) is not None for message in replay.lines)
-    if not numbered and all(_calls(replay.entries[h]) for h in matched):
+    entries = alignment.entries
+    has_turn_ids = any(turn_id_of(message) is not None for message in alignment.lines)
+    if not has_turn_ids and all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
         return set()
-    first = min((h for h in matched if replay.entries[h].role == "user"), default=max(matched))
-    return {h for h in absent if h > first and replay.entries[h].role == "user"}
+    first = min((i for i in matched if entries[i].role == "user"), default=max(matched))
+    return {i for i in absent if i > first and entries[i].role == "user"}
 
 
-def _calls(entry: Entry) -> bool:
-    return bool(entry.tool_calls) or entry.role == "tool"
-
-
-def _unheard(replay: Alignment, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
-    asked = replay.question
-    newest = replay.places[asked] if asked is not None else -1
-    passed = newest if newest >= 0 else replay.end
-    turns = {_turn(replay, h) for h in users} - {_turn(replay, h) for h in matched}
-    lost = set()
-    for h in absent:
-        entry = replay.entries[h]
+def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
+    entries, question, revised = alignment.entries, alignment.question, alignment.revised
+    newest = alignment.places[question] if question is not None else -1
+    passed = newest if newest >= 0 else alignment.end
+    turns = {entries[i].turn for i in users} - {entries[i].turn for i in matched}
+    unheard = set()
+    for i in absent:
+        entry = entries[i]
         if entry.role == "user":
             continue
-        unsaid = replay.revised is not None and entry.pending and h > replay.revised
-        taken_back = 0 <= newest < h and any(user > h for user in users)
-        shown = h > min(matched) and h < passed and (entry.broken or replay.shows_answers)
-        reply = entry.pending and last_user(replay.entries, h) in users
-        if unsaid or taken_back or reply or _turn(replay, h) in turns or (entry.pending and shown):
-            lost.add(h)
-    return lost
+        answers_early_words = revised is not None and entry.pending and i > revised
+        taken_back = 0 <= newest < i and any(user > i for user in users)
+        spanned = i > min(matched) and i < passed and (entry.broken or alignment.shows_answers)
+        answers_retracted = entry.pending and last_user(entries, i) in users
+        if (
+            answers_early_words
+            or taken_back
+            or answers_retracted
+            or entry.turn in turns
+            or (entry.pending and spanned)
+        ):
+            unheard.add(i)
+    return unheard
 
 
-def _turn(replay: Alignment, position: int) -> int:
-    return replay.entries[position].turn
-
-
-def _superseded(replay: Alignment) -> set[int]:
-    """The last turn, where the window shows nothing that is held but goes on from that turn's words.
+def _superseded(alignment: Alignment) -> set[int]:
+    """The last turn, where the window shows no entry but goes on from that turn's words.
 
     An answer that was finished may have been heard, and the engine keep no history; only a first turn was
     surely not answered aloud, because a window that has not slid would show it. Once an answer had ended,
-    even that is not sure; and words are only guessed at while they are being said: nobody goes on in the
+    even that is not sure; and words are only guessed at while they are being said: no user goes on in the
     middle of one later.
     """
-    asked, last = replay.question, last_user(replay.entries)
-    if asked is None or last is None:
+    entries, question, last = alignment.entries, alignment.question, last_user(alignment.entries)
+    if question is None or last is None:
         return set()
-    answers = replay.entries[last + 1 :]
+    answers = entries[last + 1 :]
     unheard = all(entry.pending and entry.broken for entry in answers)
-    first = last_user(replay.entries[:last]) is None and all(entry.pending for entry in answers)
-    words, earlier = replay.lines[asked].text, replay.entries[last].text
-    if replay.follows:
+    words, earlier = alignment.lines[question].text, entries[last].text
+    if alignment.follows_answer:
         superseded = unheard and continues_by_words(words, earlier)
     else:
-        superseded = (unheard or first) and continues(words, earlier)
-    if superseded:
-        return set(range(last, len(replay.entries)))
-    return set()
+        is_first = last_user(entries[:last]) is None and all(entry.pending for entry in answers)
+        superseded = (unheard or is_first) and continues(words, earlier)
+    return set(range(last, len(entries))) if superseded else set()

@@ -1,4 +1,4 @@
-"""One turn as it went by, for memory to take in."""
+"""A turn as it went by, and the session after it: values in, values out."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -18,19 +18,20 @@ from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import Key
 from proxy.memory.view import SessionView
 
-_MOST: Final = 20_000
+_MAX_ENTRIES: Final = 20_000
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn as it went by: the client's window, and the answer's bytes.
 
-    ``at`` is when the request arrived, in seconds since 1970. ``user`` is who called, where the request says
-    so, and ``by_message`` whether it is its newest message that does; ``turn`` is the engine's number of the
-    turn it asks for, and ``model`` what was asked. ``room`` is how many messages of the user it could be
-    shown, where some had to be left out: ``shown`` are the messages, ``tools`` their tools as JSON, and
-    ``told`` the facts among them. ``again`` is whether the model was asked again within it: it has counted
-    more than was shown. ``read`` is what the turn read of the session, where it could; ``attempt`` is what
-    the request says of itself, and ``ended`` when the answer did.
+    ``at`` is when the request arrived, in seconds since 1970, and ``ended_at`` when its answer ended.
+    ``user`` is the one whom the request names, and ``by_message`` whether its newest message alone does;
+    ``turn`` is the engine's number of the turn it asks for, and ``model`` what was asked. ``shown`` are the
+    messages that the model was shown, ``tools`` their tools as JSON, and ``shown_facts`` the facts among
+    them; ``room`` is how many messages of the user it could be shown, where some had to be left out.
+    ``again`` is whether the model was asked again within the turn: it has counted more than was shown.
+    ``view`` is the session as the turn read it, where it could; ``attempt`` is what the request says of
+    itself.
     """
 
     key: Key
@@ -52,95 +53,96 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def placed_facts(self) -> ShownFacts | None:
-        """The facts that were told, each with its place in the prompt."""
+        """The facts that were shown, each with its position in the prompt."""
         return with_positions(self.shown_facts, self.shown)
 
 
-def without_view(said: TurnRecord) -> TurnRecord:
+def without_view(record: TurnRecord) -> TurnRecord:
     """A turn that has to wait, without what it read: its session will have moved on by then."""
-    return said if said.view is None else msgspec.structs.replace(said, view=None)
+    return record if record.view is None else msgspec.structs.replace(record, view=None)
+
+
+def apply_turn(
+    session: Session,
+    record: TurnRecord,
+    answer: Transcript | None = None,
+    *,
+    reasoning: bool = False,
+    veil: WindowRedaction = UNREDACTED,
+) -> Session:
+    """The session after a turn; the same turn again changes nothing, and a failed one neither.
+
+    ``answer`` is the transcript of the turn's answer, where that was read. ``reasoning`` says whether that is
+    kept, and ``veil`` hides what memory may not see.
+    """
+    answer = answer or transcript(record.answer)
+    if not answer.has_content:
+        return session
+    answer = _redacted(answer, veil)
+    view = record.view
+    if view is None:
+        session, redacted = veil.view(session, record.window)
+        window = redacted.window
+    else:
+        window = view.redacted.window
+    session = with_speakers(session, record.user, window, record.placed_facts, by_message=record.by_message)
+    session, question = apply_request(
+        session,
+        view.speech if view else speech_of(window),
+        now=record.at,
+        attempt=record.attempt,
+        alignment=view.alignment_with(session) if view else None,
+    )
+    generated = Answer(
+        question=question,
+        text=answer.text,
+        tool_calls=answer.complete_calls,
+        reasoning=answer.reasoning if reasoning else None,
+        finished=answer.finished,
+        reached=answer.has_content,
+        ended_at=record.ended_at,
+        turn_id=record.turn,
+        user=None if record.by_message else record.user,
+    )
+    return apply_answer(session, generated, now=record.at)
 
 
 def prepare_write(
     before: Session, changed: Session, window: Window, *, now: float
 ) -> tuple[Session, Sequence[Entry]]:
-    """What is to be held of a session that was changed.
+    """A session that was changed, as it is to be written, and the entries that move to its cold part.
 
     Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
     20,000 messages, and goes on.
     """
     session, moved = fit(before, changed, window, now=now)
-    if len(session.entries) > max(_MOST, len(before.entries)):
-        raise TurnTooLong(_MOST)
+    if len(session.entries) > max(_MAX_ENTRIES, len(before.entries)):
+        raise TurnTooLong(_MAX_ENTRIES)
     return session, moved
 
 
-def is_weighty(read: SessionView) -> bool:
-    """Whether a turn could be too long once its window is taken in."""
-    return len(read.session.entries) + len(read.speech.lines) >= _MOST
+def may_overgrow(view: SessionView) -> bool:
+    """Whether a turn could be too long to be recorded."""
+    return len(view.session.entries) + len(view.speech.lines) >= _MAX_ENTRIES
 
 
-def overgrows(read: SessionView, window: Window, attempt: Attempt, *, now: float) -> bool:
-    """Whether a turn will be too long to be held once it is answered."""
-    before = read.session
-    known, _ = apply_request(before, read.speech, now=now, attempt=attempt, replay=read.alignment)
-    session, _ = fit(before, known, window, now=now)
-    return known is not before and len(session.entries) >= max(_MOST, len(before.entries))
+def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float) -> bool:
+    """Whether a turn will be too long to be recorded once it is answered."""
+    before = view.session
+    session, _ = apply_request(before, view.speech, now=now, attempt=attempt, alignment=view.alignment)
+    cut, _ = fit(before, session, window, now=now)
+    return session is not before and len(cut.entries) >= max(_MAX_ENTRIES, len(before.entries))
 
 
-def apply_turn(
-    session: Session,
-    said: TurnRecord,
-    told: Transcript | None = None,
-    *,
-    reasoning: bool = False,
-    veil: WindowRedaction = UNREDACTED,
-) -> Session:
-    """What is held after a turn; the same turn again changes nothing, and a failed one neither.
-
-    ``told`` is what was said in it, where that was read. ``reasoning`` says whether that is kept, and
-    ``veil`` what memory may not see.
-    """
-    told = told or transcript(said.answer)
-    if not told.has_content:
-        return session
-    told, (session, window) = _redacted(told, veil), _beside(session, said, veil)
-    session = with_speakers(session, said.user, window, said.placed_facts, by_message=said.by_message)
-    speech, replay = (
-        (said.view.speech, said.view.alignment_with(session)) if said.view else (speech_of(window), None)
-    )
-    known, turn = apply_request(session, speech, now=said.at, attempt=said.attempt, replay=replay)
-    answer = Answer(
-        question=turn,
-        text=told.text,
-        tool_calls=told.complete_calls,
-        reasoning=told.reasoning if reasoning else None,
-        finished=told.finished,
-        reached=told.has_content,
-        ended_at=said.ended_at,
-        turn_id=said.turn,
-        user=None if said.by_message else said.user,
-    )
-    return apply_answer(known, answer, now=said.at)
-
-
-def _beside(session: Session, said: TurnRecord, veil: WindowRedaction) -> tuple[Session, Sequence[Message]]:
-    """The session and the window as one can be laid beside the other."""
-    if said.view is not None:
-        return session, said.view.veiled.window
-    session, veiled = veil.view(session, said.window)
-    return session, veiled.window
-
-
-def _redacted(told: Transcript, veil: WindowRedaction) -> Transcript:
+def _redacted(answer: Transcript, veil: WindowRedaction) -> Transcript:
     """An answer as memory may see it."""
-    redaction, calls = veil.redaction, told.tool_calls
+    redaction, calls = veil.redaction, answer.tool_calls
     if not redaction:
-        return told
-    text = told.text if told.finished else veil.without_partial_match(told.text)
+        return answer
+    text = answer.text if answer.finished else veil.without_partial_match(answer.text)
     return msgspec.structs.replace(
-        told,
+        answer,
         text=redaction.text(text),
         tool_calls=redaction.tool_calls(calls) if calls else calls,
-        reasoning=redaction.text(told.reasoning) if told.reasoning else told.reasoning,
+        reasoning=redaction.text(answer.reasoning) if answer.reasoning else answer.reasoning,
     )

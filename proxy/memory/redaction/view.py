@@ -37,39 +37,32 @@ _ELLIPSIS: Final = ".… "
 
 
 class RedactedView(NamedTuple):
-    """A window with marks; ``own`` holds the client's messages that differ.
-
-    Their keys are the identities of the redacted messages' ``others``, which all that is derived from such a
-    message shares with it.
-    """
+    """A window with marks; ``own`` holds the client's messages that differ, by their positions."""
 
     window: Sequence[Message]
     own: Mapping[int, Message] = {}
-
-    def original(self, line: Message) -> Message:
-        """The client's message for a line of the window, in whatever form memory has it."""
-        own = self.own.get(id(line.others))
-        return line if own is None else own
 
     def originals_by_place(self, alignment: Alignment) -> dict[int, Message]:
         """The client's messages by the places of the entries that have the text of the window."""
         if not self.own:
             return {}
         return {
-            place: own
-            for line, place in zip(alignment.lines, alignment.places, strict=True)
-            if place >= 0
-            and alignment.entries[place].content == line.content
-            and (own := self.own.get(id(line.others))) is not None
+            place: self.own[position]
+            for position, line, place in zip(
+                alignment.positions, alignment.lines, alignment.places, strict=True
+            )
+            if place >= 0 and position in self.own and alignment.entries[place].content == line.content
         }
 
-    def restore(self, lines: Sequence[Message], shown: Sequence[Message]) -> Sequence[Message]:
+    def restore(
+        self, positions: Sequence[int], lines: Sequence[Message], shown: Sequence[Message]
+    ) -> Sequence[Message]:
         """What memory made of each of ``lines``, with the client's words and without marks."""
         if not self.own:
             return shown
         restored = []
-        for line, message in zip(lines, shown, strict=True):
-            own = self.own.get(id(line.others))
+        for position, line, message in zip(positions, lines, shown, strict=True):
+            own = self.own.get(position)
             if own is None:
                 restored.append(message)
                 continue
@@ -106,13 +99,8 @@ class WindowRedaction:
         redacted = self._partial.cut_window(session, window, lines)
         if redacted is window:
             return session, RedactedView(window)
-        # Each with ``others`` of its own, by which it is found again.
-        view, own = list(redacted), {}
-        for i, line in enumerate(redacted):
-            if line is not window[i]:
-                view[i] = msgspec.structs.replace(line, others={**line.others})
-                own[id(view[i].others)] = window[i]
-        return session, RedactedView(view, own)
+        own = {i: window[i] for i, line in enumerate(redacted) if line is not window[i]}
+        return session, RedactedView(redacted, own)
 
     def without_partial_match(self, text: str) -> str:
         """An answer whose stream broke off, without half a match at its end."""

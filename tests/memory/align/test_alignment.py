@@ -102,9 +102,6 @@ def test_what_is_found_is_what_comparing_each_with_each_finds(
         return align_lines([*map(Line, held)], [*map(Line, window)], moved=moved)
 
     with pytest.MonkeyPatch.context() as plain:
-        plain.setattr("proxy.memory.align.anchors.pairs", plainly)
+        plain.setattr("proxy.memory.align.anchors.gap_pairs", plainly)
         expected = found()
     assert found() == expected
-    with pytest.MonkeyPatch.context() as sorting:
-        sorting.setattr("proxy.memory.align.anchors._FEW", 0)
-        assert found() == expected

@@ -34,7 +34,7 @@ def turn(before: Session, window: Sequence[Message]) -> Session:
     """All that a turn asks of memory, but for reading and writing."""
     reading = RequestView(window).view_of(before)
     prompt_view(reading)
-    said, _ = apply_request(before, reading.speech, now=NOW + 9, replay=reading.alignment)
+    said, _ = apply_request(before, reading.speech, now=NOW + 9, alignment=reading.alignment)
     return fit(before, said, WINDOW, now=NOW + 9)[0]
 
 
@@ -158,9 +158,9 @@ UNCUT: list[Made] = [
 @pytest.fixture
 def soon_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes a tenth of a second would take a test minutes to count."""
-    monkeypatch.setattr("proxy.memory.align.anchors._WIDE", 900)
+    monkeypatch.setattr("proxy.memory.align.anchors._MAX_PAIRS", 900)
     monkeypatch.setattr("proxy.memory.align.anchors._NEWEST", 30)
-    monkeypatch.setattr("proxy.memory.align.turn_ids._WIDE", 900)
+    monkeypatch.setattr("proxy.memory.align.turn_ids._MAX_PAIRS", 900)
 
 
 def slid(window: list[Message]) -> list[Message]:

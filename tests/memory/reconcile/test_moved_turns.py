@@ -5,8 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.letters import bare
+from proxy.memory.align.alignment import NEW
 from proxy.memory.align.anchors import align_lines
-from proxy.memory.align.line import NEW, Line
+from proxy.memory.align.line import Line
 from proxy.memory.align.strategies import align
 from proxy.memory.compaction import cap, move_out
 from proxy.memory.merge.answer import Answer, apply_answer

@@ -133,7 +133,7 @@ def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -
         veiled, plain = (
             RequestView(request.window, veil=veil).view_of(before) for veil in (VEIL, UNREDACTED)
         )
-        assert veiled == plain and not veiled.veiled.own
+        assert veiled == plain and not veiled.redacted.own
         ours, theirs = prompt_view(veiled, WANTED), prompt_view(plain, WANTED)
         assert ours == theirs
         said = TurnRecord(key=Key("t", "s"), window=request.window, answer=stream_of("So."), at=1.0)
