@@ -11,7 +11,7 @@ from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
-from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamError, UpstreamUnreachable
+from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamUnreachable
 from proxy.hostname import is_host_name
 from proxy.upstream.connection import Connection, RequestHead
 
@@ -232,7 +232,6 @@ class Dialer:
         route, first = self._route, self._route.first
         tls = route.tls if first.scheme == "https" else None
         loop = asyncio.get_running_loop()
-        """`connection` can carry requests now; UpstreamUnreachable or TooManyOpenFiles says why it cannot."""
         try:
             if route.tunnelled:
                 await self._dial_through_tunnel(connection, tls)
@@ -270,18 +269,6 @@ class Dialer:
         if transport is None:
             raise ConnectionResetError("the connection was lost during the TLS handshake")
         connection.connection_made(transport)
-
-    def _fault(self, error: OSError | UnicodeError) -> UpstreamError:
-        told = f"cannot connect to {self._route}: {error}"
-        if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
-            return TooManyOpenFiles(f"{told}; let this server have more of them (ulimit -n)")
-        return UpstreamUnreachable(f"{told}; check its address")
-
-    def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
-        return (
-            f"the TLS certificate of {self._route} was not accepted: {error.verify_message}; "
-            "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
-        )
 
 
 class Tunnel(asyncio.Protocol):
