@@ -2,8 +2,8 @@
 
 import json
 
-from proxy.tools import TOOLS, Offer
 from proxy.tools.dialogue import Dialogue, Tools
+from proxy.tools.offer import TOOLS, Offer
 from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import DONE, ROLE, delta, event
 

@@ -1,4 +1,4 @@
-"""A chunk or a completion, read as far as tools are concerned."""
+"""Chunks and completions, as far as tools are concerned."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from proxy.answer.transcript import call_index, starts_new_call
 
 Chunk = dict[str, Any]
 _CUT_SHORT = ("length", "content_filter")
-_GIVEN = {"function": "arguments", "custom": "input"}
+_ARGUMENTS = {"function": "arguments", "custom": "input"}
 
 
 def decode_object(data: bytes) -> Chunk | None:
@@ -40,20 +40,20 @@ def function_name(call: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def has_content(said: Mapping[str, Any]) -> bool:
+def has_content(delta: Mapping[str, Any]) -> bool:
     """Whether a delta or a message holds more than a role and calls."""
-    return any(value for name, value in said.items() if name not in {"role", "tool_calls"})
+    return any(value for name, value in delta.items() if name not in {"role", "tool_calls"})
 
 
 def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as it would have come in pieces: its id, its name and its arguments are text."""
+    """A call as it would come in pieces: its id, its name and its arguments are text."""
     calls = CallAssembly()
     calls.add([call])
     return calls.calls()[0]
 
 
 def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
-    """How a round finishes for the client, with these calls of his own; what was cut short stays so."""
+    """How a round finishes for the client, with the calls of its own tools; what was cut short stays so."""
     if reason in _CUT_SHORT:
         return reason
     return "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
@@ -67,42 +67,36 @@ class CallAssembly:
         self._newest: dict[int, dict[str, Any]] = {}
 
     def add(self, pieces: Any) -> None:
-        """Takes what one delta carries."""
-        for place, piece in enumerate(pieces if isinstance(pieces, list) else ()):
-            if isinstance(piece, dict):
-                _add(self._call(call_index(piece, place), piece), piece)
+        """Takes the ``tool_calls`` of one delta."""
+        for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
+            if not isinstance(piece, dict):
+                continue
+            index = call_index(piece, position)
+            call = self._newest.get(index)
+            if call is None or starts_new_call(call, piece):
+                kind = "custom" if object_in(piece, "custom") else "function"
+                call = {"id": "", "type": kind, kind: {"name": "", _ARGUMENTS[kind]: ""}}
+                self._newest[index] = call
+                self._calls.append(call)
+            _add_piece(call, piece)
 
     def calls(self) -> list[dict[str, Any]]:
         """The calls so far, in the order in which they began."""
         return self._calls
 
-    def _call(self, index: int, piece: Mapping[str, Any]) -> dict[str, Any]:
-        """The call that a piece is of: the newest of its index, or a new one."""
-        call = self._newest.get(index)
-        if call is None or starts_new_call(call, piece):
-            kind = "custom" if object_in(piece, "custom") else "function"
-            call = self._newest[index] = {"id": "", "type": kind, kind: {"name": "", _GIVEN[kind]: ""}}
-            self._calls.append(call)
-        return call
 
-
-def _add(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
+def _add_piece(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
     kind = call["type"]
-    called, said = call[kind], object_in(piece, kind)
-    name, given = said.get("name"), _GIVEN[kind]
+    called, added = call[kind], object_in(piece, kind)
+    name, arguments = added.get("name"), added.get(_ARGUMENTS[kind])
     called["name"] = called["name"] or (name if isinstance(name, str) else "")
-    called[given] += _text(said.get(given))
-    # What else is said of a call may have to return with it, as Gemini's signatures do.
+    if arguments and not isinstance(arguments, str):  # as some servers send them: what the JSON stands for
+        arguments = msgspec.json.encode(arguments).decode()
+    called[_ARGUMENTS[kind]] += arguments or ""
+    # What else a call says may have to return with it, as Gemini's signatures do.
     for other, value in piece.items():
         if value and other not in {"index", "type", "function", "custom"}:
             call[other] = call.get(other) or value
-
-
-def _text(arguments: Any) -> str:
-    """Arguments as JSON, whether they came so or as what it stands for."""
-    if isinstance(arguments, str):
-        return arguments
-    return msgspec.json.encode(arguments).decode() if arguments else ""
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

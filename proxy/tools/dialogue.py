@@ -2,57 +2,35 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from filters.message import Message
 from proxy.answer.transcript import transcript
 from proxy.tools.chunk import decode_object
+from proxy.tools.memory_tools import MemoryTools
 from proxy.tools.offer import Offer
 
 Call = dict[str, Any]
-_WITHIN = 2.0
-"""For how many seconds a caller may wait for the calls of one round."""
-
-
-class Carrying(Protocol):
-    """Carries out the calls of one turn."""
-
-    async def run(self, name: str, arguments: str, until: float) -> str:
-        """What the model is told, as JSON, and when the loop's time is ``until`` at the latest.
-
-        A fault is told as well, and raised never. What is told to be changed is owed until it is kept.
-        """
-        ...
-
-    @property
-    def has_pending(self) -> bool:
-        """Whether anything is owed."""
-        ...
-
-    def commit(self) -> None:
-        """Begins to change what is owed; it never waits."""
-        ...
-
-    async def settle(self) -> None:
-        """Changes what is owed; returns once that is done, or would take too long."""
-        ...
+_ROUND_TIMEOUT = 2.0
+"""How many seconds the calls of one round may take."""
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """What one turn may call, who carries it out, and how often the model may be asked again."""
+    """The tools that one turn offers, what runs them, and how often the model may be asked again."""
 
     offer: Offer
-    runner: Carrying
+    runner: MemoryTools
     max_rounds: int
 
 
-class Round(Protocol):
-    """One round as it was heard: what was said in it, what is to be carried out, and what it took.
+class Round:
+    """One answer of the model in a turn.
 
-    ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called beside the
-    client's own. It is ``mute`` where ours were called in vain, and nobody was told anything.
+    ``calls`` are of memory tools, to be run before the model goes on, and ``side_calls`` of memory tools that
+    were called beside the client's own. ``text`` is what it says, and ``usage`` its token counts. It is
+    ``silent`` where it calls memory tools that it may not call, and says nothing.
     """
 
     text: str
@@ -61,12 +39,20 @@ class Round(Protocol):
     usage: dict[str, Any]
     silent: bool
 
+    def begin(self) -> None:
+        """Starts over, for the next answer."""
+        self.text = ""
+        self.calls = ()
+        self.side_calls = ()
+        self.usage = {}
+        self.silent = False
+
 
 class Dialogue:
     """The rounds of one turn that are done, whichever upstreams they were done with.
 
-    Whoever is asked next goes on from ``said``, so that no call is carried out twice. ``rounds`` is how often
-    tools were carried out before the model went on, and ``usages`` what each of those rounds took.
+    The next upstream goes on from ``messages``, so that no call runs twice. ``rounds`` is how often tools ran
+    before the model went on, and ``usages`` are the token counts of each of those rounds.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -74,82 +60,81 @@ class Dialogue:
         self.rounds = 0
         self.messages: list[Message] = []
         self.usages: list[dict[str, Any]] = []
-        self._kit = tools.runner
-        self._most = tools.max_rounds
-        self._carrying = asyncio.Lock()
-        self._speaker: object = None
+        self._runner = tools.runner
+        self._max_rounds = tools.max_rounds
+        self._running = asyncio.Lock()
+        self._response: object = None
 
     @property
     def is_last_round(self) -> bool:
-        """Whether the model is asked for the last time, and may not call our tools."""
-        return self.rounds >= self._most
+        """Whether the model is asked for the last time, and may not call memory tools."""
+        return self.rounds >= self._max_rounds
 
     @property
     def text(self) -> str:
         """What the model said beside its calls."""
         return "".join(message.text for message in self.messages if message.role == "assistant")
 
-    def commit_if_reached(self, shown: bytes) -> None:
-        """What tools have told to be changed is changed once anything of the answer has reached the client.
+    def commit_if_reached(self, data: bytes) -> None:
+        """Makes the changes of tools once anything of the answer has reached the client.
 
-        ``shown`` is what went out to him, in whole events, or all of it.
+        ``data`` is what went out, in whole events, or all of it.
         """
-        if self._kit.has_pending and transcript(shown).has_content:
-            self._kit.commit()
+        if self._runner.has_pending and transcript(data).has_content:
+            self._runner.commit()
 
     async def settle(self) -> None:
-        """The same at an answer's end, so that whoever asks then finds it changed."""
-        await self._kit.settle()
+        """Makes the changes of tools at an answer's end, so that the next turn finds them."""
+        await self._runner.settle()
 
-    def assign_to(self, speaker: object) -> None:
-        """What one answer says is what the client gets; no other has anything carried out."""
-        self._speaker = speaker
+    def assign_to(self, response: object) -> None:
+        """Gives the client this response: no tools run for another one any more."""
+        self._response = response
 
-    async def is_outdated(self, speaker: object, since: int) -> bool:
-        """Whether tools were carried out ``since`` an answer was asked for that is not yet the client's."""
-        if self._speaker is speaker:
+    async def is_outdated(self, response: object, since: int) -> bool:
+        """Whether tools ran ``since`` a response was asked for that is not yet the client's."""
+        if self._response is response:
             return False
-        async with self._carrying:  # what is being carried out for another is to be known first
+        async with self._running:  # the calls of another response have to end first
             return self.rounds != since
 
-    def is_assigned_elsewhere(self, speaker: object) -> bool:
-        """Whether the client gets another answer than this."""
-        return self._speaker is not None and self._speaker is not speaker
+    def is_assigned_elsewhere(self, response: object) -> bool:
+        """Whether the client gets another response than this."""
+        return self._response is not None and self._response is not response
 
-    async def run_calls(self, heard: Round) -> None:
-        """What was called is carried out, and told to whoever is asked next."""
-        async with self._carrying:
+    async def run_calls(self, done: Round) -> None:
+        """Runs the calls of a round, for the model to go on from their results."""
+        async with self._running:
+            # Nine letters and digits are the only form of an id that the strictest of vendors takes.
             calls = [
-                {**call, "id": call["id"] or self._named(place)} for place, call in enumerate(heard.calls)
+                {**call, "id": call["id"] or f"call{self.rounds:03}{i:02}"}
+                for i, call in enumerate(done.calls)
             ]
-            told = await self._told(calls)
-            shown = [*map(_legible, calls)]
-            self.messages += [Message(role="assistant", content=heard.text or None, tool_calls=shown), *told]
-            self.usages += [heard.usage] if heard.usage else []
+            results = await self._results(calls)
+            shown = [_with_object_arguments(call) for call in calls]
+            self.messages.append(Message(role="assistant", content=done.text or None, tool_calls=shown))
+            self.messages += results
+            self.usages += [done.usage] if done.usage else []
             self.rounds += 1
 
-    async def run_side_calls(self, heard: Round, speaker: object) -> None:
-        """What was called beside the client's own calls is carried out, and told to nobody."""
-        async with self._carrying:
-            self.assign_to(speaker)
-            await self._told(heard.side_calls)
+    async def run_side_calls(self, done: Round, response: object) -> None:
+        """Runs the calls beside the client's own; the model does not get their results."""
+        async with self._running:
+            self.assign_to(response)
+            await self._results(done.side_calls)
 
-    async def _told(self, calls: Sequence[Call]) -> list[Message]:
-        until, told = asyncio.get_running_loop().time() + _WITHIN, []
+    async def _results(self, calls: Sequence[Call]) -> list[Message]:
+        until, results = asyncio.get_running_loop().time() + _ROUND_TIMEOUT, []
         for call in calls:
             function = call["function"]
-            content = await self._kit.run(function["name"], function["arguments"], until)
-            told.append(Message(role="tool", tool_call_id=call["id"], content=content))
-        return told
-
-    def _named(self, place: int) -> str:
-        # Nine letters and digits are what the strictest of vendors takes.
-        return f"call{self.rounds:03}{place:02}"
+            content = await self._runner.run(function["name"], function["arguments"], until)
+            results.append(Message(role="tool", tool_call_id=call["id"], content=content))
+        return results
 
 
-def _legible(call: Call) -> Call:
-    """A call as any upstream takes it: templates decode what was given, and refuse what is no object."""
+def _with_object_arguments(call: Call) -> Call:
+    """A call as any upstream takes it: chat templates decode the arguments, and want an object."""
     function = call["function"]
-    if isinstance(decode_object(function["arguments"].encode("utf-8", "replace")), dict):
+    if decode_object(function["arguments"].encode("utf-8", "replace")) is not None:
         return call
     return {**call, "function": {**function, "arguments": "{}"}}

@@ -20,32 +20,33 @@ from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE
 
-_MOST_FOUND: Final = 8
-_MOST_CALLS: Final = 20
-"""How many calls of one turn are carried out: a server that ends has time for as many changes."""
-_PATIENCE: Final = 0.5
-"""For how many seconds an answer's end may wait for what is owed."""
+_MAX_RESULTS: Final = 8
+_MAX_CALLS: Final = 20
+"""How many calls of one turn run: a server that ends has time for as many changes."""
+_SETTLE_TIMEOUT: Final = 0.5
+"""How many seconds an answer's end may wait for the changes."""
+
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
-class _Store(msgspec.Struct):
+class _StoreArguments(msgspec.Struct):
     text: Text
     category: Category = "core"
     replaces: str | None = None
 
 
-class _Recall(msgspec.Struct):
+class _RecallArguments(msgspec.Struct):
     query: Text
 
 
-class _Forget(msgspec.Struct):
+class _ForgetArguments(msgspec.Struct):
     id: Text
 
 
-class _Owed(msgspec.Struct, frozen=True):
-    """A change that the model was told of; ``text`` is ``None`` for a fact that goes.
+class _FactChange(msgspec.Struct, frozen=True):
+    """A change of a fact that the model takes for done; ``text`` is ``None`` for a fact that goes.
 
-    What goes by the work of another change has none of its own.
+    A fact that another change replaces goes with that one, and has no ``work`` of its own.
     """
 
     id: str
@@ -54,36 +55,35 @@ class _Owed(msgspec.Struct, frozen=True):
 
 
 class MemoryTools:
-    """Carries out tool calls for one person; what goes wrong is told to the model, in time.
+    """Runs the tool calls of one turn; an error is a result for the model, in time.
 
-    What is to be changed is owed until the turn is worth it: the model is told as if it were done, and finds
-    it so. The first twenty calls are carried out. Of a person without a name nothing is kept. Days begin as
-    in ``zone``. What is ``unsaid`` of the talk at hand is not found, and what is found is told as it may be
-    ``shown``.
+    Changes wait until the answer has reached the client; later calls find them done. Without a user's name
+    nothing is stored. Days begin as in ``zone``. Texts that are ``retracted`` are not found, and those that
+    are found go through ``redact``.
     """
 
-    def __init__(  # noqa: PLR0913 - whose it is, and what it is carried out on
+    def __init__(  # noqa: PLR0913 - whose it is, and what it works on
         self,
-        person: Owner,
-        knowledge: UserFacts,
-        finder: Retriever,
+        user: Owner,
+        facts: UserFacts,
+        retriever: Retriever,
         zone: tzinfo = UTC,
-        promises: PendingChanges | None = None,
+        pending_changes: PendingChanges | None = None,
         *,
-        unsaid: RetractedTexts | None = None,
-        shown: Callable[[str], str] = str,
+        retracted: RetractedTexts | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        self._person = person
-        self._knowledge = knowledge
-        self._finder = finder
+        self._user = user
+        self._facts = facts
+        self._retriever = retriever
         self._zone = zone
-        self._promises = promises or PendingChanges()
-        self._unsaid = unsaid or RetractedTexts()
-        self._shown = shown
+        self._pending_changes = pending_changes or PendingChanges()
+        self._retracted = retracted or RetractedTexts()
+        self._redact = redact
         self._calls = 0
-        self._owed: list[_Owed] = []
-        self._begun: list[_Owed] = []
-        self._keeping: asyncio.Task[None] | None = None
+        self._pending: list[_FactChange] = []
+        self._committed: list[_FactChange] = []
+        self._committing: asyncio.Task[None] | None = None
         self._tools: dict[str, Callable[[str, float], Awaitable[Any]]] = {
             STORE: self._store,
             RECALL: self._recall,
@@ -91,111 +91,118 @@ class MemoryTools:
         }
 
     async def run(self, name: str, arguments: str, until: float) -> str:
-        """What the model is told, as JSON; memory may answer until then, in the loop's time."""
+        """The result of a call, as JSON; memory may answer ``until`` then, in the loop's time."""
         self._calls += 1
-        return msgspec.json.encode(await self._told(name, arguments or "{}", until)).decode()
-
-    async def _told(self, name: str, arguments: str, until: float) -> Any:
-        if self._calls > _MOST_CALLS:
-            return {"error": f"This was not done: memory takes {_MOST_CALLS} calls in one turn."}
+        result: Any
         try:
-            async with asyncio.timeout_at(until):
-                return await self._tools[name](arguments, until)
+            if self._calls > _MAX_CALLS:
+                result = {"error": f"This was not done: memory takes {_MAX_CALLS} calls in one turn."}
+            else:
+                async with asyncio.timeout_at(until):
+                    result = await self._tools[name](arguments or "{}", until)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            return {"error": f"The arguments cannot be used: {error}"}
+            result = {"error": f"The arguments cannot be used: {error}"}
         except (StoreError, TimeoutError):
-            return {"error": "Memory does not answer now. Go on without it."}
+            result = {"error": "Memory does not answer now. Go on without it."}
+        return msgspec.json.encode(result).decode()
 
     @property
     def has_pending(self) -> bool:
-        """As the protocol has it."""
-        return bool(self._owed)
+        """Whether changes wait to be made."""
+        return bool(self._pending)
 
     def commit(self) -> None:
-        """As the protocol has it: whatever becomes of the turn."""
-        if self._owed:
-            works = [one.work for one in self._owed if one.work]
-            self._keeping = self._promises.start(works, after=self._keeping)
-            self._begun += self._owed
-            self._owed = []
+        """Begins to make the changes; it never waits."""
+        if self._pending:
+            works = [change.work for change in self._pending if change.work]
+            self._committing = self._pending_changes.start(works, after=self._committing)
+            self._committed += self._pending
+            self._pending = []
 
     async def settle(self) -> None:
-        """As the protocol has it."""
+        """Makes the changes; returns once they are made, or would take too long."""
         self.commit()
-        if self._keeping:
-            await asyncio.wait({self._keeping}, timeout=_PATIENCE)
+        if self._committing:
+            await asyncio.wait({self._committing}, timeout=_SETTLE_TIMEOUT)
 
     async def _store(self, arguments: str, _: float) -> Any:
-        asked = msgspec.json.decode(arguments, type=_Store)
-        asked.text = self._knowledge.redact(asked.text)
-        if not self._person.user:
+        draft = msgspec.json.decode(arguments, type=_StoreArguments)
+        text = self._facts.redact(draft.text)
+        if not self._user.user:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
-        key, known = secrets.token_hex(8), await self._known()
-        named = _named(asked.text, known) or fact_id(self._person, key, asked.text)
-        former = _named(self._knowledge.redact(asked.replaces or ""), known)
-        learnt = FactDraft(text=asked.text, category=asked.category, replaces=former)
-        # As of now: whoever is forgotten meanwhile stays so.
-        work = partial(self._knowledge.add, self._person, learnt, key=key, at=time.time())
-        self._owed.append(_Owed(named, work, known.get(named, asked.text)))
-        told: dict[str, Any] = {"stored": True, "id": named}
-        if former == named or not asked.replaces:
-            return told
+        key, facts = secrets.token_hex(8), await self._current_facts()
+        fact = _id_of(text, facts) or fact_id(self._user, key, text)
+        former = _id_of(self._facts.redact(draft.replaces or ""), facts)
+        # As of now: a user who is forgotten meanwhile stays so.
+        work = partial(
+            self._facts.add,
+            self._user,
+            FactDraft(text=text, category=draft.category, replaces=former),
+            key=key,
+            at=time.time(),
+        )
+        self._pending.append(_FactChange(fact, work, facts.get(fact, text)))
+        result: dict[str, Any] = {"stored": True, "id": fact}
+        if former == fact or not draft.replaces:
+            return result
         if former:
-            self._owed.append(_Owed(former, None))
-        return {**told, "replaced": former is not None}
+            self._pending.append(_FactChange(former, None))
+        return {**result, "replaced": former is not None}
 
     async def _recall(self, arguments: str, until: float) -> Any:
-        asked = msgspec.json.decode(arguments, type=_Recall)
-        query = Query(text=asked.query, now=time.time(), limit=_MOST_FOUND, zone=self._zone)
-        owed = {one.id: one.text for one in self._changes}
+        text = msgspec.json.decode(arguments, type=_RecallArguments).query
+        query = Query(text=text, now=time.time(), limit=_MAX_RESULTS, zone=self._zone)
+        changed = {change.id: change.text for change in self._changes}
         within = until - asyncio.get_running_loop().time()
-        known = await self._finder.search(self._person, query, within=within)
-        found = [one for one in known if one.source not in owed and not self._was_not_said(one)]
-        new = [{"text": text, "kind": "fact", "id": fact} for fact, text in owed.items() if text is not None]
-        told = [*new, *(_told(one, self._zone) for one in found)]
-        return {"found": [{**one, "text": self._shown(one["text"])} for one in told]}
-
-    def _was_not_said(self, one: SearchResult) -> bool:
-        return one.kind == "turn" and self._unsaid.includes(one.session_id, one.text)
+        found = await self._retriever.search(self._user, query, within=within)
+        results: list[dict[str, Any]] = [
+            {"text": text, "kind": "fact", "id": fact} for fact, text in changed.items() if text is not None
+        ]
+        for one in found:
+            if one.kind == "turn" and self._retracted.includes(one.session_id, one.text):
+                continue
+            if one.source not in changed:
+                results.append(_result_of(one, self._zone))
+        return {"found": [{**result, "text": self._redact(result["text"])} for result in results]}
 
     async def _forget(self, arguments: str, _: float) -> Any:
-        asked = msgspec.json.decode(arguments, type=_Forget)
-        name = _named(asked.id, await self._known())
-        if name is None:
+        words = msgspec.json.decode(arguments, type=_ForgetArguments).id
+        fact = _id_of(words, await self._current_facts())
+        if fact is None:
             return {"forgotten": False}
-        self._owed = [one for one in self._owed if one.id != name]
-        self._owed.append(_Owed(name, partial(self._knowledge.remove, self._person, name)))
+        self._pending = [change for change in self._pending if change.id != fact]
+        self._pending.append(_FactChange(fact, partial(self._facts.remove, self._user, fact)))
         return {"forgotten": True}
 
     @property
-    def _changes(self) -> list[_Owed]:
-        """All that the model was told of in this turn: what has been begun may be yet to be found."""
-        return [*self._begun, *self._owed]
+    def _changes(self) -> list[_FactChange]:
+        """All changes of this turn: those that have begun may not be found yet."""
+        return [*self._committed, *self._pending]
 
-    async def _known(self) -> dict[str, str]:
-        """What is known by its id, as it will be."""
-        known = {fact.id: fact.text for fact in await self._knowledge.current(self._person)}
-        for one in self._changes:
-            known.pop(one.id, None)
-            if one.text is not None:
-                known[one.id] = one.text
-        return known
+    async def _current_facts(self) -> dict[str, str]:
+        """The texts of the user's facts by their ids, as they will be."""
+        facts = {fact.id: fact.text for fact in await self._facts.current(self._user)}
+        for change in self._changes:
+            facts.pop(change.id, None)
+            if change.text is not None:
+                facts[change.id] = change.text
+        return facts
 
 
-def _named(words: str, known: Mapping[str, str]) -> str | None:
-    """The id of what is known under an id, or in such words."""
-    if words in known:
+def _id_of(words: str, facts: Mapping[str, str]) -> str | None:
+    """The id of a fact, from its id or from its words."""
+    if words in facts:
         return words
-    said = comparable(words)
-    return next((name for name, text in known.items() if comparable(text) == said), None)
+    text = comparable(words)
+    return next((id_ for id_, fact in facts.items() if comparable(fact) == text), None)
 
 
-def _told(found: SearchResult, zone: tzinfo) -> dict[str, Any]:
-    told: dict[str, Any] = {"text": found.text, "kind": found.kind}
+def _result_of(found: SearchResult, zone: tzinfo) -> dict[str, Any]:
+    result: dict[str, Any] = {"text": found.text, "kind": found.kind}
     if found.kind == "fact":
-        told["id"] = found.source
+        result["id"] = found.source
     if found.role:
-        told["said_by"] = found.role
+        result["said_by"] = found.role
     if found.timestamp:
-        told["on"] = f"{datetime.fromtimestamp(found.timestamp, zone):%Y-%m-%d}"
-    return told
+        result["on"] = f"{datetime.fromtimestamp(found.timestamp, zone):%Y-%m-%d}"
+    return result

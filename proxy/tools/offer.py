@@ -56,9 +56,9 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A request's fields with the tools in them, and which tools are the proxy's to carry out.
+    """A request's fields with the memory tools in them, and the names of those.
 
-    ``last`` are the fields for the last round, in which none of ours may be called.
+    ``final_fields`` are for the last round, in which no memory tool may be called.
     """
 
     fields: Fields
@@ -67,35 +67,33 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
-    """The request with the named tools; ``None`` where it cannot bear them.
+    """The request with the named tools; ``None`` where it cannot have them.
 
     A tool of the client's that has the name of ours stays the client's. A request for several choices gets
-    no tools, and neither does one that names functions in the form that came before tools.
+    no tools, and neither does one with ``functions``, the form that came before tools.
     """
     theirs = _decoded(fields.get("tools"), [])
     if not isinstance(theirs, list) or "functions" in fields or _decoded(fields.get("n"), 1) != 1:
         return None
-    taken = set(map(_name_of, theirs))
-    own = [name for name in names if name not in taken]
-    if not own:
+    taken = set()
+    for tool in theirs:
+        definition = tool.get("function") or tool.get("custom") if isinstance(tool, dict) else None
+        taken.add(definition.get("name") if isinstance(definition, dict) else None)
+    offered = [name for name in names if name not in taken]
+    if not offered:
         return None
-    tools = msgspec.Raw(msgspec.json.encode([*theirs, *(TOOLS[name] for name in own)]))
-    given = {**fields, "tools": tools}
-    # Who wants one of its own tools called gets a last round with these alone.
+    tools = msgspec.Raw(msgspec.json.encode([*theirs, *(TOOLS[name] for name in offered)]))
+    extended = {**fields, "tools": tools}
+    # A request that requires one of its own tools gets a last round with these alone.
     required = _decoded(fields.get("tool_choice"), "auto") == "required" and theirs
-    return Offer(given, frozenset(own), fields if required else {**given, "tool_choice": _NONE})
+    return Offer(extended, frozenset(offered), fields if required else {**extended, "tool_choice": _NONE})
 
 
-def _decoded(raw: msgspec.Raw | None, otherwise: Any) -> Any:
+def _decoded(raw: msgspec.Raw | None, default: Any) -> Any:
     if raw is None:
-        return otherwise
+        return default
     try:
         value = msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return otherwise if value is None else value
-
-
-def _name_of(tool: Any) -> object:
-    named = tool.get("function") or tool.get("custom") if isinstance(tool, dict) else None
-    return named.get("name") if isinstance(named, dict) else None
+    return default if value is None else value

@@ -1,13 +1,13 @@
 """Several answers of a model made one: it calls memory tools, gets their results, and goes on."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from proxy.answer.response import Headers, Response, is_stream, read_all
-from proxy.answer.sse import Framing, data_of, events
+from proxy.answer.sse import DONE, Framing, data_of, events
 from proxy.answer.transcript import text_of
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.tools.chunk import (
@@ -24,109 +24,96 @@ from proxy.tools.chunk import (
 )
 from proxy.tools.dialogue import Call, Dialogue, Round
 
-Again = Callable[[float], Awaitable[Response]]
-"""Asks the model to go on from the dialogue as it stands, until when. Raises UpstreamError on refusal."""
-_LARGEST = 64_000_000
+Ask = Callable[[float], Awaitable[Response]]
+"""Asks the model to go on from the dialogue, with a deadline. Raises UpstreamError on refusal."""
+
+_LARGEST_ANSWER = 64_000_000
 _LINGER = 1.0
 """For how many seconds an upstream may leave a round open behind its own end."""
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
-_DONE = b"[DONE]"
 
 
 class Rounds:
-    """A response whose tool calls are carried out where they are ours; the client sees one answer.
+    """A response whose calls of memory tools are run; the client sees one answer.
 
-    ``since`` is how many rounds were done when it was asked for. Where others are asked at the same time, it
-    begins anew once it knows too little. All its rounds together have until ``due``, while nobody says
-    otherwise.
+    ``since`` is how many rounds were done when ``first`` was asked for: where tools have run for another
+    response since, it is asked for anew. All its rounds together have until ``due``.
     """
 
-    def __init__(self, first: Response, again: Again, dialogue: Dialogue, since: int, due: float) -> None:
+    def __init__(self, first: Response, ask: Ask, dialogue: Dialogue, since: int, due: float) -> None:
         self.status: int = first.status
         self.headers: Headers = first.headers
         self._response = first
-        self._again = again
+        self._ask = ask
         self._dialogue = dialogue
         self._since = since
         self._due = due
         self._framing = Framing()
-        self._streaming = is_stream(first.headers)
+        self._is_stream = is_stream(first.headers)
         self._streamed = StreamedRound(dialogue)
-        self._completed = WholeRound(dialogue)
+        self._whole = WholeRound(dialogue)
         self._ended = False
 
     async def read(self) -> bytes:
-        """As a response's: what the client is to see, b"" at the end."""
-        if self._ended:
-            return b""
-        return await (self._read_stream() if self._streaming else self._read_whole())
+        """What the client gets next, b"" at the end."""
+        while not self._ended:
+            data = await (self._read_events() if self._is_stream else self._read_body())
+            if data:
+                return data
+        return b""
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """As a response may: nothing is handed over, because all of it has to be looked at."""
+        """Offers nothing: all of it has to be looked at."""
 
     def due(self, at: float) -> None:
-        """As a response's, for this round and those to come."""
+        """Sets the deadline of this round and those to come."""
         self._due = at
         self._response.due(at)
 
     def close(self) -> None:
-        """Nothing more is wanted."""
+        """Ends the round at once."""
         self._ended = True
         self._response.close()
 
-    async def _read_stream(self) -> bytes:
-        while not self._ended:
-            data = await self._heard()
-            if await self._behind():
-                await self._ask_again()
-                continue
-            shown = self._streamed.feed(self._framing.feed(data) if data else self._framing.close())
-            if not data:
-                shown += self._streamed.close()
-            await self._carry_on(self._streamed, ended=not data)
-            if shown:
-                return shown
-        return b""
-
-    async def _behind(self) -> bool:
-        """Whether tools were called elsewhere since this was asked for; what has lost waits to be let go."""
-        overtaken = await self._dialogue.is_outdated(self, self._since)
-        if self._dialogue.is_assigned_elsewhere(self):
-            await asyncio.sleep(self._due - asyncio.get_running_loop().time())
-            raise UpstreamTimeout("Another upstream was to answer in its place.")
-        return overtaken
-
-    async def _heard(self) -> bytes:
-        """What comes next; what breaks or stays open behind its own end is whole."""
-        if self._streamed.ended and self._streamed.calls:
-            self._response.due(min(self._due, asyncio.get_running_loop().time() + _LINGER))
+    async def _read_events(self) -> bytes:
+        current, loop = self._streamed, asyncio.get_running_loop()
+        if current.ended and current.calls:
+            self._response.due(min(self._due, loop.time() + _LINGER))
         try:
-            return await self._response.read()
+            data = await self._response.read()
         except UpstreamError:
-            if not self._streamed.ended:
+            if not current.ended:  # what breaks behind its own end is whole
                 raise
+            data = b""
+        outdated = await self._dialogue.is_outdated(self, self._since)
+        if self._dialogue.is_assigned_elsewhere(self):  # it waits to be closed
+            await asyncio.sleep(self._due - loop.time())
+            raise UpstreamTimeout("Another upstream was to answer in its place.")
+        if outdated:
+            await self._ask_again()
             return b""
+        shown = current.feed(self._framing.feed(data) if data else self._framing.close())
+        if not data:
+            shown += current.close()
+        await self._run_tools(current, ended=not data)
+        return shown
 
-    async def _read_whole(self) -> bytes:
-        while not self._ended:
-            shown = self._completed.feed(await read_all(self._response, _LARGEST))
-            await self._carry_on(self._completed, ended=True)
-            if shown:
-                return shown
-        return b""
+    async def _read_body(self) -> bytes:
+        shown = self._whole.feed(await read_all(self._response, _LARGEST_ANSWER))
+        await self._run_tools(self._whole, ended=True)
+        return shown
 
-    async def _carry_on(self, heard: Round, *, ended: bool) -> None:
-        """Asks again where our tools were called alone; else the answer ends here.
+    async def _run_tools(self, current: Round, *, ended: bool) -> None:
+        """Runs the calls of memory tools; asks again where these were called alone, else the answer ends.
 
-        What is called beside the client's own calls is carried out before they go out: whoever has them may
-        leave.
+        Calls beside the client's own run before those go out: a client that has them may hang up.
         """
-        if heard.silent:
+        if current.silent:
             raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
-        if heard.side_calls:
-            await self._dialogue.run_side_calls(heard, self)
-        if ended and heard.calls:
-            await self._dialogue.run_calls(heard)
+        if current.side_calls:
+            await self._dialogue.run_side_calls(current, self)
+        if ended and current.calls:
+            await self._dialogue.run_calls(current)
             await self._ask_again()
         elif ended:
             self._ended = True
@@ -134,218 +121,196 @@ class Rounds:
     async def _ask_again(self) -> None:
         self._response.close()
         self._since = self._dialogue.rounds
-        self._response = await self._again(self._due)
-        if is_stream(self._response.headers) != self._streaming:
+        self._response = await self._ask(self._due)
+        if is_stream(self._response.headers) != self._is_stream:
             raise UpstreamBroken("The upstream changed between a stream and a whole answer.")
         self._framing = Framing()
         self._streamed.begin()
-        self._completed.begin()
+        self._whole.begin()
 
 
-class StreamedRound:
-    """Rounds of one stream: what is said goes on at once, what is called is held until all of it is known.
-
-    After a round, ``calls`` are ours to carry out before the model goes on, ``aside`` ours that were called
-    beside the client's own, ``text`` is what was said in it, ``usage`` what it took so far, and ``done``
-    whether it said that it is over. The first round passes as it came where nothing is called; later ones
-    bear the name of the first that this stream had.
-    """
+class _AnswerRound(Round):
+    """A round as it comes from an upstream."""
 
     def __init__(self, dialogue: Dialogue) -> None:
         self._dialogue = dialogue
-        self._envelope: Chunk = {}
-        self._introduced = False
-        self._carried = False
         self.begin()
 
+    def _split(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
+        """The calls of memory tools, and those of the client's own tools."""
+        ours = [call for call in calls if function_name(call) in self._dialogue.names]
+        return ours, [call for call in calls if function_name(call) not in self._dialogue.names]
+
+    def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call], *, says_something: bool) -> bool:
+        """Notes which calls of memory tools are to run; whether this round is the client's last."""
+        if ours and not theirs and not self._dialogue.is_last_round:
+            self.calls = ours
+            return False
+        self.side_calls = () if self._dialogue.is_last_round else ours
+        self.silent = bool(ours) and not (theirs or says_something)
+        return True
+
+
+class StreamedRound(_AnswerRound):
+    """Rounds of one stream: words go on at once, calls are held until all of them are there.
+
+    ``ended`` is whether the round says that it is over. The first round passes as it came where it calls
+    nothing; later ones bear the id of the first that this stream had.
+    """
+
+    def __init__(self, dialogue: Dialogue) -> None:
+        self._envelope: Chunk = {}
+        self._role_sent = False
+        self._says_something = False
+        super().__init__(dialogue)
+
     def begin(self) -> None:
-        """The next round begins."""
-        self.text = ""
+        """Starts over, for the next answer."""
+        super().begin()
         self.ended = False
-        self.calls: Sequence[Call] = ()
-        self.side_calls: Sequence[Call] = ()
-        self.usage: dict[str, Any] = {}
-        self.silent = False
         self._finish: Any = "stop"
         self._calling = CallAssembly()
         self._held: list[bytes] = []
 
-    def feed(self, whole: bytes) -> bytes:
-        """What the client sees of whole events."""
+    def feed(self, data: bytes) -> bytes:
+        """What the client gets of whole events."""
         self.side_calls = ()
-        return b"".join(map(self._event, events(whole)))
+        return b"".join(map(self._event, events(data)))
 
     def close(self) -> bytes:
-        """What is left to be shown when the round has ended without saying so."""
-        return self._judge() if self._held else b""
-
-    @property
-    def _first(self) -> bool:
-        return not self._dialogue.rounds
+        """The rest for the client, when the round has ended without saying so."""
+        if not self._held:
+            return b""
+        held, self._held = self._held, []
+        ours, theirs = self._split(self._calling.calls())
+        if not ours and not self._dialogue.rounds:
+            return b"".join(held)
+        if not self._take_calls(ours, theirs, says_something=self._says_something) or self.silent:
+            return b""
+        # The client's calls as one delta, the finish, and the token counts of all rounds.
+        base = {"index": 0, "logprobs": None}
+        chunks: list[Chunk] = []
+        if theirs:
+            indexed = [{"index": index, **call} for index, call in enumerate(theirs)]
+            chunks.append({"choices": [{**base, "delta": {"tool_calls": indexed}, "finish_reason": None}]})
+        reason = finish_reason(self._finish, theirs)
+        chunks.append({"choices": [{**base, "delta": {}, "finish_reason": reason}]})
+        if usage := self._total_usage():
+            chunks.append({"choices": [], "usage": usage})
+        return b"".join(map(self._client_event, chunks))
 
     def _event(self, event: bytes) -> bytes:
         data = data_of(event)
-        if data == _DONE:
+        if data == DONE:
             self.ended = True
-            shown = self.close()
-            return shown if self.calls else shown + event
+            rest = self.close()
+            return rest if self.calls else rest + event
         chunk = decode_object(data) if data else None
-        return event if chunk is None else self._chunk(chunk, event)
+        if chunk is None:
+            return event
+        if chunk.get(
+            "error"
+        ):  # goes out behind the client's calls; a call of ours that it cuts short does not run
+            ours, _ = self._split(self._calling.calls())
+            held = [] if ours else self._held
+            self._held, self._calling = [], CallAssembly()
+            return b"".join([*held, event])
+        return self._chunk(chunk, event)
 
     def _chunk(self, chunk: Chunk, event: bytes) -> bytes:
-        if chunk.get("error"):
-            return self._broken(event)
         self._envelope = self._envelope or {name: chunk[name] for name in _ENVELOPE if name in chunk}
         choice = first_choice(chunk)
         delta = object_in(choice, "delta")
-        # Some say in every chunk how much it has been so far: the last one counts.
+        # Some servers count in every chunk what it has been so far: the last one counts.
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
         self.text += text_of(delta)
-        self._carried = self._carried or has_content(delta)
-        if calling := delta.get("tool_calls"):
-            self._calling.add(calling)
-        if calling or self._held:
+        self._says_something = self._says_something or has_content(delta)
+        if pieces := delta.get("tool_calls"):
+            self._calling.add(pieces)
+        if pieces or self._held:
             return self._hold(chunk, choice, delta, event)
-        if self._first:
-            self._introduced = self._introduced or bool(delta.get("role"))
+        if not self._dialogue.rounds:
+            self._role_sent = self._role_sent or bool(delta.get("role"))
             return event
-        return self._renamed(chunk, choice, delta)
+        # A chunk of a later round, as one of the first.
+        usage = object_in(chunk, "usage")
+        if usage:
+            chunk = {**chunk, "usage": self._total_usage()}
+        if choice:
+            delta = {name: value for name, value in delta.items() if name != "role"}
+            if not any(delta.values()) and not choice.get("finish_reason") and not usage:
+                return b""
+            chunk = {**chunk, "choices": [{**choice, "delta": delta}]}
+        return self._client_event(chunk)
 
-    def _hold(self, chunk: Chunk, choice: dict[str, Any], delta: dict[str, Any], event: bytes) -> bytes:
-        """A call, and what comes behind it, waits for what becomes of the call; words go on."""
+    def _hold(self, chunk: Chunk, choice: Mapping[str, Any], delta: Mapping[str, Any], event: bytes) -> bytes:
+        """Holds a call, and what comes behind it, until all calls are there; words go on."""
         words = delta.get("content")
         if not isinstance(words, str) or not words:
             self._held.append(event)
             return b""
-        silent = {name: value for name, value in delta.items() if name not in {"content", "role"}}
-        if any(silent.values()) or choice.get("finish_reason") or self.usage:
-            self._held.append(_event_of({**chunk, "choices": [{**choice, "delta": silent}]}))
-        said = {**choice, "delta": {"content": words}, "finish_reason": None}
-        return self._shown({**_without_usage(chunk), "choices": [said]})
+        rest = {name: value for name, value in delta.items() if name not in {"content", "role"}}
+        if any(rest.values()) or choice.get("finish_reason") or self.usage:
+            self._held.append(_event_of({**chunk, "choices": [{**choice, "delta": rest}]}))
+        spoken = {**choice, "delta": {"content": words}, "finish_reason": None}
+        without_usage = {name: value for name, value in chunk.items() if name != "usage"}
+        return self._client_event({**without_usage, "choices": [spoken]})
 
-    def _broken(self, event: bytes) -> bytes:
-        """An error, behind what the client has called; a call of ours that it leaves is not carried out."""
-        ours = any(function_name(call) in self._dialogue.names for call in self._calling.calls())
-        held = [] if ours else self._held
-        self._held, self._calling = [], CallAssembly()
-        return b"".join([*held, event])
-
-    def _judge(self) -> bytes:
-        """What is shown of the calls: all as they came, the client's alone, or nothing."""
-        calls = self._calling.calls()
-        ours = [call for call in calls if function_name(call) in self._dialogue.names]
-        theirs = [call for call in calls if function_name(call) not in self._dialogue.names]
-        held, self._held = self._held, []
-        if not ours and self._first:
-            return b"".join(held)
-        if ours and not theirs and not self._dialogue.is_last_round:
-            self.calls = ours
-            return b""
-        self.side_calls = () if self._dialogue.is_last_round else ours
-        self.silent = bool(ours) and not (theirs or self._carried)
-        return b"" if self.silent else self._rest(theirs)
-
-    def _rest(self, theirs: Sequence[Call]) -> bytes:
-        """The client's calls as one delta, the finish, and what all rounds used."""
-        indexed = [{"index": index, **call} for index, call in enumerate(theirs)]
-        base = {"index": 0, "logprobs": None}
-        called = {**base, "delta": {"tool_calls": indexed}, "finish_reason": None}
-        finish: Chunk = {**base, "delta": {}, "finish_reason": finish_reason(self._finish, theirs)}
-        chunks: list[Chunk] = [{"choices": [called]}] if theirs else []
-        chunks.append({"choices": [finish]})
-        if used := self._used():
-            chunks.append({"choices": [], "usage": used})
-        return b"".join(map(self._shown, chunks))
-
-    def _renamed(self, chunk: Chunk, choice: dict[str, Any], delta: dict[str, Any]) -> bytes:
-        """A chunk of a later round as one of the first's."""
-        if used := object_in(chunk, "usage"):
-            chunk = {**chunk, "usage": self._used()}
-        if choice:
-            delta = {name: value for name, value in delta.items() if name != "role"}
-            if not any(delta.values()) and not choice.get("finish_reason") and not used:
-                return b""
-            chunk = {**chunk, "choices": [{**choice, "delta": delta}]}
-        return self._shown(chunk)
-
-    def _used(self) -> dict[str, Any]:
+    def _total_usage(self) -> dict[str, Any]:
         return sum_usage([*self._dialogue.usages, self.usage])
 
-    def _shown(self, chunk: Chunk) -> bytes:
-        if (choice := first_choice(chunk)) and not self._introduced:
-            self._introduced = True
+    def _client_event(self, chunk: Chunk) -> bytes:
+        """A chunk under the id of the first round; the first one with a choice names the role."""
+        if (choice := first_choice(chunk)) and not self._role_sent:
+            self._role_sent = True
             delta = {"role": "assistant", **object_in(choice, "delta")}
             chunk = {**chunk, "choices": [{**choice, "delta": delta}]}
         return _event_of({**chunk, **self._envelope})
-
-
-def _without_usage(chunk: Chunk) -> Chunk:
-    return {name: value for name, value in chunk.items() if name != "usage"}
 
 
 def _event_of(chunk: Chunk) -> bytes:
     return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
 
 
-class WholeRound:
-    """Rounds of one whole answer: shown is the last, with the words of all and the tokens of all."""
+class WholeRound(_AnswerRound):
+    """Rounds of one whole answer: the client gets the last, with the words and the token counts of all."""
 
     def __init__(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
         self._first: Chunk = {}
-        self.begin()
-
-    def begin(self) -> None:
-        """The next round begins."""
-        self.text = ""
-        self.calls: Sequence[Call] = ()
-        self.side_calls: Sequence[Call] = ()
-        self.usage: dict[str, Any] = {}
-        self.silent = False
+        super().__init__(dialogue)
 
     def feed(self, body: bytes) -> bytes:
-        """What the client sees of a round's body: nothing where the model has to be asked again."""
+        """What the client gets of a round's body: nothing where the model has to be asked again."""
         answer = decode_object(body)
         choice = first_choice(answer or {})
         if answer is None or not choice:
             return body  # an error under the status 200 is no round
-        self._note(answer, object_in(choice, "message"))
-        given = object_in(choice, "message").get("tool_calls")
-        calls = [call for call in given if isinstance(call, dict)] if isinstance(given, list) else []
-        ours = [normalize_call(call) for call in calls if function_name(call) in self._dialogue.names]
-        theirs = [call for call in calls if function_name(call) not in self._dialogue.names]
-        if not ours and not self._dialogue.rounds:
-            return body
-        if ours and not theirs and not self._dialogue.is_last_round:
-            self.calls = ours
-            return b""
-        self.side_calls = () if self._dialogue.is_last_round else ours
-        said = self._dialogue.text or has_content(object_in(choice, "message"))
-        self.silent = bool(ours) and not (theirs or said)
-        return self._joined(answer, choice, theirs)
-
-    def _note(self, answer: Chunk, message: dict[str, Any]) -> None:
+        message = object_in(choice, "message")
         self._first = self._first or answer
         self.text = text_of(message)
         self.usage = object_in(answer, "usage")
+        calls = message.get("tool_calls")
+        listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+        ours, theirs = self._split(listed)
+        if not ours and not self._dialogue.rounds:
+            return body
+        says_something = bool(self._dialogue.text) or has_content(message)
+        if not self._take_calls([*map(normalize_call, ours)], theirs, says_something=says_something):
+            return b""
 
-    def _joined(self, answer: Chunk, choice: dict[str, Any], theirs: Sequence[Call]) -> bytes:
-        message = object_in(choice, "message")
-        said = {name: value for name, value in message.items() if name != "tool_calls"}
-        said["content"] = _behind(self._dialogue.text, message.get("content"))
+        before, content = self._dialogue.text, message.get("content")
+        if not isinstance(content, list):
+            content = before + (content if isinstance(content, str) else "") or None
+        elif before:
+            content = [{"type": "text", "text": before}, *content]
+        merged = {name: value for name, value in message.items() if name != "tool_calls"}
+        merged["content"] = content
         if theirs:
-            said["tool_calls"] = [*theirs]
-        finish = finish_reason(choice.get("finish_reason"), theirs)
+            merged["tool_calls"] = theirs
+        reason = finish_reason(choice.get("finish_reason"), theirs)
         named: Chunk = {name: self._first[name] for name in ("id", "created", "model") if name in self._first}
-        whole: Chunk = {**answer, **named, "choices": [{**choice, "message": said, "finish_reason": finish}]}
-        if used := [each for each in (*self._dialogue.usages, self.usage) if each]:
-            whole["usage"] = sum_usage(used)
+        whole = {**answer, **named, "choices": [{**choice, "message": merged, "finish_reason": reason}]}
+        if usages := [usage for usage in (*self._dialogue.usages, self.usage) if usage]:
+            whole["usage"] = sum_usage(usages)
         return msgspec.json.encode(whole)
-
-
-def _behind(before: str, content: Any) -> Any:
-    """What was said in the last round, behind the words of those before it."""
-    if isinstance(content, list):
-        return [{"type": "text", "text": before}, *content] if before else content
-    return before + (content if isinstance(content, str) else "") or None

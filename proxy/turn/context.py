@@ -24,9 +24,9 @@ from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.view import RequestView, RetractedTexts, read_session
-from proxy.tools import offer_tools
 from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import MemoryTools
+from proxy.tools.offer import offer_tools
 from proxy.turn.identity import Identity, first_id
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.state import Turn
@@ -196,7 +196,7 @@ def offer_memory_tools(
         archiving.retriever,
         pipeline.zone,
         archiving.pending_changes,
-        unsaid=retracted,
-        shown=redact,
+        retracted=retracted,
+        redact=redact,
     )
     return Tools(offer, runner, pipeline.tool_rounds)

@@ -11,8 +11,8 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.observe.observation import Attempts
-from proxy.tools import Offer
 from proxy.tools.dialogue import Tools
+from proxy.tools.offer import Offer
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.routing import Fallback

@@ -9,9 +9,9 @@ from proxy.memory.archive.recall import Retriever, VectorSearch
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
-from proxy.tools import TOOLS, Offer
 from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import MemoryTools
+from proxy.tools.offer import TOOLS, Offer
 from tests.hurried_loop import run
 from tests.peers.fake_upstream import delta
 
@@ -74,7 +74,7 @@ class Dead(Shelf):
 
 def notebook_of(shelf, person=ANN, likeness=None, promises=None):
     finder = Retriever(shelf, likeness=likeness)
-    return MemoryTools(person, UserFacts(shelf), finder, promises=promises)
+    return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises)
 
 
 async def told(name, arguments, shelf=None, person=ANN):
