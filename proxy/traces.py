@@ -351,7 +351,8 @@ class TombstoneWatch:
                     tombstones = await self._archive.tombstones(
                         tenant, since=since, until=now + CLOCK_TOLERANCE
                     )
-                    self._traces.remove_erased(tenant, tombstones)
+                    if tombstones.users or tombstones.sessions:
+                        self._traces.remove_erased(tenant, tombstones)
                 last = now
             await asyncio.sleep(_EVERY)
 
