@@ -1,4 +1,4 @@
-"""Where agents' episodes are kept."""
+"""Where agents' episodes are stored: on a Redis under keys of their own, else in the session store."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
 from itertools import accumulate
 from typing import Final, Protocol
@@ -21,38 +21,39 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, Store
 
 REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
-"""How addresses begin that are a Redis's."""
-_KEYLESS: Final = "default"
-"""The tenant of whoever needs no key."""
-_MISTAKEN: Final = re.compile("/|%(?=25|2F)")
-"""What might be taken for the end of a tenant's name, or for what stands in its place."""
+"""How the addresses of a Redis begin."""
 MOST: Final = 1000
-"""How many episodes of one agent are kept; the oldest go first."""
+"""The most episodes of one agent; the oldest go first."""
+
+_REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.redis:RedisEpisodes", "turnkeeper.episodes")
+# The tenant of requests without a key.
+_KEYLESS: Final = "default"
+# Characters of an agent's name that would read as the end of a tenant's name, or as such an escape.
+_AMBIGUOUS: Final = re.compile("/|%(?=25|2F)")
+_REDACTED_FIELDS: Final = ("interaction_type", "content", "platform", "metadata")
 _SPARE: Final = 100
 _ATTEMPTS: Final = 50
-_PAUSE: Final = 0.01
-# What a call reads, on its way to the model: half a millisecond. Beyond it, all but half of it moves.
-_HOT: Final = 512 * 1024
-# What has expired and moved is no longer told; for so long it may still lie in the store.
-_STALE: Final = 600.0
-_TOLD: Final = ("interaction_type", "content", "platform", "metadata")
-_REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.redis:RedisEpisodes", "turnkeeper.episodes")
+_MAX_PAUSE: Final = 0.01
+# A call reads so many bytes on its way to the model, in half a millisecond. Beyond, half of it moves.
+_MAX_HOT: Final = 512 * 1024
+# Expired episodes are not returned; in the cold part, they may remain for so long.
+_EXPIRED_COLD: Final = 600.0
 
 
 class Episodes(Protocol):
     """Episodes by agent: a ``Key`` of its tenant and its id. Both methods may raise StoreError.
 
-    No call waits for what is added.
+    No call waits for an episode to be added.
     """
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Keeps it for ``ttl`` seconds; returned as it is kept, a little later where its time was taken."""
+        """Store an episode for ``ttl`` seconds; returned at the time it got, a little later if taken."""
         ...
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """Those from ``since`` on (seconds since 1970), newest first; ValueError where one cannot be read.
+        """Episodes from ``since`` on (seconds since 1970), newest first; ValueError for one that is invalid.
 
         A ``background`` read gives all of them; a call may get the newest alone, at least a quarter of a
         megabyte.
@@ -60,181 +61,181 @@ class Episodes(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Closes what this alone has opened."""
+        """Close what was opened here."""
         ...
 
 
-def agent_id(agent: Key) -> str:
-    """An agent's id as keys on a Redis have it: its own, behind the name of a tenant that has a key.
+def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> Episodes:
+    """The episodes beside a session ``store`` at ``url``; nothing is connected yet.
 
-    No tenant's name holds a slash, so a slash in an agent's own name is written otherwise.
+    A call waits ``deadline`` seconds for them at most.
+    """
+    if not url.startswith(REDIS):
+        return StoredEpisodes(store)
+    episodes: Episodes = _REDIS.load().open(url, deadline=deadline, codec=codec)
+    return episodes
+
+
+def agent_id(agent: Key) -> str:
+    """An agent's id in keys on a Redis: its own, behind the name of a tenant that has a key.
+
+    No tenant's name has a slash, so that a slash in an agent's own name is escaped.
     """
     if agent.tenant != _KEYLESS:
         return f"{agent.tenant}/{agent.session}"
-    return _MISTAKEN.sub(lambda found: quote(found[0], safe=""), agent.session)
+    return _AMBIGUOUS.sub(lambda found: quote(found[0], safe=""), agent.session)
 
 
 def parse_agent_id(agent_id: str) -> Key:
-    """The agent that is called so by a program beside the proxy."""
+    """The agent of an id that a program beside the proxy uses."""
     tenant, slash, name = agent_id.partition("/")
-    is_anothers = slash and name and tenant not in {"", _KEYLESS}
-    return Key(tenant, name) if is_anothers else Key(_KEYLESS, agent_id)
+    has_tenant = slash and name and tenant not in {"", _KEYLESS}
+    return Key(tenant, name) if has_tenant else Key(_KEYLESS, agent_id)
 
 
-class _KeptEpisode(msgspec.Struct, frozen=True, array_like=True):
-    """An episode as JSON, its time and when it expires, both in seconds since 1970."""
+class _StoredEpisode(msgspec.Struct, frozen=True, array_like=True):
+    """An episode as JSON, its time and its expiry, both in seconds since 1970."""
 
     at: float
     expires: float
     blob: bytes
 
 
-class _Hot(msgspec.Struct, frozen=True):
-    """The newest episodes, and of those in the cold part: how many, the newest's time, who expires when."""
+class _AgentBlob(msgspec.Struct, frozen=True):
+    """The newest episodes of an agent, and the count, newest time and expiries of those in the cold part."""
 
-    kept: list[_KeptEpisode]
-    moved: int = 0
-    reach: float = 0.0
-    soonest: float = math.inf
-    latest: float = 0.0
-
-    def with_moved(self, moved: Sequence[_KeptEpisode], *, anew: bool = False) -> "_Hot":
-        """The same with more in the cold part, or with these alone."""
-        before = _Hot(self.kept) if anew else self
-        return _Hot(
-            self.kept,
-            moved=before.moved + len(moved),
-            reach=max([before.reach, *(one.at for one in moved)]),
-            soonest=min([before.soonest, *(one.expires for one in moved)]),
-            latest=max([before.latest, *(one.expires for one in moved)]),
-        )
+    episodes: list[_StoredEpisode] = msgspec.field(name="kept")
+    cold_count: int = msgspec.field(default=0, name="moved")
+    newest_cold: float = msgspec.field(default=0.0, name="reach")
+    first_expiry: float = msgspec.field(default=math.inf, name="soonest")
+    last_expiry: float = msgspec.field(default=0.0, name="latest")
 
 
-# An older version kept one list.
-_decoder = msgspec.msgpack.Decoder(_Hot | list[_KeptEpisode])
+# An older version stored one list.
+_decoder = msgspec.msgpack.Decoder(_AgentBlob | list[_StoredEpisode])
 
 
 class StoredEpisodes:
-    """Episodes among a store's sessions, under names that no tenant can have."""
+    """Episodes in a session store, under names that no tenant can have."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """As the protocol has it; StoreError where others write all the time."""
+        """Store an episode. Raises StoreError where other writers never pause."""
         for _ in range(_ATTEMPTS):
-            added = await self._attempt(agent, episode, ttl)
+            added = await self._try_add(agent, episode, ttl)
             if added is not None:
                 return added
-            await asyncio.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - so that two do not meet again
+            await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers part
         raise StoreError("others are writing this agent's episodes")
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """As the protocol has it."""
-        hot, _ = await self._hot(agent, background=background)
+        """Episodes from ``since`` on, newest first; without ``background``, those of the hot part."""
+        hot, _ = await self._load(agent, background=background)
         if not background:
-            return _read(hot.kept, since, limit)
-        cold = await self._blobs(agent, hot) if since <= hot.reach else []
-        return await asyncio.to_thread(lambda: _read([*_opened(cold), *hot.kept], since, limit))
+            return _select(hot.episodes, since, limit)
+        cold = await self._cold_blobs(agent, hot) if since <= hot.newest_cold else []
+        return await asyncio.to_thread(lambda: _select([*_decode(cold), *hot.episodes], since, limit))
 
     async def aclose(self) -> None:
-        """Leaves the store open: it is not its own."""
+        """Leave the store open: it was not opened here."""
 
-    async def _attempt(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
-        hot, version = await self._hot(agent, background=True)
-        now, at = time.time(), episode.timestamp.timestamp()
-        own = _alone(episode, [*hot.kept, *(await self._cold(agent, hot) if at <= hot.reach else ())])
-        new = _KeptEpisode(own.timestamp.timestamp(), now + ttl, own.to_json())
-        kept, moving = _parted([*_living(hot.kept), new])
-        hot = msgspec.structs.replace(hot, kept=kept)
-        written = await self._write(agent, hot, moving, version)
-        return own if written else None
+    async def _try_add(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
+        """The episode that was added; ``None`` where another writer came first."""
+        hot, version = await self._load(agent, background=True)
+        now, used_times = time.time(), {one.at for one in hot.episodes}
+        if episode.timestamp.timestamp() <= hot.newest_cold:
+            used_times |= {one.at for one in await self._load_cold(agent, hot)}
+        while episode.timestamp.timestamp() in used_times:
+            episode = episode.delayed(1)
+        new = _StoredEpisode(episode.timestamp.timestamp(), now + ttl, episode.to_json())
+        staying, moving = _split([*_unexpired(hot.episodes), new])
+        write, before = self._store.write, hot
+        is_full = len(staying) + hot.cold_count + len(moving) > MOST + _SPARE
+        if is_full or hot.first_expiry < now - _EXPIRED_COLD:
+            # The cold part is written anew, without what has expired and what is too much.
+            cold = [*_unexpired(await self._load_cold(agent, hot)), *moving]
+            cold.sort(key=lambda one: -one.at)
+            moving = cold[: max(0, MOST - len(staying))][::-1]
+            write, before = self._store.replace, _AgentBlob([])
+        blob = _AgentBlob(
+            staying,
+            cold_count=before.cold_count + len(moving),
+            newest_cold=max([before.newest_cold, *(one.at for one in moving)]),
+            first_expiry=min([before.first_expiry, *(one.expires for one in moving)]),
+            last_expiry=max([before.last_expiry, *(one.expires for one in moving)]),
+        )
+        lasts_until = max([blob.last_expiry, *(one.expires for one in staying)])
+        encoded = await asyncio.to_thread(lambda: [*map(msgspec.msgpack.encode, moving)]) if moving else []
+        put = BlobWrite(
+            msgspec.msgpack.encode(blob),
+            version=version,
+            ttl=lasts_until - time.time(),
+            cold=encoded,
+            background=True,
+        )
+        return episode if await write(_store_key(agent), put) else None
 
-    async def _write(self, agent: Key, hot: _Hot, moving: list[_KeptEpisode], version: int) -> bool:
-        """Whether nobody else has written; what is too much, and what has expired, goes now and then."""
-        now, place = time.time(), _place(agent)
-        anew = hot.soonest < now - _STALE or len(hot.kept) + hot.moved + len(moving) > MOST + _SPARE
-        if anew:
-            cold = sorted([*_living(await self._cold(agent, hot)), *moving], key=lambda one: -one.at)
-            moving = cold[: max(0, MOST - len(hot.kept))][::-1]
-        hot = hot.with_moved(moving, anew=anew)
-        lasting = max([hot.latest, *(one.expires for one in hot.kept)]) - now
-        write = self._store.replace if anew else self._store.write
-        packed = await asyncio.to_thread(_packed, moving) if moving else []
-        blob = msgspec.msgpack.encode(hot)
-        return await write(place, BlobWrite(blob, version=version, ttl=lasting, cold=packed, background=True))
+    async def _load(self, agent: Key, *, background: bool) -> tuple[_AgentBlob, int]:
+        stored = await self._store.read(_store_key(agent), background=background)
+        if stored is None:
+            return _AgentBlob([]), 0
+        with _decode_errors():
+            found = _decoder.decode(stored.blob)
+        return (_AgentBlob(found) if isinstance(found, list) else found), stored.version
 
-    async def _hot(self, agent: Key, *, background: bool) -> tuple[_Hot, int]:
-        held = await self._store.read(_place(agent), background=background)
-        if held is None:
-            return _Hot([]), 0
-        with _readable():
-            found = _decoder.decode(held.blob)
-        return (_Hot(found) if isinstance(found, list) else found), held.version
+    async def _load_cold(self, agent: Key, hot: _AgentBlob) -> list[_StoredEpisode]:
+        return await asyncio.to_thread(_decode, await self._cold_blobs(agent, hot))
 
-    async def _cold(self, agent: Key, hot: _Hot) -> list[_KeptEpisode]:
-        return await asyncio.to_thread(_opened, await self._blobs(agent, hot))
-
-    async def _blobs(self, agent: Key, hot: _Hot) -> list[bytes]:
-        return await self._store.cold(_place(agent), limit=hot.moved) if hot.moved else []
+    async def _cold_blobs(self, agent: Key, hot: _AgentBlob) -> list[bytes]:
+        return await self._store.cold(_store_key(agent), limit=hot.cold_count) if hot.cold_count else []
 
 
-def _place(agent: Key) -> Key:
+def _store_key(agent: Key) -> Key:
     return Key(f"{agent.tenant}/episodes", agent.session)
 
 
-def _opened(blobs: Iterable[bytes]) -> list[_KeptEpisode]:
-    with _readable():
-        return [msgspec.msgpack.decode(blob, type=_KeptEpisode) for blob in blobs]
+def _decode(blobs: Iterable[bytes]) -> list[_StoredEpisode]:
+    with _decode_errors():
+        return [msgspec.msgpack.decode(blob, type=_StoredEpisode) for blob in blobs]
 
 
 @contextlib.contextmanager
-def _readable() -> Iterator[None]:
-    """Turns the decoder's errors into Unreadable: a newer version may have written beside this one."""
+def _decode_errors() -> Iterator[None]:
+    """Raise Unreadable for what cannot be decoded: a newer version may write to the same store."""
     try:
         yield
     except msgspec.DecodeError as error:
         raise Unreadable("An agent's episodes cannot be read.") from error
 
 
-def _packed(kept: Iterable[_KeptEpisode]) -> list[bytes]:
-    return [msgspec.msgpack.encode(one) for one in kept]
-
-
-def _living(kept: Iterable[_KeptEpisode]) -> list[_KeptEpisode]:
+def _unexpired(episodes: Iterable[_StoredEpisode]) -> list[_StoredEpisode]:
     now = time.time()
-    return [one for one in kept if one.expires > now]
+    return [one for one in episodes if one.expires > now]
 
 
-def _parted(kept: list[_KeptEpisode]) -> tuple[list[_KeptEpisode], list[_KeptEpisode]]:
-    """The newest, as many as a call may read, and the others, if these are not all."""
-    kept = sorted(kept, key=lambda one: one.at)
-    if sum(len(one.blob) for one in kept) <= _HOT and len(kept) <= MOST:
-        return kept, []
-    sizes = accumulate(len(one.blob) for one in reversed(kept))
-    staying = max(1, min(sum(size <= _HOT // 2 for size in sizes), MOST))
-    return kept[-staying:], kept[:-staying]
+def _split(episodes: list[_StoredEpisode]) -> tuple[list[_StoredEpisode], list[_StoredEpisode]]:
+    """The newest episodes for the hot part, and the others, if the hot part has no room for all."""
+    episodes = sorted(episodes, key=lambda one: one.at)
+    if sum(len(one.blob) for one in episodes) <= _MAX_HOT and len(episodes) <= MOST:
+        return episodes, []
+    sizes = accumulate(len(one.blob) for one in reversed(episodes))
+    count = max(1, min(sum(size <= _MAX_HOT // 2 for size in sizes), MOST))
+    return episodes[-count:], episodes[:-count]
 
 
-def _read(kept: Iterable[_KeptEpisode], since: float, limit: int | None) -> list[EpisodicMemory]:
-    # What moves while it is read may have been met twice.
-    found = {one.at: one for one in _living(kept) if one.at >= since}
+def _select(episodes: Iterable[_StoredEpisode], since: float, limit: int | None) -> list[EpisodicMemory]:
+    # By time, because an episode that moves during the read may be in both parts.
+    found = {one.at: one for one in _unexpired(episodes) if one.at >= since}
     newest = sorted(found.values(), key=lambda one: -one.at)[:MOST][:limit]
     return [EpisodicMemory.model_validate_json(one.blob) for one in newest]
 
 
-def _alone(episode: EpisodicMemory, kept: Sequence[_KeptEpisode]) -> EpisodicMemory:
-    """The episode at a time that no other has."""
-    taken = {one.at for one in kept}
-    while episode.timestamp.timestamp() in taken:
-        episode = episode.delayed(1)
-    return episode
-
-
 class RedactedEpisodes:
-    """Other episodes, with marks in what is added."""
+    """Episodes that are redacted before they are added."""
 
     def __init__(self, episodes: Episodes, redaction: Redaction) -> None:
         self._episodes = episodes
@@ -243,23 +244,12 @@ class RedactedEpisodes:
         self.aclose = episodes.aclose
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """As the protocol has it."""
-        told = {name: getattr(episode, name) for name in _TOLD}
-        marked = episode.model_copy(update=self._redaction.value(told))
+        """Redact an episode and store it."""
+        texts = {name: getattr(episode, name) for name in _REDACTED_FIELDS}
+        marked = episode.model_copy(update=self._redaction.value(texts))
         return await self._episodes.add(agent, marked, ttl=ttl)
 
 
 def with_redaction(episodes: Episodes, redaction: Redaction) -> Episodes:
-    """The episodes without what a redaction finds; the very same where it looks for nothing."""
+    """The episodes with a redaction; themselves where it redacts nothing."""
     return RedactedEpisodes(episodes, redaction) if redaction else episodes
-
-
-def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> Episodes:
-    """On a Redis, keys of their own; anywhere else, in ``store``, which is what stands at ``url``.
-
-    Nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
-    """
-    if not url.startswith(REDIS):
-        return StoredEpisodes(store)
-    opened: Episodes = _REDIS.load().open(url, deadline=deadline, codec=codec)
-    return opened

@@ -1,7 +1,7 @@
 """Episodes on a Redis: a key for each, and one sorted set by time for each agent.
 
-A key expires by itself, its member of the set does not: readers pass over what has no key, and take it out.
-No two keys share a slot of a Cluster, and no command names two of them.
+A key expires by itself, its member of the set does not: readers pass over members without a key and remove
+them. No two keys share a slot of a Cluster, and no command names two of them.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100
-_FURTHEST: Final = 1000
+_MAX_DELAY: Final = 1000
 _PLAIN: Final = Plain()
-# The set lives as long as the longest of its members. Two of these are returned to be looked after: with each
-# write, so that dead ones never outnumber the living by far, however seldom anyone reads.
-_ENTER = Script("""
+# The set lives as long as the longest of its members. Each write returns two members to be checked, so that
+# expired ones never outnumber the others by far, however seldom the set is read.
+_ADD_TO_INDEX = Script("""
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
 local first = ARGV[4] % redis.call('ZCARD', KEYS[1])
@@ -37,7 +37,7 @@ return redis.call('ZRANGE', KEYS[1], first, first + 1)
 class AgentEpisodes:
     """One agent's episodes, on a client that is given with each call.
 
-    ``root`` stands before all keys. What is kept passes through ``codec``.
+    ``root`` stands before all keys. Episodes are encoded by ``codec``.
     """
 
     def __init__(self, agent: Key, *, root: str = "", codec: Codec = _PLAIN) -> None:
@@ -47,74 +47,61 @@ class AgentEpisodes:
         self.index = f"{self._prefix}index"
 
     def key(self, episode: EpisodicMemory) -> str:
-        """Where an episode is kept."""
+        """The key of an episode."""
         return self._prefix + episode.timestamp.isoformat()
 
     async def add(self, client: Client, episode: EpisodicMemory, ttl: float) -> EpisodicMemory:
-        """Keeps it; moved by microseconds where another writer had the same time. Raises RedisError."""
-        lasting = max(1, int(ttl * 1000))
-        kept = await self._placed(client, episode, lasting)
-        key, at = self.key(kept), f"{kept.timestamp.timestamp():.6f}"
-        pair, draw = Pair(self.index, self.index), secrets.randbelow(2**31)
-        drawn: list[bytes] = await _ENTER(client, pair, key, at, lasting, draw)
-        # It is kept by now: what fails in looking after others is no concern of its writer.
+        """Store an episode, microseconds later where another has its time. Raises RedisError."""
+        milliseconds = max(1, int(ttl * 1000))
+        for _ in range(_ATTEMPTS):
+            key, blob = self.key(episode), self._codec.encode(self._agent, episode.to_json())
+            if await client.execute_command("SET", key, blob, "NX", "PX", milliseconds):
+                break
+            episode = episode.delayed(1 + secrets.randbelow(_MAX_DELAY))
+        else:
+            raise RedisError("no time is free for this episode")
+        score, random = f"{episode.timestamp.timestamp():.6f}", secrets.randbelow(2**31)
+        pair = Pair(self.index, self.index)
+        members: list[bytes] = await _ADD_TO_INDEX(client, pair, key, score, milliseconds, random)
+        # The episode is stored by now: failing to check other members does not concern its writer.
         with contextlib.suppress(RedisError, RedisClusterException):
-            await self._found(client, drawn)
-        return kept
+            await self._blobs(client, members)
+        return episode
 
     async def recent(self, client: Client, since: float, limit: int | None) -> list[EpisodicMemory]:
-        """Newest first. Raises RedisError, and ValueError where one cannot be read."""
-        kept: list[bytes] = []
+        """Episodes from ``since`` on, newest first. Raises RedisError, and ValueError for an invalid one."""
+        blobs: list[bytes | str] = []
         bound = "+inf"
-        while limit is None or len(kept) < limit:
-            size = _PAGE if limit is None else min(_PAGE, limit - len(kept))
-            page = await self._page(client, bound, since, size)
-            kept += await self._found(client, [member for member, _ in page])
+        while limit is None or len(blobs) < limit:
+            size = _PAGE if limit is None else min(_PAGE, limit - len(blobs))
+            page: Any = await client.zrevrangebyscore(
+                self.index, bound, f"{since:.6f}", start=0, num=size, withscores=True
+            )
+            blobs += await self._blobs(client, [member for member, _ in page])
             if len(page) < size:
                 break
-            bound = f"({page[-1][1]:.6f}"
-        return [self._read(blob) for blob in kept]
+            bound = f"({float(page[-1][1]):.6f}"
+        encoded = [blob.encode() if isinstance(blob, str) else blob for blob in blobs]
+        return [EpisodicMemory.model_validate_json(self._codec.decode(self._agent, blob)) for blob in encoded]
 
-    async def _placed(self, client: Client, episode: EpisodicMemory, lasting: int) -> EpisodicMemory:
-        blob = self._written(episode)
-        for _ in range(_ATTEMPTS):
-            if await client.execute_command("SET", self.key(episode), blob, "NX", "PX", lasting):
-                return episode
-            episode = episode.delayed(1 + secrets.randbelow(_FURTHEST))
-            blob = self._written(episode)
-        raise RedisError("no time is free for this episode")
-
-    async def _page(self, client: Client, bound: str, since: float, size: int) -> list[tuple[bytes, float]]:
-        found: Any = await client.zrevrangebyscore(
-            self.index, bound, f"{since:.6f}", start=0, num=size, withscores=True
-        )
-        return [(member, float(score)) for member, score in found]
-
-    async def _found(self, client: Client, members: Sequence[bytes]) -> list[bytes]:
-        """What is kept under these keys, in order; those that have expired leave the set."""
+    async def _blobs(self, client: Client, members: Sequence[bytes]) -> list[bytes]:
+        """The episodes of members in their order; members that have expired are removed from the set."""
         if not members:
             return []
         pipeline = client.pipeline(transaction=False)
         for member in members:
             pipeline.execute_command("GET", member)
         blobs = await pipeline.execute()
-        dead = [member for member, blob in zip(members, blobs, strict=True) if blob is None]
-        if dead:
-            await client.execute_command("ZREM", self.index, *dead)
+        expired = [member for member, blob in zip(members, blobs, strict=True) if blob is None]
+        if expired:
+            await client.execute_command("ZREM", self.index, *expired)
         return [blob for blob in blobs if blob is not None]
-
-    def _written(self, episode: EpisodicMemory) -> bytes:
-        return self._codec.encode(self._agent, episode.to_json())
-
-    def _read(self, blob: bytes | str) -> EpisodicMemory:
-        stored = blob.encode() if isinstance(blob, str) else blob
-        return EpisodicMemory.model_validate_json(self._codec.decode(self._agent, stored))
 
 
 class RedisEpisodes:
-    """Keys as ShortTermMemoryManager has them, behind the address's prefix where it names one of its own.
+    """Episodes under the keys of ShortTermMemoryManager, behind the address's prefix if it names one.
 
-    What no call waits for goes over a link of its own.
+    Background reads and writes have a link of their own.
     """
 
     def __init__(self, link: Link, background: Link, *, root: str, codec: Codec) -> None:
@@ -125,30 +112,27 @@ class RedisEpisodes:
 
     @classmethod
     def open(cls, url: str, *, deadline: float, codec: Codec) -> "RedisEpisodes":
-        """Episodes at this address; nothing is connected yet, and each call waits ``deadline`` at most."""
-        place = Address.of(url)
-        root = "" if place.prefix == Address.prefix else place.prefix
-        links = (
-            Link(clients(place, most), deadline=most)
-            for most in (deadline, max(deadline, BACKGROUND_DEADLINE))
+        """Episodes at an address; nothing is connected yet, and each call waits ``deadline`` at most."""
+        address = Address.of(url)
+        root = "" if address.prefix == Address.prefix else address.prefix
+        deadlines = (deadline, max(deadline, BACKGROUND_DEADLINE))
+        return cls(
+            *(Link(clients(address, most), deadline=most) for most in deadlines), root=root, codec=codec
         )
-        return cls(*links, root=root, codec=codec)
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """As the protocol has it."""
-        shelf = self._shelf(agent)
-        return await self._background.ask(lambda client: shelf.add(client, episode, ttl))
+        """Store an episode for ``ttl`` seconds."""
+        episodes = AgentEpisodes(agent, root=self._root, codec=self._codec)
+        return await self._background.ask(lambda client: episodes.add(client, episode, ttl))
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """As the protocol has it; always all."""
-        shelf, link = self._shelf(agent), self._background if background else self._link
-        return await link.ask(lambda client: shelf.recent(client, since, limit))
+        """All episodes from ``since`` on, newest first."""
+        episodes = AgentEpisodes(agent, root=self._root, codec=self._codec)
+        link = self._background if background else self._link
+        return await link.ask(lambda client: episodes.recent(client, since, limit))
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""
         await asyncio.gather(self._link.aclose(), self._background.aclose())
-
-    def _shelf(self, agent: Key) -> AgentEpisodes:
-        return AgentEpisodes(agent, root=self._root, codec=self._codec)

@@ -1,4 +1,4 @@
-"""Facts in Mem0, in the place of the archive's: its library keeps them in a vector store of one's own."""
+"""Facts in Mem0, whose library stores them in a vector store of the operator's choice."""
 
 import asyncio
 import os
@@ -17,134 +17,137 @@ from proxy.memory.stores.store import Key, Owner
 T = TypeVar("T")
 
 _LIBRARY: Final = EntryPoint("mem0", "mem0:Memory", "turnkeeper.facts")
-_OURS: Final = "turnkeeper"
-_ALL: Final = 10_000
+# The key of a fact in a memory's metadata.
+_FACT: Final = "turnkeeper"
+_NO_LIMIT: Final = 10_000
 
 
-class Mem0:
-    """The facts of persons in a ``mem0.Memory``, which infers nothing: facts have been found before.
-
-    What other programs put there of a user ``TENANT/PERSON``, each percent-encoded, is known as well. Calls
-    of the library block, so one thread makes them all. Every method may raise StoreError.
-    """
-
-    def __init__(self, memory: Any) -> None:
-        self._memory = memory
-        self._thread = ThreadPoolExecutor(1, "mem0")
-        self._forgotten: dict[Owner, float] = {}
-
-    async def add_fact(self, person: Owner, fact: Fact) -> None:
-        """As the archive's ``add_fact``; what came before its person was forgotten here is refused."""
-        if fact.created > self._forgotten.get(person, 0.0):
-            await self._called(lambda: self._add(person, fact))
-
-    async def facts(self, person: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """As the archive's ``facts``."""
-        if not person.user:
-            return []
-        found = [fact for _, fact in await self._called(lambda: self._rows(person))]
-        known = [one for one in found if one.expires is None or one.expires > now]
-        return [one for one in sorted(known, key=_age) if superseded or one.superseded is None]
-
-    def facts_nowait(self, person: Owner, *, now: float) -> None:
-        """As the archive's ``facts_at_once``: its library is always waited for."""
-
-    async def remove_fact(self, person: Owner, fact: str) -> bool:
-        """As the archive's ``remove_fact``."""
-        return bool(await self._called(lambda: self._remove(person, fact)))
-
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
-        """All that is known of a person, what has been replaced too."""
-        return {"facts": [fact.as_dict() for fact in await self.facts(person, now=0.0, superseded=True)]}
-
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
-        """Removes all of it; what was read before ``at`` is refused by this process. How much there was."""
-        self._forgotten[person] = at
-        return {"facts": await self._called(lambda: self._forget(person))}
-
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts are persons', not sessions'
-        """Removes nothing."""
-        return {}
-
-    async def scrub(self) -> None:
-        """Its files are its own."""
-
-    async def aclose(self) -> None:
-        """Closes the library's stores."""
-        await self._called(self._close)
-        self._thread.shutdown()
-
-    async def _called(self, work: Callable[[], T]) -> T:
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except Exception as error:  # noqa: BLE001 - whatever it is, and it may tell what was to be kept
-            raise StoreError(f"Mem0 failed: {type(error).__name__}") from None
-
-    def _close(self) -> None:
-        # The library leaves this open, and with it the lock of a store that is a folder.
-        client: Any = getattr(self._memory.vector_store, "client", None)
-        if hasattr(client, "close"):
-            client.close()
-        self._memory.close()
-
-    def _add(self, person: Owner, fact: Fact) -> None:
-        rows = self._rows(person)
-        self._put(person, fact)
-        for row, other in rows:
-            out_of_date = other.id == fact.replaces and other.superseded is None
-            if out_of_date:
-                self._put(person, msgspec.structs.replace(other, superseded=fact.created))
-            if out_of_date or other.id == fact.id:
-                self._memory.delete(row)
-
-    def _put(self, person: Owner, fact: Fact) -> None:
-        told = [{"role": "user", "content": fact.text}]
-        metadata = {_OURS: msgspec.json.encode(fact).decode()}
-        self._memory.add(told, user_id=_named(person), metadata=metadata, infer=False)
-
-    def _rows(self, person: Owner) -> list[tuple[str, Fact]]:
-        found = self._memory.get_all(filters={"user_id": _named(person)}, top_k=_ALL)["results"]
-        return [(row["id"], _fact(row)) for row in found]
-
-    def _remove(self, person: Owner, fact: str) -> int:
-        rows = [row for row, one in self._rows(person) if one.id == fact]
-        for row in rows:
-            self._memory.delete(row)
-        return len(rows)
-
-    def _forget(self, person: Owner) -> int:
-        count = len(self._rows(person))
-        self._memory.delete_all(user_id=_named(person))
-        self._memory.db = type(self._memory.db)(":memory:")  # its history remembers what was deleted
-        return count
-
-
-def open_mem0(options: Mapping[str, Any]) -> Mem0:
-    """Facts in the Mem0 that its own options describe; raises ValueError where there is none to be had."""
-    os.environ.setdefault(
-        "MEM0_TELEMETRY", "False"
-    )  # it reports to its makers, and is asked at its import alone
+def open_mem0(options: Mapping[str, Any]) -> "Mem0":
+    """Facts in the Mem0 that its own options describe. Raises ValueError where that fails."""
+    # It reports to its makers, and reads this at its import alone.
+    os.environ.setdefault("MEM0_TELEMETRY", "False")
     try:
         library = _LIBRARY.load()
         return Mem0(library.from_config({**options, "history_db_path": ":memory:"}))
     except ModuleNotFoundError as error:
         raise ValueError(f"Mem0 needs the module {error.name}; install turnkeeper[mem0]") from None
-    except Exception as error:  # noqa: BLE001 - its options may hold secrets, and its errors its options
+    except Exception as error:  # noqa: BLE001 - its errors may quote its options, which may be secrets
         raise ValueError(f"Mem0 cannot be opened with these options: {type(error).__name__}") from None
 
 
-def _named(person: Owner) -> str:
-    return "/".join(quote(name, safe="", errors="surrogatepass") for name in person)
+class Mem0:
+    """The facts of users in a ``mem0.Memory``, which stores them without inferring others.
+
+    Memories that other programs add for the user ``TENANT/USER``, each percent-encoded, are facts as well.
+    Calls of the library block, so that one thread makes them all. Every method may raise StoreError.
+    """
+
+    def __init__(self, memory: Any) -> None:
+        self._memory = memory
+        self._thread = ThreadPoolExecutor(1, "mem0")
+        self._erased: dict[Owner, float] = {}
+
+    async def add_fact(self, user: Owner, fact: Fact) -> None:
+        """Add or replace a fact; one that is older than its user's erasure by this process is dropped."""
+        if fact.created <= self._erased.get(user, 0.0):
+            return
+
+        def add() -> None:
+            rows = self._rows(user)
+            self._put(user, fact)
+            for row, other in rows:
+                superseded = other.id == fact.replaces and other.superseded is None
+                if superseded:
+                    self._put(user, msgspec.structs.replace(other, superseded=fact.created))
+                if superseded or other.id == fact.id:
+                    self._memory.delete(row)
+
+        await self._call(add)
+
+    async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
+        """A user's facts that have not expired, the oldest first."""
+        if not user.user:
+            return []
+        rows = await self._call(lambda: self._rows(user))
+        facts = [fact for _, fact in rows if fact.expires is None or fact.expires > now]
+        facts.sort(key=lambda fact: fact.created)
+        return [fact for fact in facts if superseded or fact.superseded is None]
+
+    def facts_nowait(self, user: Owner, *, now: float) -> None:
+        """Return ``None``: the library is always waited for."""
+
+    async def remove_fact(self, user: Owner, fact_id: str) -> bool:
+        """Remove a fact; whether there was one."""
+
+        def remove() -> bool:
+            rows = [row for row, fact in self._rows(user) if fact.id == fact_id]
+            for row in rows:
+                self._memory.delete(row)
+            return bool(rows)
+
+        return await self._call(remove)
+
+    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+        """All facts of a user, superseded ones too."""
+        return {"facts": [fact.as_dict() for fact in await self.facts(person, now=0.0, superseded=True)]}
+
+    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
+        """Delete all facts of a user; older ones that come later are refused by this process. How many."""
+        self._erased[person] = at
+
+        def forget() -> int:
+            count = len(self._rows(person))
+            self._memory.delete_all(user_id=_user_id(person))
+            # The library's history has what was deleted.
+            self._memory.db = type(self._memory.db)(":memory:")
+            return count
+
+        return {"facts": await self._call(forget)}
+
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
+        """Delete nothing: facts belong to users."""
+        return {}
+
+    async def scrub(self) -> None:
+        """Do nothing: its files are its own."""
+
+    async def aclose(self) -> None:
+        """Close the library's stores."""
+
+        def close() -> None:
+            # The library leaves this open, and with it the lock of a store that is a folder.
+            client: Any = getattr(self._memory.vector_store, "client", None)
+            if hasattr(client, "close"):
+                client.close()
+            self._memory.close()
+
+        await self._call(close)
+        self._thread.shutdown()
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except Exception as error:  # noqa: BLE001 - its errors may quote a fact
+            raise StoreError(f"Mem0 failed: {type(error).__name__}") from None
+
+    def _put(self, user: Owner, fact: Fact) -> None:
+        messages = [{"role": "user", "content": fact.text}]
+        metadata = {_FACT: msgspec.json.encode(fact).decode()}
+        self._memory.add(messages, user_id=_user_id(user), metadata=metadata, infer=False)
+
+    def _rows(self, user: Owner) -> list[tuple[str, Fact]]:
+        """The library's ids of a user's memories, and the facts; other programs' facts have the same ids."""
+        found = self._memory.get_all(filters={"user_id": _user_id(user)}, top_k=_NO_LIMIT)["results"]
+        rows: list[tuple[str, Fact]] = []
+        for row in found:
+            encoded = (row.get("metadata") or {}).get(_FACT)
+            if encoded is None:
+                fact = Fact(id=row["id"], text=row["memory"])
+            else:
+                fact = msgspec.structs.replace(msgspec.json.decode(encoded, type=Fact), text=row["memory"])
+            rows.append((row["id"], fact))
+        return rows
 
 
-def _fact(row: Mapping[str, Any]) -> Fact:
-    """A row as a fact; one that another program put there is known by the library's own id."""
-    ours = (row.get("metadata") or {}).get(_OURS)
-    if ours is None:
-        return Fact(id=row["id"], text=row["memory"])
-    fact = msgspec.json.decode(ours, type=Fact)
-    return msgspec.structs.replace(fact, text=row["memory"])
-
-
-def _age(fact: Fact) -> float:
-    return fact.created
+def _user_id(user: Owner) -> str:
+    return "/".join(quote(name, safe="", errors="surrogatepass") for name in user)
