@@ -209,10 +209,11 @@ class Archivist:
         try:
             saved = await self._archive.save_session(key, session, as_of=as_of)
             settled = min(saved, self._settled.get(key, max(0, saved - _UNSETTLED)))
-            try:
-                await self._save_moved(key, session, settled)
-            except Unreadable:  # perhaps one that is saved already
-                await self._save_moved(key, session, saved)
+            if settled < session.cold_count:
+                try:
+                    await self._save_moved(key, session, settled)
+                except Unreadable:  # perhaps one that is saved already
+                    await self._save_moved(key, session, saved)
             self._settled.pop(key, None)
             self._settled[key] = session.cold_count
             if len(self._settled) > _MOST_SETTLED:
@@ -225,9 +226,8 @@ class Archivist:
             _log.error("A session cannot be archived: %s", type(error).__name__)
 
     async def _save_moved(self, key: Key, session: Session, start: int) -> None:
-        if start < session.cold_count:
-            async for begin, entries in _moved_entries(self._store, key, session, start):
-                await self._archive.save_moved(key, session, entries, start=begin)
+        async for begin, entries in _moved_entries(self._store, key, session, start):
+            await self._archive.save_moved(key, session, entries, start=begin)
 
     async def _compare(self) -> None:
         """Save the sessions of the store that are newer than their state in the archive."""

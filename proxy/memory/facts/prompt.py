@@ -60,7 +60,7 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     if (
         before is None
         or (before.user, before.epoch) != (user, epoch)
-        or not all(name in by_id for name in before.facts)
+        or not by_id.keys() >= set(before.facts)
     ):
         # The most important facts, in the order in which they were created.
         chosen = {one.id for one in sorted(facts, key=lambda one: (-one.importance, -one.created))[:limit]}
@@ -73,7 +73,7 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
             others=tuple(fact.id for fact in facts if fact.id not in chosen),
         )
         return PromptFacts(shown, head, ())
-    head = tuple(by_id[name] for name in before.facts)
+    head = tuple(map(by_id.__getitem__, before.facts))
     settled = {*before.facts, *before.others}
     newer = tuple(fact for fact in facts if fact.id not in settled)[-limit:]
     # Where a prompt has no room for everything, messages that places are counted from may be left out.
