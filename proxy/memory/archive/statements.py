@@ -1,4 +1,8 @@
-"""The SQL of the archive: statements for both databases, and what the two say differently."""
+"""The SQL of the archive: statements for both databases, and what the two say differently.
+
+Names in the schema are older than those in the code: a row of ``talks`` is an archived session, a row of
+``people`` is an owner, ``life`` is a call, and ``mark`` is the time as of which a session was saved.
+"""
 
 import json
 from collections.abc import Callable, Iterable
