@@ -50,7 +50,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     ``recorder`` has the ``writer`` write turns, in their order.
     ``people`` knows every place that holds a person's words.
     ``pulse`` is how the store fares while nobody calls, and ``guard`` whether calls ask it.
-    ``veil`` is what is kept from all of these.
+    ``redaction`` is of what all of these may hold.
     """
 
     store: SessionStore
@@ -61,7 +61,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     privacy: PrivacyRegistry
     archiving: Archiving | None
     health: HealthCheck
-    veil: WindowRedaction
+    redaction: WindowRedaction
 
     @property
     def degraded(self) -> bool:

@@ -177,14 +177,14 @@ class Writer:
         *,
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
-        veil: WindowRedaction = UNREDACTED,
+        redaction: WindowRedaction = UNREDACTED,
     ) -> None:
         self.window = window
         self.health = health or HealthCheck(store)
         self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
-        self._veil = veil
+        self._redaction = redaction
         self._scales = Scales()
 
     async def add(self, turn: TurnRecord, view: SessionView | None) -> bool:
@@ -198,7 +198,9 @@ class Writer:
 
         def change(session: Session) -> Session:
             session = repair_clock(session, time.time())
-            session = apply_turn(session, turn, transcript, reasoning=self._reasoning, veil=self._veil)
+            session = apply_turn(
+                session, turn, transcript, reasoning=self._reasoning, redaction=self._redaction
+            )
             model, room = turn.model or session.model, 0 if turn.room is None else max(turn.room, 1)
             trimmed = room > 0 and (session.trimmed or not session.room)
             if (model, trimmed, room) != (session.model, session.trimmed, session.room):

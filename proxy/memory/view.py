@@ -53,15 +53,15 @@ class SessionView(NamedTuple):
 
 
 class RequestView(NamedTuple):
-    """What memory sees of a request: its window, less what a ``veil`` hides, and what it says of itself."""
+    """What memory sees of a request: its redacted window, and how often it was sent."""
 
     window: Sequence[Message]
     attempt: Attempt = NO_ATTEMPT
-    veil: WindowRedaction = UNREDACTED
+    redaction: WindowRedaction = UNREDACTED
 
     def view_of(self, session: Session, version: int = 0) -> SessionView:
         """A session aligned with the window."""
-        session, redacted = self.veil.view(session, self.window)
+        session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
         alignment = align(session, speech, Arrival(self.attempt)) if session.entries else None
         return SessionView(session, version, self.window, redacted, speech, alignment)

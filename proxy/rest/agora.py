@@ -74,7 +74,7 @@ async def _receive(request: Request) -> Response:
     event = _decode(body)
     memory, now = memory_of(request), time.time()
     channel = identifier((event.payload or {}).get("channel"))
-    change = _change_of(event, now, memory.veil)
+    change = _change_of(event, now, memory.redaction)
     if channel is None or change is None:
         return json_response({"status": "ignored"})
     event_id, agent = str(event.notice_id), event.agent

@@ -61,7 +61,7 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
         user=session.user if user is None else user,
         state=session.state if state is None else state_from(bytes(state), "state"),
     )
-    return redaction.redaction.session(session)
+    return redaction.rules.session(session)
 
 
 def _session(messages: Sequence[Message], fields: Fields) -> Session:

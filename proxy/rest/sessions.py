@@ -132,7 +132,7 @@ async def _create(request: Request) -> Response:
     name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
     check_keys(fields)
     whole = {"contents": msgspec.Raw(b"[]"), **non_null(fields)}
-    session = await asyncio.to_thread(session_from, whole, memory.veil)
+    session = await asyncio.to_thread(session_from, whole, memory.redaction)
     key = Key(request.scope["tenant"], name)
     hot, cold = await _split(memory, session)
     write = SessionWrite(hot, 0, memory.writer.window.ttl, cold, background=True)
@@ -152,7 +152,9 @@ async def _export(request: Request) -> Response:
 async def _import(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     body = await body_of(request)
-    session = await asyncio.to_thread(lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.veil))
+    session = await asyncio.to_thread(
+        lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
+    )
     hot, cold = await _split(memory, session)
     for _ in range(_ATTEMPTS):
         stored = await memory.store.read(key, background=True)
@@ -200,7 +202,7 @@ async def _update_state(request: Request, change: Callable[[State], State]) -> R
         stored = await memory.store.load(key, background=True)
         if stored is None:
             raise session_not_found(key)
-        state = memory.veil.redaction.value(change(stored.session.state))
+        state = memory.redaction.rules.value(change(stored.session.state))
         check_state(state)
         changed = msgspec.structs.replace(stored.session, state=state)
         if await memory.store.save(key, SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)):

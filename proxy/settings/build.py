@@ -163,7 +163,7 @@ def _build_memory(
     if own.facts:
         listeners.append(IdleTimer(worker.check, after=own.facts.pause).session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
-    writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, veil=view)
+    writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
     url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
@@ -179,7 +179,7 @@ def _build_memory(
         privacy=PrivacyRegistry(tuple(holders)),
         archiving=archiving,
         health=health,
-        veil=view,
+        redaction=view,
     )
     return memory, worker
 

@@ -135,7 +135,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     key = turn.key
     if key is None:
         return Snapshot(), None
-    request_view = RequestView(turn.request.messages, turn.attempt, memory.veil)
+    request_view = RequestView(turn.request.messages, turn.attempt, memory.redaction)
     query = partial(read_session, memory.store, key, request_view, turn.pipeline.view_options)
     result = await _or_none("memory", query, on_missing)
     if result is None:

@@ -68,20 +68,20 @@ def apply_turn(
     answer: Transcript | None = None,
     *,
     reasoning: bool = False,
-    veil: WindowRedaction = UNREDACTED,
+    redaction: WindowRedaction = UNREDACTED,
 ) -> Session:
     """The session after a turn; the same turn again changes nothing, and a failed one neither.
 
     ``answer`` is the transcript of the turn's answer, where that was read. ``reasoning`` says whether that is
-    kept, and ``veil`` hides what memory may not see.
+    kept, and ``redaction`` hides what memory may not see.
     """
     answer = answer or transcript(record.answer)
     if not answer.has_content:
         return session
-    answer = _redacted(answer, veil)
+    answer = _redacted(answer, redaction)
     view = record.view
     if view is None:
-        session, redacted = veil.view(session, record.window)
+        session, redacted = redaction.view(session, record.window)
         window = redacted.window
     else:
         window = view.redacted.window
@@ -134,15 +134,15 @@ def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float
     return session is not before and len(cut.entries) >= max(_MAX_ENTRIES, len(before.entries))
 
 
-def _redacted(answer: Transcript, veil: WindowRedaction) -> Transcript:
+def _redacted(answer: Transcript, redaction: WindowRedaction) -> Transcript:
     """An answer as memory may see it."""
-    redaction, calls = veil.redaction, answer.tool_calls
-    if not redaction:
+    rules, calls = redaction.rules, answer.tool_calls
+    if not rules:
         return answer
-    text = answer.text if answer.finished else veil.without_partial_match(answer.text)
+    text = answer.text if answer.finished else redaction.without_partial_match(answer.text)
     return msgspec.structs.replace(
         answer,
-        text=redaction.text(text),
-        tool_calls=redaction.tool_calls(calls) if calls else calls,
-        reasoning=redaction.text(answer.reasoning) if answer.reasoning else answer.reasoning,
+        text=rules.text(text),
+        tool_calls=rules.tool_calls(calls) if calls else calls,
+        reasoning=rules.text(answer.reasoning) if answer.reasoning else answer.reasoning,
     )

@@ -73,27 +73,27 @@ class RedactedView(NamedTuple):
 
 
 class WindowRedaction:
-    """Redacts windows, and sessions beside them."""
+    """Redacts windows, and sessions beside them, by the ``rules`` of what is stored."""
 
     def __init__(self, redaction: Redaction = NO_REDACTION) -> None:
-        self.redaction = redaction
+        self.rules = redaction
 
     @cached_property
     def _partial(self) -> "_PartialMatches":
-        return _PartialMatches(self.redaction)
+        return _PartialMatches(self.rules)
 
     def window(self, window: Sequence[Message]) -> Sequence[Message]:
         """A window with marks; the same object if nothing is found."""
-        if not self.redaction:
+        if not self.rules:
             return window
-        lines = [self.redaction.message(message) for message in window]
+        lines = [self.rules.message(message) for message in window]
         return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
 
     def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
         """A session and a window, both redacted, so that they can be aligned."""
-        if not self.redaction:
+        if not self.rules:
             return session, RedactedView(window)
-        session, lines = self.redaction.session(session), self.window(window)
+        session, lines = self.rules.session(session), self.window(window)
         if lines is not window:
             session = self._partial.cut_session(session, window, lines)
         redacted = self._partial.cut_window(session, window, lines)
@@ -104,10 +104,10 @@ class WindowRedaction:
 
     def without_partial_match(self, text: str) -> str:
         """An answer whose stream broke off, without half a match at its end."""
-        if not self.redaction:
+        if not self.rules:
             return text
-        place = self.redaction.shaped.settled(text)
-        return text[:place].rstrip() if _TELLING.search(self.redaction.text(text[place:])) else text
+        place = self.rules.shaped.settled(text)
+        return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text
 
 
 UNREDACTED: Final = WindowRedaction()

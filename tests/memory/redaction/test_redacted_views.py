@@ -22,7 +22,7 @@ from tests.memory.conversation_faults import talks
 from tests.memory.reconcile.test_replayed_conversations import states
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 
-VEIL = WindowRedaction(Redaction(Redact(patterns={"order": "ORD-[0-9]+"})))
+REDACTING = WindowRedaction(Redaction(Redact(patterns={"order": "ORD-[0-9]+"})))
 SECRETS = ("4111 1111 1111 1111", "ann@example.org", "+49 170 1234567", "DE89 3704 0044 0532 0130 00")
 WORDS = (
     "My number is {}.",
@@ -67,19 +67,19 @@ def heard_of(turn: Turn) -> str:
 
 def marked(turn: Turn) -> str:
     """What is heard of an answer, as a client would send it that knows of marks alone."""
-    heard, redaction = heard_of(turn), VEIL.redaction
-    words = redaction.text(heard)
-    if bare(redaction.text(turn.answer)).startswith(bare(words)):
+    heard, rules = heard_of(turn), REDACTING.rules
+    words = rules.text(heard)
+    if bare(rules.text(turn.answer)).startswith(bare(words)):
         return words
-    begun = [begin for begin, end, _ in redaction.sensitive.find(turn.answer) if begin < len(heard) < end]
-    return redaction.text(heard[: begun[0]]).rstrip()
+    begun = [begin for begin, end, _ in rules.sensitive.find(turn.answer) if begin < len(heard) < end]
+    return rules.text(heard[: begun[0]]).rstrip()
 
 
 class Talk:
     """A session while an engine replays its window."""
 
-    def __init__(self, veil: WindowRedaction, *, numbered: bool, size: int, reading: bool) -> None:
-        self.veil, self.numbered, self.size, self.reading = veil, numbered, size, reading
+    def __init__(self, redaction: WindowRedaction, *, numbered: bool, size: int, reading: bool) -> None:
+        self.redaction, self.numbered, self.size, self.reading = redaction, numbered, size, reading
         self.session = Session()
         self.lines: list[Message] = []
         self.known: list[tuple[Sequence[Message], PromptView]] = []
@@ -88,14 +88,14 @@ class Talk:
         n = len(self.lines) // 2
         self.say("u", n, asked)
         window = self.lines[-self.size :]
-        read = RequestView(window, veil=self.veil).view_of(self.session)
+        read = RequestView(window, redaction=self.redaction).view_of(self.session)
         self.known.append((window, prompt_view(read, WANTED)))
         sent = ROLE + delta(content=answer) if broken else stream_of(answer)
         said = TurnRecord(
             key=Key("t", "s"), window=window, answer=sent, at=float(n), view=read if self.reading else None
         )
         session = read.session if self.reading else self.session
-        self.session = decode(encode(apply_turn(session, said, veil=self.veil)))
+        self.session = decode(encode(apply_turn(session, said, redaction=self.redaction)))
         self.say("a", n, heard)
 
     def say(self, role: str, n: int, text: str) -> None:
@@ -108,9 +108,9 @@ class Talk:
 def test_memory_is_as_if_the_client_had_sent_marks(
     said: list[Turn], numbered: bool, size: int, reading: bool
 ) -> None:
-    clear = Talk(VEIL, numbered=numbered, size=size, reading=reading)
+    clear = Talk(REDACTING, numbered=numbered, size=size, reading=reading)
     sent = Talk(UNREDACTED, numbered=numbered, size=size, reading=reading)
-    text = VEIL.redaction.text
+    text = REDACTING.rules.text
     for turn in said:
         clear.turn(turn.asked, turn.answer, heard_of(turn))
         sent.turn(text(turn.asked), text(turn.answer), marked(turn))
@@ -130,18 +130,19 @@ def test_memory_is_as_if_the_client_had_sent_marks(
 @given(talks())
 def test_words_with_nothing_to_hide_are_taken_as_they_are(requests: list[Any]) -> None:
     for before, request, _ in states(requests):
-        veiled, plain = (
-            RequestView(request.window, veil=veil).view_of(before) for veil in (VEIL, UNREDACTED)
+        redacted, plain = (
+            RequestView(request.window, redaction=redaction).view_of(before)
+            for redaction in (REDACTING, UNREDACTED)
         )
-        assert veiled == plain and not veiled.redacted.own
-        ours, theirs = prompt_view(veiled, WANTED), prompt_view(plain, WANTED)
+        assert redacted == plain and not redacted.redacted.own
+        ours, theirs = prompt_view(redacted, WANTED), prompt_view(plain, WANTED)
         assert ours == theirs
         said = TurnRecord(key=Key("t", "s"), window=request.window, answer=stream_of("So."), at=1.0)
-        assert apply_turn(before, said, veil=VEIL) == apply_turn(before, said)
+        assert apply_turn(before, said, redaction=REDACTING) == apply_turn(before, said)
 
 
 def test_an_answer_that_the_engine_respells_is_told_as_held_where_that_hides_nothing() -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=True)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=True)
     talk.turn("Which card?", f"It is {SECRETS[0]}, sir.", f"It is {SECRETS[0]}, sir")
     talk.turn("Really?", "So it is, sir.", "So it is, sir")
     talk.turn("Good.", "Bye.", "Bye.")
@@ -151,7 +152,7 @@ def test_an_answer_that_the_engine_respells_is_told_as_held_where_that_hides_not
 
 
 def test_an_answer_of_which_half_a_number_was_heard_is_held_without_it() -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=True)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=True)
     talk.turn("Which card?", f"It is {SECRETS[0]}, sir.", "It is 4111 11")
     talk.turn("Stop.", "Sorry.", "Sorry.")
     assert [e.text for e in talk.session.entries] == ["Which card?", "It is", "Stop.", "Sorry."]
@@ -162,7 +163,7 @@ def test_an_answer_of_which_half_a_number_was_heard_is_held_without_it() -> None
 
 @pytest.mark.parametrize("line", ["It is 12 degrees.", "It is four.", "It is 4 111", "It is fine"])
 def test_other_words_are_no_half_of_a_number(line: str) -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=False)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=False)
     talk.turn("Which card?", f"It is {SECRETS[0]}, sir.", f"It is {SECRETS[0]}, sir.")
     talk.turn("How warm?", line, line)
     talk.turn("Well.", "So.", "So.")
@@ -171,7 +172,7 @@ def test_other_words_are_no_half_of_a_number(line: str) -> None:
 
 
 def test_a_broken_answer_ends_before_half_a_number() -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=False)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=False)
     talk.turn("Which card?", "It is 4111 11", "It is 4111 11", broken=True)
     assert [e.text for e in talk.session.entries] == ["Which card?", "It is"]
     talk.turn("Stop.", "Sorry.", "Sorry.")
@@ -182,13 +183,13 @@ def test_a_broken_answer_ends_before_half_a_number() -> None:
     ("text", "held"), [("It is 4111 1111 1111 1111", "It is [card]"), ("Mail ann@ex", "Mail")]
 )
 def test_a_whole_number_at_a_broken_end_is_a_mark(text: str, held: str) -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=False)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=False)
     talk.turn("Which card?", text, text, broken=True)
     assert talk.session.entries[1].text == held
 
 
 def test_a_short_number_at_a_broken_end_stays() -> None:
-    talk = Talk(VEIL, numbered=False, size=99, reading=False)
+    talk = Talk(REDACTING, numbered=False, size=99, reading=False)
     talk.turn("Which table?", "It is table 12", "It is table 12", broken=True)
     assert talk.session.entries[1].text == "It is table 12"
 
@@ -200,10 +201,10 @@ def test_functions_and_their_results_are_told_as_the_client_has_them() -> None:
         Message(role="assistant", content=None, others={"function_call": called}),
         Message(role="function", name="pay", content=f"Paid {SECRETS[0]}."),
     ]
-    read = RequestView(window, veil=VEIL).view_of(Session())
+    read = RequestView(window, redaction=REDACTING).view_of(Session())
     assert prompt_view(read, WANTED).window == window
     said = TurnRecord(key=Key("t", "s"), window=window, answer=stream_of("Done."), at=0.0, view=read)
-    session = apply_turn(read.session, said, veil=VEIL)
+    session = apply_turn(read.session, said, redaction=REDACTING)
     assert "4111" not in str(msgspec.to_builtins(session)) and len(session.entries) == 4
-    again = RequestView(window, veil=VEIL).view_of(session)
+    again = RequestView(window, redaction=REDACTING).view_of(session)
     assert prompt_view(again, WANTED).window == window
