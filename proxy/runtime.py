@@ -132,7 +132,7 @@ class Generation:
         runtime = self.runtime
         tasks = [upstream.keep_warm() for upstream in runtime.upstreams]
         if runtime.exact:
-            tasks.append(runtime.exact.ready())
+            tasks.append(runtime.exact.load())
         if runtime.tombstones:
             tasks.append(runtime.tombstones.run())
         if runtime.memory:

@@ -1,4 +1,4 @@
-"""An answer that does not say of itself that it is a stream is told for one by how it begins."""
+"""A response of an upstream, and how a stream is told from a whole answer."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 from proxy.errors import UpstreamBroken
 
 Headers = Sequence[tuple[bytes, bytes]]
+
 _BOM = b"\xef\xbb\xbf"
 _SSE_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _MOST_PEEKED = 65_536
@@ -13,28 +14,28 @@ _STREAM = (b"content-type", b"text/event-stream")
 
 
 class Response(Protocol):
-    """An answer whose head is there."""
+    """A response whose head is there; its body is read as it arrives."""
 
     status: int
     headers: Headers
 
     async def read(self) -> bytes:
-        """All that has arrived since the last read, decoded, b"" at the end; waits when there is nothing.
+        """Return all that has arrived since the last read, decoded, or wait for more; b"" at the end.
 
-        A read that is cancelled loses nothing. Raises UpstreamBroken and UpstreamTimeout.
+        A cancelled read loses nothing. Raises UpstreamBroken and UpstreamTimeout.
         """
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """From now on `take` may be asked first whether it takes what arrives; read() has what it does not.
+        """Have what arrives passed to `take` first; what it returns false for is read.
 
-        It may be asked at any time but while its owner runs, and may raise UpstreamBroken.
+        `take` may be called at any time while its owner does not run, or never. It may raise UpstreamBroken.
         """
 
     def due(self, at: float) -> None:
-        """From now on read() raises UpstreamTimeout once loop.time() passes `at`."""
+        """Have `read` raise UpstreamTimeout once loop time passes `at`."""
 
     def close(self) -> None:
-        """Nothing more is wanted: an unfinished answer's connection is aborted at once."""
+        """End the response; the connection of an incomplete one is aborted."""
 
 
 async def read_all(response: Response, most: int) -> bytes:
@@ -49,7 +50,7 @@ async def read_all(response: Response, most: int) -> bytes:
 
 
 def is_stream(headers: Headers) -> bool:
-    """Whether an answer is made of server-sent events."""
+    """Whether the content type is that of server-sent events."""
     return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in headers)
 
 
@@ -57,52 +58,47 @@ async def detect_stream(response: Response) -> Response:
     """The response, under the type of a stream if it begins as only a stream does."""
     if is_stream(response.headers):
         return response
-    begun = b""
-    while (streams := begins_stream(begun)) is None and len(begun) < _MOST_PEEKED:
+    start = b""
+    while (streams := _begins_stream(start)) is None and len(start) < _MOST_PEEKED:
         data = await response.read()
         if not data:
             break
-        begun += data
-    return _PeekedResponse(response, begun, streams=bool(streams))
+        start += data
+    return _PeekedResponse(response, start, streams=bool(streams))
 
 
-def begins_stream(begun: bytes) -> bool | None:
+def _begins_stream(start: bytes) -> bool | None:
     """Whether these are the first bytes of server-sent events; ``None`` while they might yet be."""
-    if _BOM.startswith(begun):
+    if _BOM.startswith(start):
         return None
-    line = begun.removeprefix(_BOM).lstrip(b"\r\n")
+    line = start.removeprefix(_BOM).lstrip(b"\r\n")
     if line.startswith(_SSE_FIELDS):
         return True
     return None if any(field.startswith(line) for field in _SSE_FIELDS) else False
 
 
 class _PeekedResponse:
-    """A response of which the first bytes have been looked at."""
+    """A response whose first bytes have been read already."""
 
-    def __init__(self, response: Response, begun: bytes, *, streams: bool) -> None:
+    def __init__(self, response: Response, start: bytes, *, streams: bool) -> None:
         self.status: int = response.status
-        self.headers: Headers = _as_stream(response.headers) if streams else response.headers
+        self.headers: Headers = response.headers
+        if streams:
+            others = [(name, value) for name, value in self.headers if name != b"content-type"]
+            self.headers = [*others, _STREAM]
         self._response = response
-        self._begun = begun
+        self._start = start
 
     async def read(self) -> bytes:
-        """As a response's; what was looked at comes first."""
-        begun, self._begun = self._begun, b""
-        return begun or await self._response.read()
+        start, self._start = self._start, b""
+        return start or await self._response.read()
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """As a response's, once its first bytes have been read."""
         self._response.offer(take)
 
     def due(self, at: float) -> None:
-        """As a response's."""
         self._response.due(at)
 
     def close(self) -> None:
-        """As a response's."""
-        self._begun = b""
+        self._start = b""
         self._response.close()
-
-
-def _as_stream(headers: Headers) -> Headers:
-    return [*((name, value) for name, value in headers if name != b"content-type"), _STREAM]

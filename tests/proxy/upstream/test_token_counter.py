@@ -31,7 +31,7 @@ def test_the_estimate_holds_until_the_vocabulary_is_there_and_each_text_is_count
 
     async def run() -> TokenCounter:
         exact = TokenCounter(load)
-        task = asyncio.create_task(exact.ready())
+        task = asyncio.create_task(exact.load())
         await asyncio.sleep(0.01)
         assert exact.count is in_text
         wait.set()
@@ -48,7 +48,7 @@ def test_where_it_cannot_be_had_the_estimate_stays() -> None:
         raise ModuleNotFoundError("tiktoken")
 
     exact = TokenCounter(load)
-    asyncio.run(exact.ready())
+    asyncio.run(exact.load())
     assert exact.count is in_text
 
 
