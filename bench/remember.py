@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from bench.chain import microseconds
-from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores.store import Key
+from proxy.memory.turn_record import TurnRecord, apply_turn
 from proxy.memory.view import RequestView, prompt_view
 from proxy.turn import request
 

@@ -16,13 +16,13 @@ from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
-from proxy.memory.merge.turn import TurnRecord, apply_turn, prepare_write, without_view
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
+from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_view
 from proxy.memory.view import SessionView
 from proxy.observe.observation import usage_of
 

@@ -19,10 +19,10 @@ from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
-from proxy.memory.merge.turn import may_overgrow, overgrows
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.turn_record import may_overgrow, overgrows
 from proxy.memory.view import RequestView, RetractedTexts, read_session
 from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import MemoryTools

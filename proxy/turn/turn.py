@@ -11,9 +11,9 @@ import msgspec
 from proxy.answer.stream_filters import FilteredAnswer
 from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
-from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.session import NO_ATTEMPT
 from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.turn_record import TurnRecord
 from proxy.turn import chain
 from proxy.turn.active import ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory

@@ -53,7 +53,7 @@ def test_a_turn_that_never_ends_is_held_up_to_a_bound(
         got = agora.chat(window, headers={"X-Session-Id": "long"})
         return got.status_code, got.headers.get("x-turnkeeper-degraded")
 
-    monkeypatch.setattr("proxy.memory.merge.turn._MAX_ENTRIES", 100)
+    monkeypatch.setattr("proxy.memory.turn_record._MAX_ENTRIES", 100)
     first = in_turn(1, *(f"Line {i} of many." for i in range(90)))
     assert asked([*first, *in_turn(1)[:1]]) == (200, None)
     assert until(held)
@@ -74,7 +74,7 @@ def test_whatever_fails_in_telling_that_a_turn_is_too_long_the_caller_gets_an_an
     def failing(*_: Any, **__: Any) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("proxy.memory.merge.turn._MAX_ENTRIES", 100)
+    monkeypatch.setattr("proxy.memory.turn_record._MAX_ENTRIES", 100)
     monkeypatch.setattr("proxy.turn.context.overgrows", failing)
     got = agora.chat(WINDOW, headers={"X-Session-Id": "long"})
     assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")

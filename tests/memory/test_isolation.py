@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.compaction import Window
-from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.recorder import Recorder, Writer
 from proxy.memory.session import decode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Store
+from proxy.memory.turn_record import TurnRecord
 from tests.memory.contract_store import IDS
 from tests.peers.fake_upstream import stream_of
 

@@ -10,12 +10,12 @@ import pytest
 from filters.message import Message
 from proxy.memory.compaction import Window
 from proxy.memory.errors import StoreError, Unreadable
-from proxy.memory.merge.turn import TurnRecord
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.session import Session, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.store import BlobWrite, Key, Store
+from proxy.memory.turn_record import TurnRecord
 from proxy.memory.view import RequestView
 from tests.peers.fake_upstream import stream_of
 from tests.remembering import sessions

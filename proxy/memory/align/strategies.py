@@ -14,21 +14,8 @@ from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.forgotten import forgotten_lines, without_marks
 from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity, turn_id_of
 from proxy.memory.align.pieces import join_pieces, piece_counts, split_answers, spread_places
-from proxy.memory.align.turn_ids import (
-    begins_call,
-    contradicts,
-    first_newer,
-    match_turn_ids,
-    order_by_turn,
-)
-from proxy.memory.session import (
-    ARRIVES_NOW,
-    Arrival,
-    Entry,
-    LatestRequest,
-    Session,
-    request_fingerprints,
-)
+from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
+from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprints
 from proxy.memory.speech import Speech
 from proxy.memory.wording import continues, same_words
 

@@ -13,9 +13,9 @@ from filters.message import Message
 from proxy.memory.archive.records import Fact
 from proxy.memory.compaction import Window, forced_plan, insert_segment, make_segment, settle
 from proxy.memory.facts.prompt import prompt_facts
-from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
 from proxy.memory.stores.store import Key
+from proxy.memory.turn_record import TurnRecord, apply_turn
 from proxy.memory.view import RequestView, prompt_view
 from proxy.settings.load import load
 from proxy.turn import chain

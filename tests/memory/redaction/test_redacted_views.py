@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from filters.message import Message
 from filters.redact import Redact
-from proxy.memory.merge.turn import TurnRecord, apply_turn
 from proxy.memory.redaction.redaction import Redaction
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores.store import Key
+from proxy.memory.turn_record import TurnRecord, apply_turn
 from proxy.memory.view import ChainNeeds, PromptView, RequestView, prompt_view
 from tests.memory.call import message
 from tests.memory.conversation_faults import talks
