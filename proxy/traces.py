@@ -230,7 +230,7 @@ class Traces:
 
     # --- forgetting
 
-    async def exported(self, owner: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, owner: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns; of turns in the sessions of others, only the user's messages."""
         turns = []
         for trace in self.newest(owner.tenant):

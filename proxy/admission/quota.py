@@ -14,7 +14,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Counts, OwnCounts
+from proxy.memory.stores.counts import Counts, LocalCounts
 from proxy.memory.tasks import wait_for
 from proxy.observe.observation import usage_of
 
@@ -127,7 +127,7 @@ class FallbackWindows:
         deadline: float | None = None,
         pause: float = _PAUSE,
     ) -> None:
-        self._own = Windows(limits, OwnCounts())
+        self._own = Windows(limits, LocalCounts())
         self._shared = Windows(limits, shared) if shared else None
         self._deadline = deadline
         self._probe: asyncio.Task[None] | None = None

@@ -109,7 +109,7 @@ def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant 
     """Write all that is held of a person, as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, tenant: str) -> dict[str, Any]:
-        return await memory.privacy.exported(Owner(tenant, user))
+        return await memory.privacy.export(Owner(tenant, user))
 
     write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
 

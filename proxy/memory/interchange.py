@@ -1,9 +1,9 @@
-"""A session as one list of messages in Agora's own shape, to be carried from one store to another."""
+"""Sessions as lists of messages in Agora's shape, to be exported and imported."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -16,46 +16,52 @@ from proxy.memory.session import (
     Entry,
     Segment,
     Session,
-    TurnRef,
     entries_fingerprint,
     message_of,
 )
 from proxy.memory.speech import as_tool_call, is_speech
 
-_OTHERS = "*"
-_NUMBERED = frozenset({"user", "assistant"})
+_NUMBERED: Final = frozenset({"user", "assistant"})
 
 
 def contents(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Entries as an engine would replay them."""
-    return [_plain(message) for message in shown(entries)]
+    """Entries as JSON, in the messages that a voice platform would replay."""
+    listed = []
+    for message in engine_messages(entries):
+        fields: dict[str, Any] = msgspec.to_builtins(message)
+        others: dict[str, Any] = fields.pop("*")
+        listed.append(fields | others)
+    return listed
 
 
-def shown(entries: Sequence[Entry]) -> Iterator[Message]:
-    """Entries as messages; our own answers bear the time of their question until the engine tells one."""
-    unit = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
+def engine_messages(entries: Sequence[Entry]) -> Iterator[Message]:
+    """Entries as messages; an answer of ours has the time of its question until the platform replays it."""
+    sample = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
     for entry in entries:
         message = message_of(entry)
-        if unit is not None and entry.pending and entry.timestamp is None and entry.recorded_at:
-            message = msgspec.structs.replace(message, timestamp=_written(entry.recorded_at, unit))
+        if sample is not None and entry.pending and entry.timestamp is None and entry.recorded_at:
+            # In the unit and the type of the platform's own times.
+            value = entry.recorded_at if epoch_seconds(sample) == sample else 1000 * entry.recorded_at
+            timestamp = value if isinstance(sample, float) else int(value)
+            message = msgspec.structs.replace(message, timestamp=timestamp)
         yield message
 
 
-def imported(messages: Sequence[Message], *, now: float) -> Session:
-    """The session that such a list tells of; ``now`` is in seconds since 1970.
+def session_from_messages(messages: Sequence[Message], *, now: float) -> Session:
+    """The session of a list of messages; ``now`` is in seconds since 1970.
 
-    The order stays as it is and nothing is compared, since a list that was exported is clean; what is no
-    speech is left out. A turn number that goes back begins a new life. What Agora tells of a talk that is
-    over is read as its notice is.
+    The order stays as it is and nothing is aligned, since an exported list is clean; what is no speech is
+    left out. A turn number that goes back begins a new call. What Agora reports of a call that is over is
+    read as its webhook event is.
     """
-    entries = numbered(list(filter(is_speech, with_speech_times(messages))), now=now)
+    entries = entries_from_messages(list(filter(is_speech, with_speech_times(messages))), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
-    life, turns = (entries[-1].call, entries[-1].turn + 1) if entries else (0, 0)
-    times = (entry.timestamp for entry in entries if entry.call == life and entry.timestamp is not None)
+    call, next_turn = (entries[-1].call, entries[-1].turn + 1) if entries else (0, 0)
+    times = (entry.timestamp for entry in entries if entry.call == call and entry.timestamp is not None)
     return Session(
-        entries=tuple(entries),
-        call=life,
-        next_turn=turns,
+        entries=entries,
+        call=call,
+        next_turn=next_turn,
         user=user,
         started=next(times, None),
         created=now,
@@ -63,22 +69,43 @@ def imported(messages: Sequence[Message], *, now: float) -> Session:
     )
 
 
-def numbered(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
-    """An entry for each message, in their order, with the turns that their numbers tell of."""
+def entries_from_messages(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
+    """An entry for each message, in their order, with calls and turns as their turn numbers say."""
     entries: list[Entry] = []
+    call, turn, number = 0, 0, None
     for message in messages:
-        entries.append(_next(_entry(message, now), entries))
+        entry = new_entry(as_tool_call(message), call=0, turn=0, now=now)
+        if entries:
+            if (
+                entry.role in _NUMBERED
+                and entry.engine_turn is not None
+                and number is not None
+                and entry.engine_turn < number
+            ):
+                call, turn = call + 1, 0
+            elif entry.role == "user":
+                turn += entry.engine_turn is None or entry.engine_turn != number
+        number = entry.engine_turn
+        reasoning = message.others.get(REASONING)
+        entries.append(
+            msgspec.structs.replace(
+                entry,
+                call=call,
+                turn=turn,
+                reasoning=reasoning if isinstance(reasoning, str) else entry.reasoning,
+            )
+        )
     return tuple(entries)
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary as it is carried: it stands for the ``messages`` behind those of the former one."""
+    """A summary in an export: it stands for the ``messages`` behind those of the one before."""
 
     text: str
     messages: Annotated[int, msgspec.Meta(ge=0)]
-    life: int = 0
+    call: int = msgspec.field(default=0, name="life")
     turn: int = 0
-    made: float = 0.0
+    created_at: float = msgspec.field(default=0.0, name="made")
     model: str | None = None
     digest: bool = False
 
@@ -91,9 +118,9 @@ def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
         Summary(
             text=segment.text,
             messages=end - start,
-            life=segment.call,
+            call=segment.call,
             turn=segment.turn,
-            made=segment.created_at,
+            created_at=segment.created_at,
             model=segment.model,
             digest=segment.digest,
         )
@@ -102,64 +129,28 @@ def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
 
 
 def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
-    """A session that was imported, with the summaries that were carried along.
+    """An imported session with its summaries.
 
     Raises ValueError where they stand for more messages than there are.
     """
     segments: list[Segment] = []
-    end, reach = 0, START
+    stop, end = 0, START
     for one in carried:
-        start, end = end, end + one.messages
-        if end > len(session.entries):
+        start, stop = stop, stop + one.messages
+        if stop > len(session.entries):
             raise ValueError("they stand for more messages than there are")
-        told = session.entries[start:end]
-        reach = told[-1].turn_ref if told else reach
-        segments.append(_segment(one, reach, told))
+        entries = session.entries[start:stop]
+        end = entries[-1].turn_ref if entries else end
+        segments.append(
+            Segment(
+                text=one.text,
+                call=end.call,
+                turn=end.turn,
+                messages=one.messages,
+                fingerprint=entries_fingerprint(entries),
+                created_at=one.created_at,
+                model=one.model,
+                digest=one.digest,
+            )
+        )
     return msgspec.structs.replace(session, summaries=tuple(segments))
-
-
-def _segment(carried: Summary, reach: TurnRef, told: Sequence[Entry]) -> Segment:
-    return Segment(
-        text=carried.text,
-        call=reach.call,
-        turn=reach.turn,
-        messages=carried.messages,
-        fingerprint=entries_fingerprint(told),
-        created_at=carried.made,
-        model=carried.model,
-        digest=carried.digest,
-    )
-
-
-def _entry(message: Message, now: float) -> Entry:
-    entry = new_entry(as_tool_call(message), call=0, turn=0, now=now)
-    reasoning = message.others.get(REASONING)
-    return msgspec.structs.replace(entry, reasoning=reasoning) if isinstance(reasoning, str) else entry
-
-
-def _written(seconds: float, like: float) -> int | float:
-    """A time in seconds as an engine writes it, whose own times look ``like`` this."""
-    value = seconds if epoch_seconds(like) == like else 1000 * seconds
-    return value if isinstance(like, float) else int(value)
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(message)
-    others: dict[str, Any] = plain.pop(_OTHERS)
-    return plain | others
-
-
-def _next(entry: Entry, before: Sequence[Entry]) -> Entry:
-    if not before:
-        return entry
-    last = before[-1]
-    if entry.role in _NUMBERED and _goes_back(entry, last):
-        return msgspec.structs.replace(entry, call=last.call + 1, turn=0)
-    begins = entry.role == "user" and (entry.engine_turn is None or entry.engine_turn != last.engine_turn)
-    return msgspec.structs.replace(entry, call=last.call, turn=last.turn + begins)
-
-
-def _goes_back(entry: Entry, last: Entry) -> bool:
-    return None not in {entry.engine_turn, last.engine_turn} and (entry.engine_turn or 0) < (
-        last.engine_turn or 0
-    )

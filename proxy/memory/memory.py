@@ -1,4 +1,4 @@
-"""What is remembered with: where sessions and turns are kept, who writes them, and who tells of them."""
+"""The memory of a configuration: its stores, their writers and readers, opened and closed together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,19 +19,19 @@ from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.summaries import Summaries
 
-# A store's own patience ends a moment before, so that it is known to be away.
-_OPENING: Final = 1.1
-_DRAINED_WITHIN: Final = 3.0
+# A store's own time-out ends a moment before, so that its error is seen.
+_OPEN_WITHIN: Final = 1.1
+_DRAIN_WITHIN: Final = 3.0
 # What is not archived by then is found again; a store that took its time was mostly the same database.
-_LEAST: Final = 0.3
-_AT_ONCE: Final = 0.03
-_PAUSE: Final = 0.02
+_ARCHIVE_AT_LEAST: Final = 0.3
+_REFUSED_WITHIN: Final = 0.03
+_PING_PAUSE: Final = 0.02
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """Where turns are kept for good, who takes them there, and who asks for them on behalf of calls.
+    """The archive of turns, the archivist that fills it, and what reads it for calls.
 
-    ``promises`` are changes of facts that callers have heard of.
+    ``pending_changes`` are changes of facts that callers were told of.
     """
 
     archive: Archive
@@ -45,12 +45,10 @@ class Archiving(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Where sessions are kept, who writes them down, where agents' episodes are, and who summarises.
+    """Sessions and what is remembered beside them.
 
-    ``recorder`` has the ``writer`` write turns, in their order.
-    ``people`` knows every place that holds a person's words.
-    ``pulse`` is how the store fares while nobody calls, and ``guard`` whether calls ask it.
-    ``redaction`` is of what all of these may hold.
+    ``recorder`` queues the turns that ``writer`` writes to ``store``; ``health`` checks the store between
+    calls. ``privacy`` knows every place that holds words of users, and ``redaction`` what none may hold.
     """
 
     store: SessionStore
@@ -65,30 +63,30 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def degraded(self) -> bool:
-        """Whether turns wait for a store that does not take them, or it does not answer calls, or nobody."""
+        """Whether turns wait for the store, or it does not answer calls, or the health check."""
         return self.recorder.failing or self.health.read_failed or self.store.breaker.is_open
 
     async def open(self) -> None:
-        """The stores are open, so that no call waits for that; they are away where that takes a second."""
-        until = asyncio.get_running_loop().time() + _OPENING
+        """Opens the stores, so that no call waits for that; one that takes a second is unavailable."""
+        until = asyncio.get_running_loop().time() + _OPEN_WITHIN
         self.health.read_failed = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 
     def start(self) -> None:
-        """Begins what is done beside the calls."""
+        """Starts what runs beside the calls."""
         if self.archiving:
             self.archiving.archivist.start()
 
     async def aclose(self) -> None:
-        """Writes down what is left, within three seconds for all of it, and closes the stores."""
+        """Writes what is pending, within three seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time
-        until = clock() + _DRAINED_WITHIN
-        promised = self.archiving.pending_changes if self.archiving else PendingChanges()
-        await asyncio.gather(self.recorder.drain(), promised.drain())
+        until = clock() + _DRAIN_WITHIN
+        pending = self.archiving.pending_changes if self.archiving else PendingChanges()
+        await asyncio.gather(self.recorder.drain(), pending.drain())
         closing = [self.store.aclose()]
         if self.archiving:
-            await self.archiving.archivist.aclose(max(_LEAST, until - clock()))
+            await self.archiving.archivist.aclose(max(_ARCHIVE_AT_LEAST, until - clock()))
             closing.append(self.archiving.archive.aclose())
             if self.archiving.mem0:
                 closing.append(self.archiving.mem0.aclose())
@@ -97,9 +95,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
-    """Whether a store takes something by then, in the loop's time; who refuses at once is not asked again."""
+    """Whether a store answers by then, in the loop's time; after a quick refusal it is not asked again."""
     now = asyncio.get_running_loop().time
-    refused_by = now() + _AT_ONCE
+    refused_by = now() + _REFUSED_WITHIN
     while now() < until:
         try:
             async with asyncio.timeout_at(until):
@@ -109,5 +107,5 @@ async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
                 return False
         else:
             return True
-        await asyncio.sleep(_PAUSE)
+        await asyncio.sleep(_PING_PAUSE)
     return False

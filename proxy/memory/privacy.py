@@ -1,4 +1,4 @@
-"""Every place that holds a person's words, and how they leave it."""
+"""What memory holds of a user: exported, and erased everywhere."""
 
 import asyncio
 import time
@@ -17,182 +17,172 @@ from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
 
-_AT_ONCE: Final = 100
+_PAGE: Final = 100
 _ATTEMPTS: Final = 10
 
 
 class DataHolder(Protocol):
-    """One place that holds words of persons. Every method may raise StoreError."""
+    """A place that holds words of users. Every method may raise StoreError."""
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
-        """All that it holds of a person, by what it is, ready for JSON."""
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
+        """All that it holds of a user, by kind, ready for JSON."""
         ...
 
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
-        """Removes all of it; what arrived before ``at`` and comes later is refused.
-
-        How much there was, by what it is.
-        """
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
+        """Erases it, and refuses what arrived before ``at`` and comes later; how much there was, by kind."""
         ...
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """Removes all of one session, whoever's it is, in the same way."""
+        """Erases one session in the same way, whoever its user is."""
         ...
 
     async def scrub(self) -> None:
-        """Nothing that was removed can be read from its own files any more."""
+        """Makes sure that nothing erased can be read from its own files."""
         ...
 
 
 class PrivacyRegistry:
-    """The registry: whoever keeps a person's words anywhere adds a holding to it."""
+    """All places that hold words of users."""
 
-    def __init__(self, holdings: Sequence[DataHolder]) -> None:
-        self._holdings = holdings
+    def __init__(self, holders: Sequence[DataHolder]) -> None:
+        self._holders = holders
 
-    async def exported(self, person: Owner) -> dict[str, Any]:
-        """All that is held of a person, by what it is; several places may hold some of the same kind."""
-        found: dict[str, list[Any]] = {"sessions": [], "turns": [], "facts": []}
-        for holding in self._holdings:
-            for kind, held in (await holding.exported(person)).items():
-                found.setdefault(kind, []).extend(held)
-        return {"user": person.user, **found}
+    async def export(self, user: Owner) -> dict[str, Any]:
+        """All that is held of a user, by kind; several places may hold some of the same kind."""
+        data: dict[str, list[Any]] = {"sessions": [], "turns": [], "facts": []}
+        for holder in self._holders:
+            for kind, items in (await holder.export(user)).items():
+                data.setdefault(kind, []).extend(items)
+        return {"user": user.user, **data}
 
-    async def forget(self, person: Owner) -> Mapping[str, int]:
-        """Removes all that is held of a person; how much there was, by what it is.
+    async def forget(self, user: Owner) -> Mapping[str, int]:
+        """Erases all that is held of a user; how much there was, by kind.
 
-        Raises UnreadableSessions, once all else is gone, for sessions that cannot be read.
+        Raises UnreadableSessions, once all else is erased, for sessions that cannot be read.
         """
         at = time.time()
-        return await self._everywhere(holding.forget(person, at=at) for holding in self._holdings)
+        return await self._erase(holder.forget(user, at=at) for holder in self._holders)
 
     async def forget_session(self, tenant: str, session: str) -> Mapping[str, int]:
-        """Removes all that is held of a session; how much there was, by what it is."""
+        """Erases all that is held of a session; how much there was, by kind."""
         at, key = time.time(), Key(tenant, session)
-        return await self._everywhere(holding.forget_session(key, at=at) for holding in self._holdings)
+        return await self._erase(holder.forget_session(key, at=at) for holder in self._holders)
 
-    async def _everywhere(self, works: Iterable[Awaitable[Mapping[str, int]]]) -> Mapping[str, int]:
-        """What all of them removed; one that fails holds up no other, and is told of at the end."""
-        count, faults = Counter(sessions=0, turns=0, facts=0), list[StoreError]()
-        for work in works:
+    async def _erase(self, erasures: Iterable[Awaitable[Mapping[str, int]]]) -> Mapping[str, int]:
+        """Erases everywhere, and scrubs; an error holds up no other place, and is raised at the end."""
+        count, errors = Counter(sessions=0, turns=0, facts=0), list[StoreError]()
+        for erasure in erasures:
             try:
-                count.update(await work)
-            except StoreError as fault:
-                faults.append(fault)
-        await self._scrub()
-        if faults:
-            # What may be over when it is tried again goes before what will not.
-            raise min(faults, key=lambda fault: isinstance(fault, UnreadableSessions))
+                count.update(await erasure)
+            except StoreError as error:
+                errors.append(error)
+        scrubbing: list[StoreError] = []
+        for holder in self._holders:
+            try:
+                await holder.scrub()
+            except StoreError as error:
+                scrubbing.append(error)
+        if scrubbing:
+            raise scrubbing[0]
+        if errors:
+            # What another try may mend goes before what it will not.
+            raise min(errors, key=lambda error: isinstance(error, UnreadableSessions))
         return count
-
-    async def _scrub(self) -> None:
-        """The same for what is left in their files."""
-        faults: list[StoreError] = []
-        for holding in self._holdings:
-            try:
-                await holding.scrub()
-            except StoreError as fault:
-                faults.append(fault)
-        if faults:
-            raise faults[0]
 
 
 class SessionHolder:
-    """The sessions of which somebody is the person; of others, what the person said in them.
+    """The sessions of a user; of others' sessions, what the user said there.
 
-    ``file`` is where they are, if they are in a file.
+    ``file`` is where the sessions are, if they are in a file.
     """
 
     def __init__(self, store: SessionStore, *, file: Path | None = None) -> None:
         self._store = store
         self._file = file
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
-        """As the protocol has it; sessions that cannot be read are named."""
-        told, unread = list[dict[str, Any]](), list[str]()
-        async for key in self._keys(person.tenant):
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
+        """The user's sessions and lines; sessions that cannot be read are named."""
+        exported, unreadable = list[dict[str, Any]](), list[str]()
+        async for key in self._keys(user.tenant):
             try:
-                told += await self._told(key, person)
+                session, _ = await self._store.load(key, background=True) or NOT_STORED
+                entries: Sequence[Entry] = await self._store.entries(key, session)
             except UNREADABLE:
-                unread.append(key.session)
-        return {"sessions": told} | ({"unreadable_sessions": unread} if unread else {})
+                unreadable.append(key.session)
+                continue
+            fields: dict[str, Any] = {"id": key.session}
+            if session.user == user.user:
+                fields["user"] = session.user
+            else:
+                # Another's session: its summaries and its state may tell of others.
+                session, entries = Session(), [entry for entry in entries if entry.speaker == user.user]
+                if not entries:
+                    continue
+            fields |= {"contents": contents(entries), "summaries": summaries(session, entries)}
+            exported.append(fields | {"state": session.state})
+        return {"sessions": exported} | ({"unreadable_sessions": unreadable} if unreadable else {})
 
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """As the protocol has it; a session that cannot be read or written holds up no other."""
-        count, faults, unread = 0, list[StoreError](), list[str]()
-        async for key in self._keys(person.tenant):
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
+        """Erases the user's sessions and lines; one that cannot be read or written holds up no other."""
+        count, errors, unreadable = 0, list[StoreError](), list[str]()
+        async for key in self._keys(user.tenant):
             try:
-                count += await self._forget(key, person)
+                count += await self._erase(key, user)
             except UNREADABLE:
-                unread.append(key.session)
-            except StoreError as fault:
-                faults.append(fault)
-        if faults:
-            raise StoreError(f"{len(faults)} sessions are left that may hold words of theirs: {faults[0]}")
-        if unread:
-            raise UnreadableSessions(unread)
+                unreadable.append(key.session)
+            except StoreError as error:
+                errors.append(error)
+        if errors:
+            raise StoreError(f"{len(errors)} sessions are left that may hold words of theirs: {errors[0]}")
+        if unreadable:
+            raise UnreadableSessions(unreadable)
         return {"sessions": count}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """As the protocol has it."""
+        """Deletes a session."""
         return {"sessions": int(await self._store.delete(key))}
 
     async def scrub(self) -> None:
-        """As the protocol has it."""
+        """Empties the log of the sessions' file."""
         if self._file:
             await sqlite_file.empty_log(self._file)
 
     async def _keys(self, tenant: str) -> AsyncIterator[Key]:
         after = ""
-        while page := await self._store.list(tenant, after=after, limit=_AT_ONCE):
+        while page := await self._store.list(tenant, after=after, limit=_PAGE):
             for line in page:
                 yield Key(tenant, line.session)
                 await asyncio.sleep(0)  # a store in this process would hold up all calls
             after = page[-1].session
 
-    async def _told(self, key: Key, person: Owner) -> Sequence[dict[str, Any]]:
-        """What is held of a person in a session, if anything."""
-        session, _ = await self._store.load(key, background=True) or NOT_STORED
-        entries = await self._store.entries(key, session)
-        is_theirs = session.user == person.user
-        said = [entry for entry in entries if is_theirs or entry.speaker == person.user]
-        return [_shown(key, session, said, is_theirs=is_theirs)] if is_theirs or said else []
-
-    async def _forget(self, key: Key, person: Owner) -> bool:
-        """Whether a person had something in a session: their own goes, of another's what they said in it."""
+    async def _erase(self, key: Key, user: Owner) -> bool:
+        """Deletes a session of the user, or the user's lines in another's; whether there were any."""
         for _ in range(_ATTEMPTS):
             session, version = await self._store.load(key, background=True) or NOT_STORED
-            if session.user == person.user:
+            if session.user == user.user:
                 return await self._store.delete(key)
             entries = await self._store.entries(key, session)
-            if not version or all(entry.speaker != person.user for entry in entries):
+            if not version or all(entry.speaker != user.user for entry in entries):
                 return False
-            left, cold = _without(session, entries, person.user)
-            if await self._store.overwrite(key, SessionWrite(left, version, KEEP_EXPIRY, cold)):
+            changed, cold = _without_speaker(session, entries, user.user)
+            if await self._store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
                 return True
         raise StoreError("others are writing this session")
 
 
-def _shown(key: Key, session: Session, said: Sequence[Entry], *, is_theirs: bool) -> dict[str, Any]:
-    """What was said in a session; with its summaries and its state, where they tell of this person alone."""
-    own = session if is_theirs else Session()
-    told = summaries(own, said)
-    whose = {"user": own.user} if is_theirs else {}
-    return {"id": key.session, **whose, "contents": contents(said), "summaries": told, "state": own.state}
+def _without_speaker(
+    session: Session, entries: Sequence[Entry], name: str
+) -> tuple[Session, Sequence[Entry]]:
+    """The session without what a speaker said, and its cold part; ``entries`` are all it holds.
 
-
-def _without(session: Session, entries: Sequence[Entry], name: str) -> tuple[Session, Sequence[Entry]]:
-    """The session without what one of its speakers said, and its cold part; ``entries`` are all it holds.
-
-    Where summaries stand for some of it, they go, and all turns are held ready for new ones.
+    Summaries that stand for some of it go, and all turns are hot again, for new ones.
     """
-    told = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
+    facts = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
     session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=time.time())
-    kept = tuple(entry for entry in entries if entry.speaker != name)
+    others = tuple(entry for entry in entries if entry.speaker != name)
+    changed = msgspec.structs.replace(session, shown_facts=facts)
     if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):
-        return msgspec.structs.replace(
-            session, entries=kept, cold_count=0, summaries=(), shown_facts=told
-        ), ()
+        return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=()), ()
     hot = tuple(entry for entry in session.entries if entry.speaker != name)
-    cold = kept[: len(kept) - len(hot)]
-    return msgspec.structs.replace(session, entries=hot, cold_count=len(cold), shown_facts=told), cold
+    cold = others[: len(others) - len(hot)]
+    return msgspec.structs.replace(changed, entries=hot, cold_count=len(cold)), cold

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.message import Message
-from proxy.memory.interchange import numbered, shown
+from proxy.memory.interchange import engine_messages, entries_from_messages
 from proxy.memory.session import Entry, Session, disorder
 
 _ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
@@ -26,7 +26,9 @@ def remainder(session: Session) -> dict[str, Any]:
 
     Of each entry these are the fields that its message alone does not tell.
     """
-    pairs = zip(session.entries, numbered(shown(session.entries), now=0.0), strict=True)
+    pairs = zip(
+        session.entries, entries_from_messages(engine_messages(session.entries), now=0.0), strict=True
+    )
     differences = [
         {
             encoded: value
@@ -55,7 +57,7 @@ def restored(messages: Sequence[Message], fields: Mapping[str, msgspec.Raw]) -> 
         raise ValueError("it has as many entries as there are messages")
     entries = tuple(
         msgspec.convert({**msgspec.to_builtins(entry), **more, "role": entry.role}, Entry)
-        for entry, more in zip(numbered(messages, now=0.0), differences, strict=True)
+        for entry, more in zip(entries_from_messages(messages, now=0.0), differences, strict=True)
         if entry.role in _ROLES
     )
     session = msgspec.json.decode(msgspec.json.encode(own), type=Session)

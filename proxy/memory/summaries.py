@@ -18,7 +18,7 @@ from proxy.memory.compaction import (
     settle,
 )
 from proxy.memory.errors import NoSummaryModel, WriteConflict
-from proxy.memory.interchange import imported
+from proxy.memory.interchange import session_from_messages
 from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
 from proxy.memory.speakers import with_speaker_names
@@ -219,7 +219,7 @@ class Summaries:
     ) -> bool:
         """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
         now = time.time()
-        entries = imported(self._redaction.window(messages), now=now).entries
+        entries = session_from_messages(self._redaction.window(messages), now=now).entries
         if not entries:
             return False
         session = former or Session(created=now, updated=now)

@@ -65,7 +65,7 @@ async def _remove_fact(request: PageRequest) -> Response:
 
 
 async def _export(request: PageRequest) -> Response:
-    export = await request.runtime.privacy.exported(_owner(request))
+    export = await request.runtime.privacy.export(_owner(request))
     # In a thread: it may be long, and calls wait on the loop.
     text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(export), indent=2))
     headers = {**HEADERS, "content-disposition": 'attachment; filename="person.json"'}

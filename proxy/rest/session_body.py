@@ -8,7 +8,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.errors import RequestError, TooLarge
-from proxy.memory.interchange import Summary, contents, imported, summaries, with_summaries
+from proxy.memory.interchange import Summary, contents, session_from_messages, summaries, with_summaries
 from proxy.memory.redaction.view import WindowRedaction
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode, ordered
@@ -73,7 +73,7 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
         except (ValueError, RecursionError) as error:
             message = f"'{_REMAINDER}' does not belong to these 'contents' ({error})"
             raise RequestError(f"{message}; leave it out to import them alone.", param=_REMAINDER) from None
-    session = imported(messages, now=time.time())
+    session = session_from_messages(messages, now=time.time())
     try:
         carried = msgspec.json.decode(fields.get("summaries", b"[]"), type=list[Summary])
         return with_summaries(session, carried)

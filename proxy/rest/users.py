@@ -123,7 +123,7 @@ async def _search(request: Request) -> Response:
 
 
 async def _export(request: Request) -> Response:
-    export = await runtime_of(request).privacy.exported(owner_of(request))
+    export = await runtime_of(request).privacy.export(owner_of(request))
     # In a thread: it may be long, and calls wait on the loop.
     return await asyncio.to_thread(json_response, export)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.compaction import cap
-from proxy.memory.interchange import contents, imported
+from proxy.memory.interchange import contents, session_from_messages
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session
@@ -48,12 +48,12 @@ def messages(shown: list[dict[str, Any]]) -> list[Message]:
 
 
 def again(shown: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return contents(imported(messages(shown), now=NOW).entries)
+    return contents(session_from_messages(messages(shown), now=NOW).entries)
 
 
 @given(windows)
 def test_what_was_imported_exports_and_imports_the_same(window: list[Message]) -> None:
-    shown = contents(imported(window, now=NOW).entries)
+    shown = contents(session_from_messages(window, now=NOW).entries)
     assert again(shown) == shown
 
 
@@ -70,7 +70,7 @@ def test_what_a_call_left_exports_and_imports_the_same(replayed: list[list[Messa
 
 @given(windows, st.integers(1, 8), st.integers(0, 8))
 def test_an_import_can_be_cut_like_any_session(window: list[Message], most: int, keep: int) -> None:
-    session = imported(window, now=NOW)
+    session = session_from_messages(window, now=NOW)
     kept, moved = cap(session, most, keep)
     assert (*moved, *kept.entries) == session.entries
 
@@ -81,17 +81,19 @@ def turns(session: Session) -> list[tuple[int, int]]:
 
 def test_turns_are_told_by_their_numbers() -> None:
     window = [message(line) for line in ("1a:Hello!", "1u:One.", "1a:First.", "2u:Two.", "2u:Still two.")]
-    assert turns(imported(window, now=NOW)) == [(0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]
+    assert turns(session_from_messages(window, now=NOW)) == [(0, 0), (0, 0), (0, 0), (0, 1), (0, 1)]
 
 
 def test_a_number_that_goes_back_begins_a_new_life() -> None:
-    session = imported([message(line) for line in ("7u:One.", "7a:First.", "0a:Hello!", "1u:Two.")], now=NOW)
+    session = session_from_messages(
+        [message(line) for line in ("7u:One.", "7a:First.", "0a:Hello!", "1u:Two.")], now=NOW
+    )
     assert turns(session) == [(0, 0), (0, 0), (1, 0), (1, 1)]
     assert (session.call, session.next_turn) == (1, 2)
 
 
 def test_the_next_call_goes_on_from_an_import() -> None:
-    call = Call(imported([message(line) for line in ("0u:One.", "0a:First.")], now=NOW))
+    call = Call(session_from_messages([message(line) for line in ("0u:One.", "0a:First.")], now=NOW))
     call.ask("0u:One.", "0a:First.", "1u:Two.", answer="Second.")
     assert call.memory == ["u:One.", "a:First.", "u:Two.", "a?:Second."]
     assert call.turns == [(0, 0), (0, 0), (0, 1), (0, 1)]
@@ -141,12 +143,14 @@ def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
         result("c", '{"at": "Hanover"}'),
         message("1a:In Hanover."),
     ]
-    assert transcript_lines(imported(said, now=NOW)) == [
+    assert transcript_lines(session_from_messages(said, now=NOW)) == [
         "user: Where is my parcel?",
         "assistant: In Hanover.",
     ]
 
 
 def test_an_entry_is_as_it_was_said() -> None:
-    (entry,) = imported([Message(role="user", content="Hi", metadata={"user": "ann"})], now=NOW).entries
+    (entry,) = session_from_messages(
+        [Message(role="user", content="Hi", metadata={"user": "ann"})], now=NOW
+    ).entries
     assert entry == Entry(role="user", turn=0, content="Hi", user="ann", recorded_at=NOW)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from proxy.memory.stores.counts import Counts, OwnCounts
+from proxy.memory.stores.counts import Counts, LocalCounts
 from proxy.memory.stores.redis import RedisCounts
 from tests.peers.redis_server import RedisServer
 
@@ -15,7 +15,7 @@ MINUTE = 60.0
 
 
 def own(_: pytest.FixtureRequest) -> Counts:
-    return OwnCounts()
+    return LocalCounts()
 
 
 def redis(request: pytest.FixtureRequest) -> Counts:
@@ -64,7 +64,7 @@ async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
 
 async def test_a_clock_that_only_rises_tells_when_it_is_over() -> None:
     now = 100.0
-    counted = OwnCounts(lambda: now)
+    counted = LocalCounts(lambda: now)
     await counted.add("a", 2, lasting=MINUTE)
     now = 159.9
     assert await counted.add("a", 1, lasting=MINUTE) == (3, pytest.approx(0.1))

@@ -53,7 +53,7 @@ class Place:
     def __init__(self, count: int, *, fails: bool = False) -> None:
         self.count, self.fails, self.scrubbed = count, fails, False
 
-    async def exported(self, _: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, _: Owner) -> Mapping[str, Sequence[Any]]:
         return {}
 
     async def forget(self, _: Owner, *, at: float) -> Mapping[str, int]:
@@ -103,7 +103,7 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(lost: str) -> Non
     await put(*((other, "a", encode(Session())) if lost == "key" else (store, "a", b"no session")))
     await put(store, "b", encode(Session(user="bob", entries=(said("4711", "bob"),))))
     held = SessionHolder(store)
-    told = await held.exported(BOB)
+    told = await held.export(BOB)
     assert [one["id"] for one in told["sessions"]] == ["b"]
     assert told["unreadable_sessions"] == ["a"]
     with pytest.raises(UnreadableSessions, match="1 session cannot be read") as fault:
@@ -145,9 +145,7 @@ async def test_others_have_their_turn_after_each_session(way: str) -> None:
             await asyncio.sleep(0)
 
     beside = asyncio.create_task(others())
-    await (
-        SessionHolder(store).exported(BOB) if way == "exported" else SessionHolder(store).forget(BOB, at=0)
-    )
+    await (SessionHolder(store).export(BOB) if way == "exported" else SessionHolder(store).forget(BOB, at=0))
     done = True
     await beside
     assert steps >= 50
@@ -157,7 +155,7 @@ async def test_an_export_from_a_store_that_is_away_is_none() -> None:
     store = memory()
     await put(store, "b", encode(Session(user="bob")))
     with pytest.raises(StoreError, match="away"):
-        await SessionHolder(sessions(Away(store))).exported(BOB)
+        await SessionHolder(sessions(Away(store))).export(BOB)
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -20,7 +20,7 @@ KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
 class Unscrubbed:
     """A place that has removed what it held and cannot clean its files."""
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         return {}
 
     async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
@@ -39,14 +39,14 @@ class Holder(Unscrubbed):
     def __init__(self, fact: str) -> None:
         self._fact = fact
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         return {"facts": [self._fact]}
 
 
 async def test_an_export_has_what_each_of_several_places_holds() -> None:
     people = PrivacyRegistry((Holder("Likes jazz."), Unscrubbed(), Holder("Has a dog.")))
     found = {"user": "ann", "sessions": [], "turns": [], "facts": ["Likes jazz.", "Has a dog."]}
-    assert await people.exported(ANN) == found
+    assert await people.export(ANN) == found
 
 
 @pytest.mark.parametrize("session", [False, True])

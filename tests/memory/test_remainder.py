@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from filters.message import Message
 from filters.tool_groups import FUNCTION
 from filters.tool_groups import tool_call_of as functions_held
-from proxy.memory.interchange import contents, imported
+from proxy.memory.interchange import contents, session_from_messages
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import START, Agents, Entry, Session, ShownFacts, TurnRef
@@ -123,7 +123,7 @@ def test_what_was_exported_before_speakers_were_told_apart_is_taken() -> None:
 
 
 def test_what_messages_tell_is_not_told_twice() -> None:
-    session = imported([message("3u:Hi"), message("3a:Hello.")], now=NOW)
+    session = session_from_messages([message("3u:Hi"), message("3a:Hello.")], now=NOW)
     assert remainder(session)["entries"] == [{"recorded": NOW}] * 2
 
 

@@ -19,7 +19,7 @@ class Place:
 
 async def ended():
     place, promises = Place(), PendingChanges()
-    others = {name: place for name in Archiving.__struct_fields__ if name not in {"promises", "mem0"}}
+    others = {name: place for name in Archiving.__struct_fields__ if name not in {"pending_changes", "mem0"}}
     archiving = Archiving(**others, pending_changes=promises)
     memory = Memory(**dict.fromkeys(Memory.__struct_fields__, place) | {"archiving": archiving})
     promises.start([asyncio.Event().wait])

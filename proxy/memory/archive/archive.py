@@ -219,7 +219,7 @@ class ArchiveHolder:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns, session by session, and facts, superseded ones too."""
         turns: list[Turn] = []
         after = 0

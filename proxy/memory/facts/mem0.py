@@ -87,7 +87,7 @@ class Mem0:
 
         return await self._call(remove)
 
-    async def exported(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
         """All facts of a user, superseded ones too."""
         return {"facts": [fact.as_dict() for fact in await self.facts(person, now=0.0, superseded=True)]}
 

@@ -1,4 +1,4 @@
-"""Numbers that are counted up for a while, by key."""
+"""Counters that expire, by key: the rate limits count with them."""
 
 import time
 from collections.abc import Callable
@@ -6,39 +6,39 @@ from typing import NamedTuple, Protocol
 
 
 class Count(NamedTuple):
-    """A number, and in how many seconds it is 0 again."""
+    """A counter's value, and in how many seconds it expires."""
 
     number: int
     left: float
 
 
 class Counts(Protocol):
-    """Numbers by key; both methods may raise StoreError."""
+    """Counters by key. Both methods may raise StoreError."""
 
     async def add(self, key: str, amount: int, *, lasting: float) -> Count:
-        """A number with ``amount`` added; what was 0 until now is so again after ``lasting`` seconds."""
+        """Adds to a counter; one that was 0 expires after ``lasting`` seconds."""
         ...
 
     async def aclose(self) -> None:
-        """Lets go of where they are."""
+        """Closes all connections."""
         ...
 
 
-class OwnCounts:
-    """Those of one process. ``clock`` tells seconds, and only rises: a machine's own is set back."""
+class LocalCounts:
+    """Counters of one process. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._held: dict[str, tuple[int, float]] = {}
+        self._counters: dict[str, tuple[int, float]] = {}
 
     async def add(self, key: str, amount: int, *, lasting: float) -> Count:
-        """As the protocol has it."""
+        """Adds to a counter."""
         now = self._clock()
-        number, until = self._held.get(key, (0, now))
+        number, until = self._counters.get(key, (0, now))
         if until <= now:
             number, until = 0, now + lasting
-        self._held[key] = number + amount, until
+        self._counters[key] = number + amount, until
         return Count(number + amount, until - now)
 
     async def aclose(self) -> None:
-        """There is nothing to let go of."""
+        """Does nothing."""

@@ -1,4 +1,4 @@
-"""From an address to a store: the scheme names the driver, which is loaded when it is asked for."""
+"""Drivers of stores by the scheme of an address; one is loaded when it is opened."""
 
 from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
@@ -9,18 +9,16 @@ from proxy.memory.stores.counts import Counts
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
 
+if TYPE_CHECKING:
+    from proxy.memory.stores.sqlite_file import ForeignCommits
+
 GROUP: Final = "turnkeeper.stores"
-"""Installed packages add drivers here, named by scheme; each is a ``Driver``."""
+"""Installed packages add drivers here, named by scheme; each is a ``StoreFactory``."""
+
 _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
 _COUNTS: Final = f"{_STORES}.redis:RedisCounts"
 _EXTRAS: Final = {"asyncpg": "postgres"}
-
-
-if TYPE_CHECKING:
-    from proxy.memory.stores.sqlite_file import ForeignCommits
-
-
 _DRIVERS: Final = {
     "sqlite": f"{_STORES}.sqlite:open",
     "postgresql": f"{_STORES}.postgres:open",
@@ -37,9 +35,9 @@ _DRIVERS: Final = {
 
 
 class StoreFactory(Protocol):
-    """What makes stores of one kind.
+    """Makes stores of one kind.
 
-    It connects nothing, and raises ValueError for an address that it cannot read.
+    It connects nothing, and raises ValueError for an address that it cannot parse.
     """
 
     def __call__(self, url: str, *, deadline: float) -> Store:
@@ -59,37 +57,30 @@ def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits |
     address that names no store, without the address: it may hold a password.
     """
     scheme, colon, _ = url.partition(":")
-    driver = _driver_for(scheme) if colon else None
-    if driver is None:
+    # An installed package replaces no driver of ours.
+    own = _DRIVERS.get(scheme)
+    driver = EntryPoint(scheme, own, GROUP) if own else _installed_drivers().get(scheme)
+    if driver is None or not colon:
         schemes = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
         raise ValueError(f"no store is addressed like this; write one of {schemes}")
-    more = {} if foreign_commits is None else {"foreign_commits": foreign_commits}
-    return _load(driver)(url, deadline=deadline, **more)
+    try:
+        factory: StoreFactory = driver.load()
+    except ModuleNotFoundError as error:
+        missing = error.name or driver.module
+        package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
+        raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
+    if foreign_commits is None:
+        return factory(url, deadline=deadline)
+    return factory(url, deadline=deadline, foreign_commits=foreign_commits)  # type: ignore[call-arg] # SQLite's
 
 
 def open_counts(url: str, *, deadline: float) -> Counts | None:
-    """Where numbers are counted that all servers share, where the address is a Redis; connects nothing."""
-    driver = _DRIVERS.get(url.partition(":")[0])
-    if driver != _REDIS:
+    """Counters that all servers share, if the address is a Redis; nothing is connected yet."""
+    if _DRIVERS.get(url.partition(":")[0]) != _REDIS:
         return None
     counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)
 
 
-def _driver_for(scheme: str) -> EntryPoint | None:
-    """Nobody takes the place of a driver of our own, so that packages are looked through for others alone."""
-    own = _DRIVERS.get(scheme)
-    return EntryPoint(scheme, own, GROUP) if own else _installed_drivers().get(scheme)
-
-
 def _installed_drivers() -> dict[str, EntryPoint]:
     return {driver.name: driver for driver in entry_points(group=GROUP)}
-
-
-def _load(driver: EntryPoint) -> StoreFactory:
-    try:
-        return driver.load()  # type: ignore[no-any-return]
-    except ModuleNotFoundError as error:
-        missing = error.name or driver.module
-        package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
-        raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error

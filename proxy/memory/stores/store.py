@@ -1,25 +1,32 @@
-"""A place where sessions are kept: a handful of methods, one contract, several drivers."""
+"""What a store of sessions does, and the values that it takes and gives."""
 
 import math
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+KEEP_EXPIRY: Final = -math.inf
+"""The ``ttl`` of a write that leaves the expiry as it is: nothing was said."""
+BACKGROUND_DEADLINE: Final = 5.0
+"""Seconds that an operation may take that no call waits for: ``replace``, ``cold``, ``delete``, ``list``."""
 TOMBSTONE_SECONDS: Final = 900.0
 """For how many seconds at least a deletion is remembered."""
 CLOCK_TOLERANCE: Final = 5.0
-"""How far clocks may be apart, in seconds. What is further ahead than this was written before a clock was set
-back, and says nothing about what came first."""
-KEEP_EXPIRY: Final = -math.inf
-"""The ``ttl`` of a write that leaves the expiry as it is: nobody has spoken."""
-BACKGROUND_DEADLINE: Final = 5.0
-"""Seconds that whatever no call waits for may take: ``replace``, ``cold``, ``delete``, ``list``, and more."""
+"""How far clocks may be apart, in seconds. A time further ahead is from before a clock was set back, and says
+nothing about what came first."""
 
 
 class Key(NamedTuple):
-    """Whose session: an id means nothing without its tenant."""
+    """A session of a tenant."""
 
     tenant: str
     session: str
+
+
+class Owner(NamedTuple):
+    """A user of a tenant; without a name, the tenant itself, whose own all its users may find."""
+
+    tenant: str
+    user: str = ""
 
 
 class StoredBlob(NamedTuple):
@@ -33,21 +40,12 @@ class StoredBlob(NamedTuple):
     version: int
 
 
-class ListedSession(NamedTuple):
-    """One line of a list of sessions. ``updated`` is in seconds since 1970."""
-
-    session: str
-    updated: float
-    size: int
-
-
 class BlobWrite(NamedTuple):
-    """What a write brings.
+    """A session's hot part to be written over ``version``, 0 where there is none yet.
 
-    ``version`` is the one that was read, 0 for a session that is not there yet. The session expires ``ttl``
-    seconds later; ``KEEP_EXPIRY`` leaves that as it is. ``at`` is when what is written arrived, in seconds
-    since 1970; ``replace`` does not ask for it. A ``background``
-    write may take as long as a list.
+    ``cold`` goes to the cold part. The session expires after ``ttl`` seconds, with ``KEEP_EXPIRY`` when it
+    would have. ``at`` is when what is written arrived, in seconds since 1970; ``replace`` ignores it. A
+    ``background`` write may take as long as a list.
     """
 
     blob: bytes
@@ -58,25 +56,33 @@ class BlobWrite(NamedTuple):
     background: bool = False
 
 
-class Store(Protocol):
-    """Sessions by key. Every method may raise StoreError, and none waits longer than its driver's time-out.
+class ListedSession(NamedTuple):
+    """One line of a list of sessions. ``updated`` is in seconds since 1970."""
 
-    Any text but an empty one is an id. What has expired, or belongs to another tenant, is not there. Whoever
-    stops waiting for a write, a time-out of his own included, does not stop it.
+    session: str
+    updated: float
+    size: int
+
+
+class Store(Protocol):
+    """Sessions by key. Every method may raise StoreError, and none takes longer than its driver's time-out.
+
+    Any text but an empty one is an id. What has expired, or belongs to another tenant, is not there. A write
+    goes on when its caller stops waiting for it.
     """
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part: one round trip, whatever the session's length.
 
-        ``background`` is for whoever keeps no call waiting: he has as long as for a list.
+        A ``background`` read may take as long as a list.
         """
         ...
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces the hot part and appends to the cold part, both or neither, and renews the expiry.
+        """Replaces the hot part, appends to the cold part, and renews the expiry: all or nothing.
 
-        False, and nothing is changed, where somebody else has written since ``put.version`` was read, or the
-        session has expired. True once it is durable; who reads in the same process sees it before.
+        False, and nothing is changed, where another writer was faster since ``put.version`` was read, or the
+        session has expired. True once it is durable; reads of the same process see it before.
 
         Raises SessionDeleted, and changes nothing, where the session was deleted after ``put.at``, even if
         there is a new one by now.
@@ -84,10 +90,7 @@ class Store(Protocol):
         ...
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As ``write``, but for the cold part, which is replaced as well: all in one step, or nothing.
-
-        For what no call waits for.
-        """
+        """Replaces both parts, else as ``write``. No call waits for it."""
         ...
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
@@ -95,18 +98,18 @@ class Store(Protocol):
         ...
 
     async def delete(self, key: Key) -> bool:
-        """Removes both parts, and remembers when; whether there was anything."""
+        """Removes both parts and leaves a tombstone; whether there was anything."""
         ...
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last, in seconds since 1970, where that is still remembered.
+        """When the session was deleted last, in seconds since 1970, while there is a tombstone.
 
         There may be a new one by now.
         """
         ...
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions in the order of their ids' code points, those behind ``after`` first."""
+        """A tenant's sessions in the order of their ids' code points, from the first after ``after`` on."""
         ...
 
     async def ping(self) -> None:
@@ -114,12 +117,5 @@ class Store(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """What was accepted is durable; then everything is closed, and further calls raise StoreError."""
+        """Closes the store once what it accepted is durable; later calls raise StoreError."""
         ...
-
-
-class Owner(NamedTuple):
-    """A person; where that is empty, the tenant: what it owns itself, all its persons may find."""
-
-    tenant: str
-    user: str = ""

@@ -3,7 +3,6 @@
 import math
 import secrets
 import time
-from collections.abc import Iterator
 
 import msgspec
 
@@ -29,93 +28,85 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001, ARG001 - what ev
     return VolatileStore()
 
 
-class _Kept(msgspec.Struct):
-    held: StoredBlob
+class _Row(msgspec.Struct, frozen=True):
+    stored: StoredBlob
     updated: float
     expires: float
     cold: tuple[bytes, ...]
 
 
 class VolatileStore:
-    """A dictionary that forgets when it is closed."""
+    """A dictionary that is emptied when it is closed."""
 
     def __init__(self) -> None:
-        self._sessions: dict[Key, _Kept] = {}
+        self._sessions: dict[Key, _Row] = {}
         self._deleted: dict[Key, float] = {}
         self._swept = time.monotonic()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - it takes no time
-        """As the protocol has it."""
-        kept = self._kept(key)
-        return kept.held if kept else None
+        """The hot part."""
+        row = self._row(key)
+        return row.stored if row else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """As the protocol has it, and what has expired goes, now and then."""
-        self._sweep()
-        if put.at <= self._deleted.get(key, -math.inf) <= time.time() + CLOCK_TOLERANCE:
+        """Writes both parts; expired sessions are removed now and then."""
+        now = time.time()
+        if time.monotonic() - self._swept >= _SWEEP_EVERY:
+            self._swept = time.monotonic()
+            self._sessions = {each: row for each, row in self._sessions.items() if row.expires > now}
+            self._deleted = {k: at for k, at in self._deleted.items() if at > now - TOMBSTONE_SECONDS}
+        if put.at <= self._deleted.get(key, -math.inf) <= now + CLOCK_TOLERANCE:
             raise SessionDeleted("the session was deleted")
-        kept = self._kept(key)
-        if put.version != (kept.held.version if kept else 0):
-            return False
-        self._keep(key, put, (*(kept.cold if kept else ()), *put.cold))
-        return True
+        row = self._row(key)
+        return self._swap(key, put, (*(row.cold if row else ()), *put.cold))
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As the protocol has it."""
-        kept = self._kept(key)
-        if put.version != (kept.held.version if kept else 0):
-            return False
-        self._keep(key, put, tuple(put.cold))
-        return True
+        """Replaces both parts."""
+        return self._swap(key, put, tuple(put.cold))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """As the protocol has it."""
-        kept = self._kept(key)
-        return list(kept.cold[start : start + limit]) if kept else []
+        """Entries of the cold part."""
+        row = self._row(key)
+        return list(row.cold[start : start + limit]) if row else []
 
     async def delete(self, key: Key) -> bool:
-        """As the protocol has it."""
-        there = self._kept(key) is not None
+        """Removes the session, and remembers when."""
+        row = self._row(key)
         self._sessions.pop(key, None)
         self._deleted[key] = time.time()
-        return there
+        return row is not None
 
     async def deleted(self, key: Key) -> float | None:
-        """As the protocol has it."""
+        """When the session was deleted last."""
         return self._deleted.get(key)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the protocol has it; looks at every session that there is."""
-        lines = sorted(line for line in self._lines(tenant) if line.session > after)
-        return lines[:limit]
+        """A tenant's sessions; every session is looked at."""
+        now = time.time()
+        lines = [
+            ListedSession(key.session, row.updated, len(row.stored.blob))
+            for key, row in self._sessions.items()
+            if key.tenant == tenant and key.session > after and row.expires > now
+        ]
+        return sorted(lines)[:limit]
 
     async def ping(self) -> None:
         """Always returns."""
 
     async def aclose(self) -> None:
-        """Forgets everything."""
+        """Removes everything."""
         self._sessions.clear()
         self._deleted.clear()
 
-    def _keep(self, key: Key, put: BlobWrite, cold: tuple[bytes, ...]) -> None:
-        now, kept = time.time(), self._sessions.get(key)
-        expires = kept.expires if kept and put.ttl == KEEP_EXPIRY else now + put.ttl
-        self._sessions[key] = _Kept(StoredBlob(bytes(put.blob), secrets.randbits(53) + 1), now, expires, cold)
+    def _row(self, key: Key) -> _Row | None:
+        row = self._sessions.get(key)
+        return row if row is not None and row.expires > time.time() else None
 
-    def _kept(self, key: Key) -> _Kept | None:
-        kept = self._sessions.get(key)
-        return kept if kept is not None and kept.expires > time.time() else None
-
-    def _lines(self, tenant: str) -> Iterator[ListedSession]:
-        now = time.time()
-        for key, kept in self._sessions.items():
-            if key.tenant == tenant and kept.expires > now:
-                yield ListedSession(key.session, kept.updated, len(kept.held.blob))
-
-    def _sweep(self) -> None:
-        if time.monotonic() - self._swept < _SWEEP_EVERY:
-            return
-        self._swept = time.monotonic()
-        now = time.time()
-        self._sessions = {key: kept for key, kept in self._sessions.items() if kept.expires > now}
-        self._deleted = {key: at for key, at in self._deleted.items() if at > now - TOMBSTONE_SECONDS}
+    def _swap(self, key: Key, put: BlobWrite, cold: tuple[bytes, ...]) -> bool:
+        row = self._row(key)
+        if put.version != (row.stored.version if row else 0):
+            return False
+        now, last = time.time(), self._sessions.get(key)
+        expires = last.expires if last and put.ttl == KEEP_EXPIRY else now + put.ttl
+        self._sessions[key] = _Row(StoredBlob(bytes(put.blob), secrets.randbits(53) + 1), now, expires, cold)
+        return True

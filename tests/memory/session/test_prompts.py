@@ -1,7 +1,7 @@
 """What an engine says by itself, against a silence or for a failure, is nobody's words where it is told."""
 
 from filters.message import Message
-from proxy.memory.interchange import shown
+from proxy.memory.interchange import engine_messages
 from proxy.memory.merge.calls import Agent, apply_history
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode
@@ -68,4 +68,8 @@ def test_a_window_of_nothing_else_costs_no_more_than_sixteen():
 
 def test_an_export_carries_them():
     session = with_prompts(HELD, [assistant("Still there?", "silence")])
-    assert restored([*shown(session.entries)], fields(**remainder(session))).prompts == session.prompts != ()
+    assert (
+        restored([*engine_messages(session.entries)], fields(**remainder(session))).prompts
+        == session.prompts
+        != ()
+    )

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.admission.quota import FallbackWindows, RateLimits
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Count, OwnCounts
+from proxy.memory.stores.counts import Count, LocalCounts
 
 DEADLINE = 0.05
 REST = 0.02
@@ -20,7 +20,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Fickle(OwnCounts):
+class Fickle(LocalCounts):
     """Refuses to count for as long as it is ``away``, and waits until it is ``free``."""
 
     def __init__(self) -> None:
