@@ -72,11 +72,11 @@ class FilteredAnswer:
     def close(self) -> bytes:
         """Ends every choice that has not ended; what they held back, as events."""
         choices, self._choices = self._choices, {}  # what comes behind an end has stages of its own
-        closing: list[tuple[int, Delta]] = []
+        closing = b""
         for index, stages in choices.items():
-            if not stages.is_empty and (delta := stages.close()):
-                closing.append((index, delta))
-        return b"".join([chunk_event(self._chunk_of(index, delta)) for index, delta in closing])
+            if delta := stages.close():
+                closing += chunk_event(self._chunk_of(index, delta))
+        return closing
 
     def filter_body(self, body: bytes) -> bytes:
         """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""

@@ -253,12 +253,15 @@ def identify(request: ClientRequest, places: Places, tenant: str) -> Identity:
     ids = _RequestIds(request)
     session, _ = ids.find(places.session)
     user, place = ids.find(places.user)
-    flags = [ids.value(place) for place in _BACKGROUND]
+    background = False
+    for flag_place in _BACKGROUND:
+        flag = ids.value(flag_place)
+        background = background or flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES)
     return Identity(
         tenant,
         session or places.default_session,
         user,
-        any(flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES) for flag in flags),
+        background,
         tuple(ids.ignored),
         place is not None and place.source == "message" and places.proof is None,
     )
@@ -275,7 +278,8 @@ def attempt_of(request: ClientRequest) -> Attempt:
     # OpenAI's own clients count how often they have tried.
     retries = request.headers.get(_RETRIES)
     is_retry = None if retries is None or not retries.isdecimal() else bool(retries.strip("0"))
-    return attempt(first_id(request, ATTEMPT_PLACES), is_retry=is_retry)
+    name, _ = _RequestIds(request).find(ATTEMPT_PLACES)
+    return attempt(name, is_retry=is_retry)
 
 
 def first_id(request: ClientRequest, places: Iterable[Place]) -> str | None:

@@ -1,4 +1,4 @@
-"""A pipeline: the filters, upstreams and limits of a turn, made ready when the settings were read."""
+"""A pipeline: the filters, upstreams and limits of a turn, as the settings describe them."""
 
 import sys
 from collections.abc import Sequence
@@ -16,7 +16,10 @@ from proxy.upstream.tokens import TokenCounter
 
 
 class EpisodeLookup(msgspec.Struct, frozen=True):
-    """Whose episodes are told, how far back and how many; without ``agent``, ``place`` says whose."""
+    """Which agent's episodes a prompt tells, from how many hours and how many at most.
+
+    Without an ``agent``, its id stands at ``place`` in the request.
+    """
 
     agent: str | None
     place: Place
@@ -25,9 +28,10 @@ class EpisodeLookup(msgspec.Struct, frozen=True):
 
 
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
-    """One named way from a client's messages to a model. Times are in seconds.
+    """One named way from a client's messages to a model.
 
-    ``skips_failing`` is whether a turn goes on without a request filter that fails.
+    ``filters`` are for requests, and ``answer`` for answers. ``skips_failing`` is whether a turn goes on
+    without a request filter that fails. ``keep_alive`` is in seconds.
     """
 
     name: str
@@ -41,15 +45,15 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     tool_rounds: int = 0
     max_recalled: int = 0
-    """How much is recalled of a person for each turn; 0 where no step tells of it."""
+    """How many passages are recalled for each turn; 0 where no filter uses them."""
     max_messages: int = sys.maxsize
     """How many messages a request may have."""
     zone: tzinfo = UTC
-    """Where the days begin that a person speaks of."""
+    """The time zone of the days that users speak of."""
     view_options: ChainNeeds = ChainNeeds()
-    """What its steps do with what is known of a session."""
+    """What its filters need of a session."""
     max_facts: int = 0
-    """How many facts about a person a prompt begins with; 0 where no step tells of them."""
+    """How many facts about the user a prompt begins with; 0 where no filter uses them."""
     model: str | None = None
     token_counter: TokenCounter | None = None
     limits: TimeLimits

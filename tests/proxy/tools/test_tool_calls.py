@@ -72,7 +72,7 @@ class Dead(Shelf):
         raise StoreError("gone")
 
 
-def notebook_of(shelf, person=ANN, likeness=None, promises=None):
+def tools_of(shelf, person=ANN, likeness=None, promises=None):
     finder = Retriever(shelf, likeness=likeness)
     return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises)
 
@@ -80,9 +80,9 @@ def notebook_of(shelf, person=ANN, likeness=None, promises=None):
 async def told(name, arguments, shelf=None, person=ANN):
     shelf = shelf or Shelf()
     until = asyncio.get_running_loop().time() + 5
-    notebook = notebook_of(shelf, person)
-    found = json.loads(await notebook.run(name, arguments, until))
-    await notebook.settle()
+    tools = tools_of(shelf, person)
+    found = json.loads(await tools.run(name, arguments, until))
+    await tools.settle()
     return found
 
 
@@ -147,12 +147,12 @@ async def test_what_is_to_be_replaced_and_is_not_known_is_told_so():
 
 async def test_what_was_stored_a_moment_ago_can_be_replaced():
     shelf = Shelf()
-    notebook, until = notebook_of(shelf), asyncio.get_running_loop().time() + 5
+    tools, until = tools_of(shelf), asyncio.get_running_loop().time() + 5
     for arguments in ('{"text": "Ann is tall."}', '{"text": "Ann is small.", "replaces": "ann is tall"}'):
-        await notebook.run("memory_store", arguments, until)
-    found = json.loads(await notebook.run("memory_recall", '{"query": "Ann"}', until))["found"]
+        await tools.run("memory_store", arguments, until)
+    found = json.loads(await tools.run("memory_recall", '{"query": "Ann"}', until))["found"]
     assert [one["text"] for one in found] == ["Ann is small."]
-    await notebook.settle()
+    await tools.settle()
     tall, small = shelf.kept
     assert small.replaces == tall.id
 
@@ -175,7 +175,7 @@ async def carried_on(dialogue):
 
 
 def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(Hanging()), 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools_of(Hanging()), 4))
     assert 1.9 < run(carried_on(dialogue)) < 3.5
     _, *told = dialogue.messages
     assert len(told) == 6
@@ -191,21 +191,21 @@ class Many(Round):
 
 async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_has_time_for():
     shelf, promises = Slow(0.01), PendingChanges()
-    notebook = notebook_of(shelf, promises=promises)
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook, 4))
+    tools = tools_of(shelf, promises=promises)
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools, 4))
     for _ in range(2):
         await dialogue.run_calls(Many())
     told = [json.loads(each.content) for each in dialogue.messages if each.role == "tool"]
     assert ["stored" in each for each in told] == [True] * 20 + [False] * 4
     assert "20 calls" in told[-1]["error"]
-    notebook.commit()
+    tools.commit()
     await promises.drain()
     assert len(shelf.kept) == 12
 
 
 async def test_what_a_model_thinks_is_not_heard():
     shelf = Shelf()
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), notebook_of(shelf), 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools_of(shelf), 4))
     await dialogue.run_calls(Many())
     for heard in ({"reasoning_content": "Well, "}, {"content": " "}):
         dialogue.commit_if_reached(delta(**heard))
@@ -218,19 +218,19 @@ async def test_what_a_model_thinks_is_not_heard():
 
 async def test_what_is_being_stored_is_known_to_later_calls_of_its_turn():
     shelf = Slow(0.01)
-    notebook = notebook_of(shelf)
+    tools = tools_of(shelf)
 
     async def call(name, **arguments):
         until = asyncio.get_running_loop().time() + 5
-        return json.loads(await notebook.run(name, json.dumps(arguments), until))
+        return json.loads(await tools.run(name, json.dumps(arguments), until))
 
     stored = await call("memory_store", text="Ann is tall.")
-    notebook.commit()
+    tools.commit()
     assert await call("memory_store", text="ann is tall") == stored
     found = await call("memory_recall", query="tall")
     assert [one["id"] for one in found["found"]] == [stored["id"]]
     assert await call("memory_forget", id=stored["id"]) == {"forgotten": True}
-    await notebook.settle()
+    await tools.settle()
     assert shelf.kept == []
 
 
@@ -248,7 +248,7 @@ class Twice(Round):
 
 
 def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
-    kit = notebook_of(Shelf(), likeness=VectorSearch(Mute(), 0.4, 0.5))
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), kit, 4))
+    runner = tools_of(Shelf(), likeness=VectorSearch(Mute(), 0.4, 0.5))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), runner, 4))
     run(dialogue.run_calls(Twice()))
     assert [each.content for each in dialogue.messages[1:]] == ['{"found":[]}'] * 2
