@@ -67,8 +67,18 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
         """The trace of a turn; without ``with_content``, nothing of its text."""
         timer, times = observation.timer, observation.chunk_times
-        content = observation.content if with_content else None
-        content = _without_credentials(content) if isinstance(content, Turn) else None
+        turn = observation.content if with_content else None
+        content = None
+        if isinstance(turn, Turn):  # kept without credentials, and without what it read of the session
+            request, chat = turn.request, turn.chat
+            headers = {name: value for name, value in request.headers.items() if name not in _CREDENTIALS}
+            content = msgspec.structs.replace(
+                turn,
+                request=msgspec.structs.replace(request, headers=headers),
+                chat=msgspec.structs.replace(chat, headers=headers, tools=None),
+                view=None,
+                shown_facts=None,
+            )
         return cls(
             report=report,
             number=number,
@@ -151,7 +161,7 @@ class Traces:
         number, with_content = next(self._numbers), self.retention.content
         trace = Trace.of(report, observation, number=number, with_content=with_content)
         # The users are looked for only if anything was erased lately, which is rare.
-        if self._erasures and self._erasures.cover(report, trace.users):
+        if self._erasures.times and self._erasures.cover(report, trace.users):
             return
         if report.session is not None:
             key = Key(report.tenant, report.session)
@@ -164,7 +174,9 @@ class Traces:
 
     def publish(self, report: TurnReport) -> None:
         """Shows a turn of this process or of another in the feed."""
-        self.feed.publish(report, keep=not (self._erasures and self._erasures.cover(report, [report.user])))
+        self.feed.publish(
+            report, keep=not (self._erasures.times and self._erasures.cover(report, [report.user]))
+        )
 
     def session_written(self, key: Key, session: Session) -> None:
         """Notes when the turns of a session were written, and its user; a recorder's listener.
@@ -365,34 +377,19 @@ class _RecentErasures:
 
     def __init__(self) -> None:
         # Each with its time in seconds since 1970, and by ``time.monotonic``.
-        self._times: dict[tuple[str, str | None, str | None], tuple[float, float]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._times)
+        self.times: dict[tuple[str, str | None, str | None], tuple[float, float]] = {}
 
     def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
         """Notes that a session, or a user, is erased now."""
         key = tenant, session if user is None else None, user
-        self._times.pop(key, None)
-        self._times[key] = time.time(), time.monotonic()
-        while len(self._times) > _MOST_ERASURES:
-            del self._times[next(iter(self._times))]
+        self.times.pop(key, None)
+        self.times[key] = time.time(), time.monotonic()
+        while len(self.times) > _MOST_ERASURES:
+            del self.times[next(iter(self.times))]
 
     def cover(self, report: TurnReport, users: Iterable[str | None]) -> bool:
         """Whether a turn of these users was under way when its session, or one of them, was erased."""
         since, tenant, session = time.monotonic() - _ERASURES_FOR, report.tenant, report.session
-        times = [self._times.get((tenant, session, None))] if session is not None else []
-        times += [self._times.get((tenant, None, user)) for user in users if user is not None]
+        times = [self.times.get((tenant, session, None))] if session is not None else []
+        times += [self.times.get((tenant, None, user)) for user in users if user is not None]
         return any(each is not None and report.at <= each[0] and each[1] > since for each in times)
-
-
-def _without_credentials(turn: Turn) -> Turn:
-    """The turn without its client's credentials, and without what it read of the session."""
-    headers = {name: value for name, value in turn.request.headers.items() if name not in _CREDENTIALS}
-    return msgspec.structs.replace(
-        turn,
-        request=msgspec.structs.replace(turn.request, headers=headers),
-        view=None,
-        shown_facts=None,
-        chat=msgspec.structs.replace(turn.chat, headers=headers, tools=None),
-    )

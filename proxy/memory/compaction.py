@@ -64,6 +64,8 @@ class Plan(msgspec.Struct, frozen=True):
 def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """The summary that is due, if any; ``model`` is whether a model can replace digests."""
     window = _in_estimated_tokens(window, session)
+    if not session.summaries:
+        return _extension(session, window)
     return (
         _renewal(session, lambda segment: segment.stale)
         or _extension(session, window)
@@ -110,9 +112,8 @@ def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
 def _extension(session: Session, window: Window) -> Plan | None:
     """A further segment for the oldest uncovered turns."""
     open_ = uncovered(session)
-    former = [entry.turn_ref for entry in open_ if entry.call < session.call]
-    if former:
-        return _up_to(session, former[-1])
+    if open_ and open_[0].call < session.call:  # of former calls, all
+        return _up_to(session, max(entry.turn_ref for entry in open_ if entry.call < session.call))
     keep = min(window.keep_messages, len(open_) // 2)
     if session.cold_count and not session.summaries:
         return _cut(session, keep)

@@ -100,17 +100,18 @@ class Summaries:
         self._store = store
         self._window = window
         self._author = Author(writer)
+        self._has_model = writer is not None
 
     # --- the background job
 
     def is_due(self, session: Session) -> bool:
         """Whether there is anything to summarise."""
-        return self._plan(session, self._author) is not None
+        return next_plan(session, self._window, model=self._has_model) is not None
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""
         session = await self._read(key)
-        plan = self._plan(session, self._author) if session else None
+        plan = next_plan(session, self._window, model=self._has_model) if session else None
         if session and plan:
             await self._make(key, session, plan, self._author)
         return plan is not None
@@ -118,7 +119,7 @@ class Summaries:
     async def run_fallback(self, key: Key) -> None:
         """Makes a digest where a summary is due, until a model answers."""
         session = await self._read(key)
-        plan = self._plan(session, self._author) if session else None
+        plan = next_plan(session, self._window, model=self._has_model) if session else None
         if session and plan and not plan.merge:
             former = session.summaries[plan.first : plan.last]
             if not any(segment.digest and not segment.stale for segment in former):
@@ -163,16 +164,15 @@ class Summaries:
 
     # --- plans, made and saved
 
-    def _plan(self, session: Session, author: Author) -> Plan | None:
-        return next_plan(session, self._window, model=author.writer is not None)
-
     async def _summarize(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
         session = await self._read(key)
         if messages is not None:
             return await self._append(key, session, messages, author)
         if session is None:
             return False
-        plan = self._plan(session, author) or forced_plan(session, self._window)
+        plan = next_plan(session, self._window, model=author.writer is not None) or forced_plan(
+            session, self._window
+        )
         if plan is not None:
             await self._make(key, session, plan, author)
         return plan is not None

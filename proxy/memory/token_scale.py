@@ -59,9 +59,12 @@ class Scales:
 
 def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
     """The estimated tokens of a prompt; 0 if it has content other than text, which cannot be estimated."""
-    if any(isinstance(message.content, list) for message in messages):
-        return 0
-    return sum(map(in_message, messages)) + in_text(tools.decode("utf-8", "replace"))
+    tokens = in_text(tools.decode("utf-8", "replace"))
+    for message in messages:
+        if isinstance(message.content, list):
+            return 0
+        tokens += in_message(message)
+    return tokens
 
 
 def with_scale(session: Session, ratio: float | None) -> Session:

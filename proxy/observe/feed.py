@@ -75,20 +75,15 @@ class Feed:
 
     def __init__(self) -> None:
         self._recent: deque[_Published] = deque(maxlen=_MOST_RECENT)
-        self._subscribers: set[_Subscriber] = set()
+        self.subscribers: set[_Subscriber] = set()
         self._closed = False
-
-    @property
-    def has_subscribers(self) -> bool:
-        """Whether there is a subscriber, of any tenant."""
-        return bool(self._subscribers)
 
     def publish(self, turn: TurnReport, *, keep: bool = True) -> None:
         """Shows a turn to its tenant's subscribers and, with ``keep``, to later ones."""
         published = _Published(turn, time.perf_counter())
         if keep and turn.outcome is not None:
             self._recent.append(published)
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.add(published)
 
     def newest(self, tenant: str) -> Iterator[TurnReport]:
@@ -110,7 +105,7 @@ class Feed:
             return each.turn.tenant != tenant or not matches(each.turn, each.arrival)
 
         self._recent = deque(filter(stays, self._recent), maxlen=_MOST_RECENT)
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.retain(stays)
 
     async def subscribe(self, tenant: str) -> AsyncIterator[Event]:
@@ -118,17 +113,17 @@ class Feed:
         subscriber = _Subscriber(tenant, closed=self._closed)
         for each in self._recent:
             subscriber.add(each)
-        self._subscribers.add(subscriber)
+        self.subscribers.add(subscriber)
         try:
             while (turn := await subscriber.next()) is not None:
                 yield Event.of(turn)
         finally:
-            self._subscribers.discard(subscriber)
+            self.subscribers.discard(subscriber)
 
     def close(self) -> None:
         """Ends all subscriptions once they have shown what was published."""
         self._closed = True
-        for subscriber in self._subscribers:
+        for subscriber in self.subscribers:
             subscriber.close()
 
 

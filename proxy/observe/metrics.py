@@ -36,6 +36,8 @@ _LONG = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5
 _TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _CALL = ("gen_ai_operation_name", "gen_ai_request_model")
 _CHAT: Final = "chat"
+# Before the upstream is asked.
+_OWN_STAGES: Final = frozenset({"recall", "filters"})
 _MOST_MODELS: Final = 50
 _MOST_OPERATIONS: Final = 100
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -161,11 +163,13 @@ class Metrics:
             self._count_upstream(turn, turn.upstream)
 
     def _count_upstream(self, turn: TurnReport, upstream: str) -> None:
-        child, pipeline = self._child, turn.pipeline
-        overhead, model = turn.overhead, self._model_label(turn.model)
-        child(self._overhead, pipeline).observe(overhead)
+        child, pipeline, model = self._child, turn.pipeline, self._model_label(turn.model)
+        overhead = 0.0
         for stage, seconds in turn.stages:
             child(self._stages, pipeline, stage).observe(seconds)
+            if stage in _OWN_STAGES:
+                overhead += seconds
+        child(self._overhead, pipeline).observe(overhead)
         for module, seconds in turn.filters:
             child(self._filters, module.rpartition(".")[2]).observe(seconds)
         error = turn.code or "" if turn.outcome == "failed" else ""

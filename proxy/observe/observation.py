@@ -20,7 +20,6 @@ State = Literal["streaming", "done", "degraded", "interrupted", "cancelled", "fa
 """The state of a turn: ``degraded`` is done with something left out; a turn that was left or superseded is
 ``interrupted`` after its first token and ``cancelled`` before it."""
 
-_OWN_STAGES: Final = frozenset({"recall", "filters"})
 # A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096
@@ -84,11 +83,6 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return "failed"
         return "cancelled" if self.first_token is None else "interrupted"
 
-    @property
-    def overhead(self) -> float:
-        """The time spent in the proxy before the upstream was asked."""
-        return sum([seconds for stage, seconds in self.stages if stage in _OWN_STAGES])
-
 
 class StageTimer:
     """Durations of a request's stages, one after another; without stages the request counts as one.
@@ -121,10 +115,6 @@ class StageTimer:
         self.stages.append((self._stage or "request", now - self._since))
         self._since = now
         return ", ".join([f"{stage};dur={seconds * 1000:.2f}" for stage, seconds in self.stages])
-
-    def elapsed(self) -> float:
-        """Seconds since the request arrived."""
-        return time.perf_counter() - self.start
 
 
 class TraceContext(msgspec.Struct, frozen=True):
@@ -202,20 +192,20 @@ class Observation(msgspec.Struct, eq=False):
 
     def mark_first_token(self) -> None:
         """Notes that the first delta with content is about to be sent."""
-        self.first_token = self.timer.elapsed()
+        self.first_token = time.perf_counter() - self.timer.start
         self.listener(self)
 
     def end(self, outcome: Outcome) -> None:
         """Ends the turn with ``outcome``, unless another outcome has been set."""
         if self.pipeline is not None:
             self.outcome = self.outcome or outcome
-            self._duration = self.timer.elapsed()
+            self._duration = time.perf_counter() - self.timer.start
             self.listener(self)
 
     @property
     def duration(self) -> float:
         """The duration in seconds, until now if the turn has not ended."""
-        return self.timer.elapsed() if self._duration is None else self._duration
+        return time.perf_counter() - self.timer.start if self._duration is None else self._duration
 
     def report(self) -> TurnReport:
         """A report of what is known now."""
@@ -268,5 +258,8 @@ def usage_of(chunks: Sequence[bytes]) -> Usage:
         return Usage()
     if not isinstance(usage, dict):
         return Usage()
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    return Usage(*[count if type(count) is int and 0 <= count < 2**53 else None for count in counts])
+    counts: list[int | None] = []
+    for name in ("prompt_tokens", "completion_tokens"):
+        count = usage.get(name)
+        counts.append(count if type(count) is int and 0 <= count < 2**53 else None)
+    return Usage(*counts)

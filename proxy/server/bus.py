@@ -145,7 +145,7 @@ class BusMember:
         app.process_name = bus.name
         while True:
             app.metrics.publish()
-            if app.feed.has_subscribers:
+            if app.feed.subscribers:
                 bus.send(WatchingMessage())
             await asyncio.sleep(_INTERVAL)
 

@@ -39,7 +39,7 @@ class TurnReporter:
     def observe(self, observation: Observation) -> None:
         """Publishes a turn that begins to answer, if anything reads the feed; collects one that has ended."""
         if observation.outcome is None:
-            if self._traces.feed.has_subscribers or self.watched_until > time.monotonic():
+            if self._traces.feed.subscribers or self.watched_until > time.monotonic():
                 self._publish(observation.report())
             return
         self._ended.append(observation)
