@@ -20,9 +20,9 @@ Delta = Mapping[str, Any]
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
-    ``dropped`` is what was heard in this life of the session and stands before the window that the client
-    replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this life began,
-    in seconds since 1970; ``speakers`` are the names of those who spoke in it. ``episodes`` is what the agent
+    ``dropped`` is what was heard in this call and stands before the window that the client
+    replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this call began,
+    in seconds since 1970; ``speakers`` are the names of its speakers. ``episodes`` is what the agent
     did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
     memory holds beyond this conversation that may bear on the newest words, best first. ``facts`` are what is
     known of the caller and stays as it is from turn to turn, oldest first; ``news`` came to be known since.

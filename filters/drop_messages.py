@@ -8,7 +8,7 @@ from filters.tool_groups import with_results
 
 
 class DropMessages(RequestFilter):
-    """Drop messages by how they came about, or by who speaks.
+    """Drop messages by how they came about, or by their role.
 
     A message goes when every condition that is given holds for it. The newest message of the user always
     stays, because it is what the model is asked. Tool results go with their call and stay with it,

@@ -17,7 +17,7 @@ class InjectEpisodes(RequestFilter):
 
     They stand before the newest words of the user, inside that message, so that all that comes before it
     stays as it was and the model's prompt cache holds. Each is one line within a fence that it cannot close.
-    Whoever is called on behalf of no agent, or of one without episodes, sees the conversation unchanged.
+    Without an agent, or for one without episodes, the conversation stays unchanged.
     Episodes come in through ``POST /v1/memory/agents/{id}/episodes``, or from the agent's own process.
     """
 

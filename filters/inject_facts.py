@@ -23,7 +23,7 @@ class InjectFacts(RequestFilter):
     compaction; then all moves to the front. A fact that is removed or replaced is not told again from that
     moment on, nor is one told that is a line or a sentence of the client's own system messages. Each is one
     line within a fence that it cannot close. It needs ``memory.archive``, and a call that names its user and
-    its session; nobody is told of another. Facts come from ``memory.facts``, from tools, or in through
+    its session; no user is told of another. Facts come from ``memory.facts``, from tools, or in through
     ``/v1/memory/users/{id}/facts``.
     """
 

@@ -16,7 +16,7 @@ class MergeConsecutive(RequestFilter):
     Engines split a sentence at every pause, and some models refuse two messages of a role in a row. Words
     are joined by ``separator``; where pictures or sound are among them, the parts stand in their order.
     Tool calls and their results are never merged, nor are messages that differ in ``name`` or in fields
-    that nobody knows, nor what other steps put in of memory with what was said. The whole keeps the first
+    that are unknown, nor what other steps put in of memory with what was said. The whole keeps the first
     message's ``turn_id``, ``timestamp`` and ``metadata``, so that it changes only at its end while the talk
     goes on. Put steps that read these before this one.
     """

@@ -24,7 +24,7 @@ class Recall(RequestFilter):
     It stands before the newest words of the user, inside that message, so that all that comes before it stays
     as it was and the model's prompt cache holds. What the conversation shows already, as a message, a line or
     a sentence, is not told again. Each is one line within a fence that it cannot close. Nothing of it is
-    remembered as said. It needs ``memory.archive``, and a call that names its user; nobody is told what
+    remembered as said. It needs ``memory.archive``, and a call that names its user; no user is told what
     another said.
     """
 

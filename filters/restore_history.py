@@ -14,8 +14,8 @@ class RestoreHistory(RequestFilter):
 
     Engines send a window of the conversation; what has slid out of it is lost to the model. With memory, the
     turns before the window come back in their place: behind the client's system messages, in order, as they
-    were heard, tool calls together with their results; a call that has none is given one, for nobody will
-    answer it any more. Without memory, or for a call without a session, the step does nothing. Put it behind
+    were heard, tool calls together with their results; a call that has none is given one, for it will not be
+    answered any more. Without memory, or for a call without a session, the step does nothing. Put it behind
     ``repair_history``, with the same words for a missing result: then a turn comes back as it went.
     """
 

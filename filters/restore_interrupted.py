@@ -27,7 +27,7 @@ class RestoreInterrupted(RequestFilter):
     """How both are put: ``{heard}`` and ``{unheard}`` are filled in."""
 
     wording_without_rest: Annotated[str, template_with("heard")] = "{heard} [interrupted]"
-    """The same where nothing is left to hear, or nobody knows what was: only ``{heard}`` is filled in."""
+    """The same where nothing is left to hear, or it is not known what was: only ``{heard}`` is filled in."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

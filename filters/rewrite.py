@@ -128,18 +128,13 @@ class Rewrite(RequestFilter):
         """The messages, with what matches replaced."""
         shown: list[Message] | None = None
         for i, message in enumerate(messages):
-            if not self._wants(message):
+            if message.role not in self.roles or (self.sources and message.source not in self.sources):
                 continue
             content = self._content(message.content)
             if content is not message.content:
                 shown = shown or list(messages)
                 shown[i] = msgspec.structs.replace(message, content=content)
         return shown or messages
-
-    def _wants(self, message: Message) -> bool:
-        if message.role not in self.roles:
-            return False
-        return not self.sources or message.source in self.sources
 
     def _content(self, content: Any) -> Content:
         if isinstance(content, list):

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, ConfigDict, Field, JsonValue, model_validat
 from filters.base import Context, Example, Fields, RequestFilter
 from filters.option_types import Bound
 
+_NULL = b"null"
 _WHY_NOT = {
     "messages": "the messages are what the other filters work on",
     "stream": "the client waits for the kind of answer that it asked for",
@@ -29,9 +30,9 @@ class SetParameters(RequestFilter):
     """Set the request's other fields: temperature, limits, the model.
 
     A name may stand in one option alone, but for ``default``, which may stand beside ``at_most``. Fields
-    that the upstream does not take are left out when the request is sent, whoever set them. ``messages``
-    and ``stream`` cannot be set: the first is what the other steps work on, and the client waits for the
-    kind of answer that it asked for.
+    that the upstream does not take are left out when the request is sent, whichever step set them.
+    ``messages`` and ``stream`` cannot be set: the first is what the other steps work on, and the client waits
+    for the kind of answer that it asked for.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -87,7 +88,8 @@ class SetParameters(RequestFilter):
         """The fields, as the options say."""
         fixed, default, most = self._raw
         changed = {name: raw for name, raw in fixed.items() if fields.get(name) != raw}
-        changed |= {name: raw for name, raw in default.items() if _is_missing(fields.get(name))}
+        missing = {name for name in default if bytes(fields.get(name, _NULL)).strip() == _NULL}
+        changed |= {name: default[name] for name in missing}
         for name, bound in self.at_most.items():
             if _exceeds(changed.get(name, fields.get(name)), bound):
                 changed[name] = most[name]
@@ -99,10 +101,6 @@ class SetParameters(RequestFilter):
 
 def _encoded(values: Mapping[str, Any]) -> Fields:
     return {name: Raw(msgspec.json.encode(value)) for name, value in values.items()}
-
-
-def _is_missing(raw: Raw | None) -> bool:
-    return raw is None or bytes(raw).strip() == b"null"
 
 
 def _exceeds(raw: Raw | None, bound: float) -> bool:

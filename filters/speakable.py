@@ -1,4 +1,3 @@
-from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -85,20 +84,16 @@ class Speakable(AnswerFilter):
 
     def open(self, context: Context) -> Stage | None:
         """A stage for one choice; ``None`` where all is switched off."""
-        steps = tuple(self._steps(context))
-        return TextStage(*steps) if steps else None
-
-    def _steps(self, context: Context) -> Iterator[TextStep]:
         # Emoji stand until the marks around them are judged, and a prefix may stand in bold.
+        steps: list[TextStep] = []
         if self.links is not None:
-            yield Addresses(self.links)
+            steps.append(Addresses(self.links))
         if self.markdown:
-            yield Markdown(html=self.html)
+            steps.append(Markdown(html=self.html))
         if self.emoji:
-            yield Emoji()
+            steps.append(Emoji())
         if self.prefixes:
-            names = self._names(context) if "speaker" in self.prefixes else set()
-            yield Prefixes(times="time" in self.prefixes, names=names)
-
-    def _names(self, context: Context) -> set[str]:
-        return {*_ROLES, *self.speakers, *context.memory.speakers, context.user or ""}
+            names = {*_ROLES, *self.speakers, *context.memory.speakers, context.user or ""}
+            by_name = "speaker" in self.prefixes
+            steps.append(Prefixes(times="time" in self.prefixes, names=names if by_name else ()))
+        return TextStage(*steps) if steps else None

@@ -27,7 +27,7 @@ class SystemPrompt(RequestFilter):
 
     The client's own are the system and developer messages with which the conversation begins; facts and
     summaries are none of them, and stay whatever becomes of it. ``{user}``, ``{session}`` and ``{tenant}``
-    are who is calling, each as one line, cut at ``max_length``. There is no time of day: a prompt that
+    are those of the call, each as one line, cut at ``max_length``. There is no time of day: a prompt that
     differs from turn to turn makes the model read the whole conversation anew each time. With ``{date}`` and
     ``{weekday}`` it does so once, at midnight; ``timestamp_prefix`` says when things were said.
     ``{state.plan}`` is what a client keeps with the session under ``plan``, while memory answers. An empty
@@ -49,7 +49,7 @@ class SystemPrompt(RequestFilter):
     """Where the date is taken: an IANA name such as ``Europe/Berlin``."""
 
     unknown: str = "unknown"
-    """What stands in for what nobody named."""
+    """What stands in for a value that is missing."""
 
     max_length: Annotated[Whole, Field(ge=1)] = 64
     """How many characters a value may have."""

@@ -31,7 +31,7 @@ def in_text(text: str) -> int:
 
 
 Count = Callable[[str], int]
-"""How many tokens a text has, for whoever knows."""
+"""Counts the tokens of a text."""
 
 
 def in_message(message: Message, count: Count = in_text) -> int:

@@ -14,7 +14,7 @@ FieldName = Literal["user", "name", "source", "turn_id", "role"]
 
 
 class UserContext(RequestFilter):
-    """Put what is known of a message before its words: who spoke, how it came about.
+    """Put what is known of a message before its words: its speaker, how it came about.
 
     ``{user}`` and ``{source}`` come from the message's ``metadata``, ``{name}``, ``{turn_id}`` and
     ``{role}`` from the message. A value is one line: line breaks and control characters become spaces,

@@ -7,7 +7,7 @@ from pydantic import AfterValidator
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern made ready, used as the standard library's are. Raises ValueError that tells its fault."""
+    """A pattern made ready, used as the standard library's are. Raises ValueError with what is wrong."""
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415 - two megabytes, for those who write patterns
 
     options = re2.Options()

@@ -145,39 +145,27 @@ def _end_of_iban(candidate: re.Match[str]) -> int:
     written = candidate.group()
     length = _LENGTHS_OF_IBANS.get(written[:2].upper(), 0)
     iban = written.translate(_WITHOUT_SEPARATORS)[:length]
-    if not length or len(iban) < length or not _is_iban(iban):
+    if not length or len(iban) < length or int((iban[4:] + iban[:4]).translate(_AS_DIGITS)) % 97 != 1:
+        return 0
+    if sum(map(str.isdigit, iban)) < _MIN_DIGITS_OF_AN_IBAN:
         return 0
     places = (place for place, c in enumerate(written, candidate.start() + 1) if c in _ALPHANUMERIC)
     end = next(islice(places, length - 1, None))
     return 0 if candidate.string[end : end + 1] in _ALPHANUMERIC else end
 
 
-def _is_iban(iban: str) -> bool:
-    if int((iban[4:] + iban[:4]).translate(_AS_DIGITS)) % 97 != 1:
-        return False
-    return sum(map(str.isdigit, iban)) >= _MIN_DIGITS_OF_AN_IBAN
-
-
 def _end_of_card(candidate: re.Match[str]) -> int:
     """Where a card's number ends: other numbers may follow it, and its check digit alone can tell."""
-    for end in _ends_of_words(candidate):
-        number = candidate.string[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
-        if _CARD_NUMBER.fullmatch(number) and _passes_luhn(number):
-            return end
-    return 0
-
-
-def _passes_luhn(number: str) -> bool:
-    backwards = [int(c) for c in reversed(number)]
-    return (sum(backwards[::2]) + sum(_DOUBLED[d] for d in backwards[1::2])) % 10 == 0
-
-
-def _ends_of_words(candidate: re.Match[str]) -> Iterator[int]:
-    """Where a candidate could end, from its end backwards: between a letter or digit and anything else."""
     text = candidate.string
     for end in range(candidate.end(), candidate.start(), -1):
-        if text[end - 1] in _ALPHANUMERIC and text[end : end + 1] not in _ALPHANUMERIC:
-            yield end
+        if text[end - 1] not in _ALPHANUMERIC or text[end : end + 1] in _ALPHANUMERIC:
+            continue
+        number = text[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
+        if _CARD_NUMBER.fullmatch(number):
+            backwards = [int(c) for c in reversed(number)]
+            if (sum(backwards[::2]) + sum(_DOUBLED[d] for d in backwards[1::2])) % 10 == 0:
+                return end
+    return 0
 
 
 def _end_of_phone(candidate: re.Match[str]) -> int:
@@ -251,15 +239,12 @@ class Sensitive:
 
         A stream may let go all before it, if it keeps two characters of it for ``find`` to look back at.
         """
-        place = max(start, min(self._begun(text), len(text)))
+        begun = [max(s.begun(text), len(text) - s.longest - _LOOKED_AHEAD) for s in self._shapes]
+        begun += [len(text) - pattern.longest - _LOOKED_AHEAD for pattern in self._own.values()]
+        place = max(start, min(begun, default=len(text)))
         while spanning := [begin for begin, end, _ in self._hits(text, start) if begin < place < end]:
             place = min(spanning)
         return place
-
-    def _begun(self, text: str) -> int:
-        begun = [max(s.begun(text), len(text) - s.longest - _LOOKED_AHEAD) for s in self._shapes]
-        own = [len(text) - pattern.longest - _LOOKED_AHEAD for pattern in self._own.values()]
-        return min(begun + own, default=len(text))
 
     def _hits(self, text: str, start: int) -> list[Hit]:
         found = list(hits(self._shapes, text, start))
@@ -275,28 +260,26 @@ class Redaction:
         self._sensitive = sensitive
         self._marks = marks
         self._text = ""
-        self._said = 0
+        self._start = 0
 
     def feed(self, text: str) -> str:
         """What is settled, with marks."""
         self._text += text
-        return self._settle(self._sensitive.settled(self._text, self._said))
+        return self._settle(self._sensitive.settled(self._text, self._start))
 
     def close(self) -> str:
         """What was held back, with marks."""
         return self._settle(len(self._text))
 
     def _settle(self, place: int) -> str:
-        said = self._marked(place)
-        kept = max(0, place - _LOOKED_BACK_AT)
-        self._text, self._said = self._text[kept:], place - kept
-        return said
-
-    def _marked(self, place: int) -> str:
-        pieces, done = [], self._said
-        for begin, end, kind in self._sensitive.find(self._text, self._said):
+        """The text up to a place, with marks; two characters before it are kept to be looked back at."""
+        pieces, done = [], self._start
+        for begin, end, kind in self._sensitive.find(self._text, self._start):
             if end > place:
                 break
             pieces += [self._text[done:begin], self._marks[kind]]
             done = end
-        return "".join([*pieces, self._text[done:place]])
+        pieces.append(self._text[done:place])
+        cut = max(0, place - _LOOKED_BACK_AT)
+        self._text, self._start = self._text[cut:], place - cut
+        return "".join(pieces)
