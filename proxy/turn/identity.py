@@ -19,12 +19,13 @@ from proxy.turn.request import ClientRequest
 
 SOURCES: Final = ("header", "query", "body", "message")
 _LONGEST_ID = 256
+_LARGEST_NUMBER = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
 _LONGEST_EMBEDDED = 8192
 # Controls and line breaks could end a header or a log line; a lone surrogate cannot be stored as UTF-8.
 _UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-# Clients take these on a path for a step in it, and never ask for what they name.
-_STEPS = {".", ".."}
+# Clients resolve these in a path, and never ask for what they name.
+_PATH_STEPS = {".", ".."}
 _CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
 _FORMS = "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
 _NO_IDS = {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"}
@@ -36,9 +37,6 @@ _YES: Final = frozenset({"true", "1", "yes"})
 _PLAIN: Final = re.compile("[A-Za-z0-9._-]*").fullmatch
 _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _RETRIES: Final = "x-stainless-retry-count"
-
-
-_BEYOND = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -84,8 +82,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def identifier(value: object) -> str | None:
-    """The id that ``value`` is: a short printable text, but no ``.`` or ``..``, or a whole number."""
-    if type(value) is int and abs(value) < _BEYOND:
+    """``value`` as an id: a short printable text other than ``.`` and ``..``, or a whole number; else ``None``."""
+    if type(value) is int and abs(value) < _LARGEST_NUMBER:
         value = str(value)
     if not isinstance(value, str):
         return None
@@ -93,7 +91,7 @@ def identifier(value: object) -> str | None:
     if len(text) > _LONGEST_ID or _UNFIT.search(text):
         return None
     text = text.strip()
-    return None if text in _STEPS else text or None
+    return None if text in _PATH_STEPS else text or None
 
 
 def decode_raw(value: object) -> object:
@@ -173,7 +171,7 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> Key | None:
-        """What the session is remembered under; ``None`` where nothing is."""
+        """The session's key in memory; ``None`` where nothing is remembered."""
         return None if self.session is None or self.background else Key(self.tenant, self.session)
 
 
@@ -208,14 +206,13 @@ SESSION_PLACES: Final = _places(
     "body:custom.session_id",  # Volcengine
     "body:extendData.instanceId",  # Alibaba
     "body:extendData.channelId",
-    "body:channel",  # Agora, as a caller's llm.params name it
+    "body:channel",  # Agora, as an agent's llm.params name it
     "body:params.channel",
     "body:context.channel",
     "header:X-Agora-Customllm-Channel",
 )
 
-
-# Agora's X-Agora-Customllm-Uid is missing on purpose: it names the agent, who is the same for every caller.
+# Agora's X-Agora-Customllm-Uid is missing on purpose: it names the agent, the same one in every call.
 USER_PLACES: Final = _places(
     "header:X-User-Id",
     "query:user_id",
@@ -232,13 +229,10 @@ USER_PLACES: Final = _places(
     "body:user",
 )
 
-
-# A body's user is what an engine says of a caller, and nobody signs it.
+# The user of a body is the voice platform's word, which nobody signs.
 PROVEN_PLACES: Final = _places("header:X-User-Id")
 
-
 _BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
-
 
 ATTEMPT_PLACES: Final = _places(
     "header:X-Request-Id",  # Tencent; the same when it tries again

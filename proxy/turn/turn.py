@@ -54,9 +54,9 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
     check_proof(identity, pipeline.places, raw.headers)
 
-    # Requests without a session of their own may be anyone's: none supersedes another.
-    shared = turn.key is None or identity.session == pipeline.places.default_session
-    slot = None if turn.key is None or shared else (turn.key, pipeline.name)
+    slot = None
+    if turn.key is not None and identity.session != pipeline.places.default_session:
+        slot = turn.key, pipeline.name  # in the default session, two requests may be of two users
     with active_turns.begin(slot, TurnClaim(turn.number, request.messages), reply):
         observation.timer.mark("memory")
         await read_memory(turn, reply.add_degraded)
