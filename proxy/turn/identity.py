@@ -82,7 +82,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def identifier(value: object) -> str | None:
-    """``value`` as an id: a short printable text other than ``.`` and ``..``, or a whole number; else ``None``."""
+    """``value`` as an id: a short printable text other than ``.`` and ``..``, or a whole number."""
     if type(value) is int and abs(value) < _LARGEST_NUMBER:
         value = str(value)
     if not isinstance(value, str):
