@@ -88,7 +88,7 @@ class SetParameters(RequestFilter):
         """The fields, as the options say."""
         fixed, default, most = self._raw
         changed = {name: raw for name, raw in fixed.items() if fields.get(name) != raw}
-        missing = {name for name in default if bytes(fields.get(name, _NULL)).strip() == _NULL}
+        missing = [name for name in default if bytes(fields.get(name, _NULL)).strip() == _NULL]
         changed |= {name: default[name] for name in missing}
         for name, bound in self.at_most.items():
             if _exceeds(changed.get(name, fields.get(name)), bound):
