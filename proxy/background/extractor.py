@@ -106,20 +106,20 @@ class Extractor:
         self._zone = zone
 
     async def facts(
-        self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
+        self, utterances: Sequence[Utterance], facts: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """The facts that a model finds in what one user said, as far as they are backed by it.
+        """The new facts that a model finds in what one user said; ``facts`` are those on file.
 
         Raises InvalidFacts for an unusable answer, UpstreamError where no model answered, and NoModel where
         there is none to ask.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = NoModel("No model is named for facts.")
-        prompt = self._prompt(said, known)
+        prompt = self._prompt(utterances, facts)
         for model in models:
             try:
                 answer = await self._client.ask(prompt, model=model, form=FORM)
-                return _drafts(_parsed(answer), said, known)
+                return _drafts(_parsed(answer), utterances, facts)
             except UnusableAnswer as error:
                 failure = error if isinstance(error, InvalidFacts) else InvalidFacts(str(error))
             except UpstreamError as error:
@@ -171,7 +171,9 @@ def _parsed(answer: str) -> list[Any]:
     raise InvalidFacts("The model's answer is no list of facts.")
 
 
-def _drafts(answer: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fact]) -> list[FactDraft]:
+def _drafts(
+    answer: Sequence[Any], utterances: Sequence[Utterance], on_file: Sequence[Fact]
+) -> list[FactDraft]:
     """The first facts with evidence; ids and numbers that were not in the prompt are ignored.
 
     Small models name a fact that is replaced by its text.
@@ -180,10 +182,12 @@ def _drafts(answer: Sequence[Any], said: Sequence[Utterance], known: Sequence[Fa
     for each in answer:
         with suppress(msgspec.ValidationError):
             facts.append(msgspec.convert(each, _Fact))
-    ids = {comparable(fact.text): fact.id for fact in known} | {fact.id: fact.id for fact in known}
+    ids = {comparable(fact.text): fact.id for fact in on_file} | {fact.id: fact.id for fact in on_file}
     drafts: list[FactDraft] = []
     for fact in facts[:_MOST_FACTS]:
-        evidence = [said[number - 1] for number in dict.fromkeys(fact.evidence) if 0 < number <= len(said)]
+        evidence = [
+            utterances[number - 1] for number in dict.fromkeys(fact.evidence) if 0 < number <= len(utterances)
+        ]
         text = one_line(fact.text, _LONGEST + 1)
         if not evidence or not 0 < len(text) <= _LONGEST:
             continue

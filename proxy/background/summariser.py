@@ -73,7 +73,7 @@ class Summariser:
         self._room = max(input_tokens - _TASK_TOKENS, 100)
 
     async def notes(
-        self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
+        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> WrittenNotes:
         """Notes on a transcript; ``last`` is the model that is asked if the settings name none."""
         background: list[str] = []  # the newest of the earlier notes, as far as there is room
@@ -85,7 +85,7 @@ class Summariser:
             background.insert(0, json_line(text))
         texts: list[str] = []
         model = ""
-        for piece in _pieces(map(self._line, said), self._room * 3 // 4):
+        for piece in _pieces(map(self._line, entries), self._room * 3 // 4):
             prompt = NotesPrompt("transcript", piece, _WRITE, "\n".join(background))
             text, model = await self._ask(prompt, last, fallback)
             texts.append(text)

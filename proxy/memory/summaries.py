@@ -40,7 +40,7 @@ class SummaryWriter(Protocol):
     """Writes summaries by a model. Both methods raise SummaryFailed."""
 
     async def notes(
-        self, said: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
+        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> WrittenNotes:
         """Notes on a transcript; ``earlier`` are the notes on what was said before it."""
         ...

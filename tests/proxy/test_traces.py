@@ -24,9 +24,9 @@ ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
 
 
-def traces_of(keeping: Retention = ALL) -> Traces:
+def traces_of(retention: Retention = ALL) -> Traces:
     traces = Traces()
-    traces.set_retention(keeping)
+    traces.set_retention(retention)
     return traces
 
 
@@ -34,18 +34,18 @@ def end(
     traces: Traces, *, tenant: str = "t", size: int = len(BODY), outcome: str = "done", **known: Any
 ) -> str:
     """A turn that ends; its id."""
-    watch = Observation("r")
-    watch.begin_turn(tenant, known.pop("pipeline", "default"))
-    watch.session, watch.user = known.get("session"), known.get("user")
-    watch.outcome = outcome
-    watch.first_token = known.get("first_token")
-    watch.timer.begin("recall")
-    watch.content, watch.size = content(known.get("headers", {})), size
-    watch.chunks, watch.chunk_times = [b"a", b"b"], [1.0, 2.0]
-    account = watch.report()
-    traces.add(account, watch)
-    traces.publish(account)
-    return account.id
+    observation = Observation("r")
+    observation.begin_turn(tenant, known.pop("pipeline", "default"))
+    observation.session, observation.user = known.get("session"), known.get("user")
+    observation.outcome = outcome
+    observation.first_token = known.get("first_token")
+    observation.timer.begin("recall")
+    observation.content, observation.size = content(known.get("headers", {})), size
+    observation.chunks, observation.chunk_times = [b"a", b"b"], [1.0, 2.0]
+    report = observation.report()
+    traces.add(report, observation)
+    traces.publish(report)
+    return report.id
 
 
 def content(headers: Mapping[str, str]) -> Turn:
@@ -175,10 +175,10 @@ def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(w
     foreign.begin_turn("other", "default")
     foreign.session, foreign.user = "s", "ann"
     traces.erase("t", **whose)
-    for watch in (late, foreign):
-        watch.outcome = "done"
-        traces.add(watch.report(), watch)
-        traces.publish(watch.report())
+    for observation in (late, foreign):
+        observation.outcome = "done"
+        traces.add(observation.report(), observation)
+        traces.publish(observation.report())
     later = end(traces, session="s", user="ann")
     assert ids(traces) == [each.id for each in traces.feed.newest("t")] == [later]
     assert ids(traces, "other") == [each.id for each in traces.feed.newest("other")] == [foreign.id]
@@ -240,17 +240,17 @@ def test_keys_are_not_kept(name: str):
 # --- the hour
 
 
-def account(state: str, first_token: float | None = None, tenant: str = "t") -> TurnReport:
-    watch = Observation("r")
-    watch.begin_turn(tenant, "default")
-    watch.outcome, watch.first_token = state, first_token
-    return watch.report()
+def report(state: str, first_token: float | None = None, tenant: str = "t") -> TurnReport:
+    observation = Observation("r")
+    observation.begin_turn(tenant, "default")
+    observation.outcome, observation.first_token = state, first_token
+    return observation.report()
 
 
 def test_a_minute_counts_its_turns_by_how_they_ended():
     hour = Hour()
     for state in ("done", "done", "failed"):
-        hour.add(120.0, account(state))
+        hour.add(120.0, report(state))
     *before, minute = hour.minutes(125.0, "t")
     assert (minute.start, minute.turns, minute.states) == (120, 3, {"done": 2, "failed": 1})
     assert len(before) == 59 and not any(each.turns for each in before)
@@ -259,7 +259,7 @@ def test_a_minute_counts_its_turns_by_how_they_ended():
 @pytest.mark.parametrize("seconds", [0.00005, 0.001, 0.05, 0.4, 3.0, 59.0])
 def test_a_first_token_is_told_to_an_eighth(seconds: float):
     hour = Hour()
-    hour.add(60.0, account("done", seconds))
+    hour.add(60.0, report("done", seconds))
     told = hour.minutes(60.0, "t")[-1].first_token(0.5)
     assert told == pytest.approx(max(seconds, 0.0001), rel=0.125)
 
@@ -267,7 +267,7 @@ def test_a_first_token_is_told_to_an_eighth(seconds: float):
 def test_the_median_and_the_slowest_are_told_apart():
     hour = Hour()
     for seconds in [0.1] * 90 + [2.0] * 10:
-        hour.add(60.0, account("done", seconds))
+        hour.add(60.0, report("done", seconds))
     minute = hour.minutes(60.0, "t")[-1]
     assert minute.first_token(0.5) < 0.12 and minute.first_token(0.95) > 1.7
     assert Hour().minutes(60.0, "t")[-1].first_token(0.5) is None
@@ -276,7 +276,7 @@ def test_the_median_and_the_slowest_are_told_apart():
 def test_what_is_older_than_an_hour_is_gone():
     hour = Hour()
     for i in range(200):
-        hour.add(i * 60.0, account("done"))
+        hour.add(i * 60.0, report("done"))
     assert len(hour._minutes["t"]) == 60
     assert sum(minute.turns for minute in hour.minutes(199 * 60.0 + 1800, "t")) == 30
 
@@ -284,7 +284,7 @@ def test_what_is_older_than_an_hour_is_gone():
 def test_each_tenant_has_its_own_hour():
     hour = Hour()
     for tenant in ("a", "b", "b"):
-        hour.add(60.0, account("done", tenant=tenant))
+        hour.add(60.0, report("done", tenant=tenant))
     assert [hour.minutes(60.0, tenant)[-1].turns for tenant in ("a", "b", "c")] == [1, 2, 0]
 
 
@@ -292,7 +292,7 @@ def test_each_tenant_has_its_own_hour():
 def test_whatever_the_clock_does_what_came_since_it_was_last_set_back_is_shown(readings: list[float]):
     hour, shown = Hour(), 0
     for before, now in itertools.pairwise([0.0, *readings]):
-        hour.add(now, account("done"))
+        hour.add(now, report("done"))
         shown = shown + 1 if now >= before else 1
     if max(readings) - min(readings) < 3540:
         assert sum(minute.turns for minute in hour.minutes(readings[-1], "t")) >= shown

@@ -38,9 +38,9 @@ class FactFinder(Protocol):
     """A model that finds facts in what one user said."""
 
     async def facts(
-        self, said: Sequence[Utterance], known: Sequence[Fact], *, last: str | None
+        self, utterances: Sequence[Utterance], facts: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """What is new beside ``known`` facts; ``last`` is the model that the session asked last.
+        """What is new beside ``facts``; ``last`` is the model that the session asked last.
 
         Raises InvalidFacts, UpstreamError where no model answers, and NoModel where there is none.
         """

@@ -11,13 +11,13 @@ from proxy.observe.feed import Event, Feed
 from proxy.observe.observation import Observation
 
 
-def account(tenant: str = "acme", session: str = "s", **known: Any):
-    watch = Observation("req_1")
-    watch.begin_turn(tenant, "default")
-    watch.session, watch.outcome = session, "done"
+def report(tenant: str = "acme", session: str = "s", **known: Any):
+    observation = Observation("req_1")
+    observation.begin_turn(tenant, "default")
+    observation.session, observation.outcome = session, "done"
     for name, value in known.items():
-        setattr(watch, name, value)
-    return watch.report()
+        setattr(observation, name, value)
+    return observation.report()
 
 
 async def collect(feed: Feed, tenant: str, seen: list[Event]) -> None:
@@ -33,11 +33,11 @@ async def ticks() -> None:
 @pytest.mark.anyio
 async def test_an_onlooker_sees_what_was_and_what_comes() -> None:
     feed, seen = Feed(), []
-    feed.publish(account(session="before"))
+    feed.publish(report(session="before"))
     looking = asyncio.create_task(collect(feed, "acme", seen))
     await ticks()
     assert feed.subscribers
-    feed.publish(account(session="after"))
+    feed.publish(report(session="after"))
     await ticks()
     assert [event.session for event in seen] == ["before", "after"]
     feed.close()
@@ -48,11 +48,11 @@ async def test_an_onlooker_sees_what_was_and_what_comes() -> None:
 @pytest.mark.anyio
 async def test_nobody_sees_another_tenant_s_turns() -> None:
     feed, seen = Feed(), []
-    feed.publish(account("other"))
+    feed.publish(report("other"))
     looking = asyncio.create_task(collect(feed, "acme", seen))
     await ticks()
-    feed.publish(account("other"))
-    feed.publish(account("acme"))
+    feed.publish(report("other"))
+    feed.publish(report("acme"))
     feed.close()
     await looking
     assert len(seen) == 1
@@ -62,10 +62,10 @@ async def test_nobody_sees_another_tenant_s_turns() -> None:
 async def test_who_falls_behind_misses_the_oldest_and_the_end_comes_all_the_same() -> None:
     feed, seen = Feed(), []
     turns = feed.subscribe("acme")
-    feed.publish(account(session="first"))
+    feed.publish(report(session="first"))
     seen.append(await anext(turns))
     for number in range(2000):
-        feed.publish(account(session=str(number)))
+        feed.publish(report(session=str(number)))
     feed.close()
     seen.extend([event async for event in turns])
     assert len(seen) <= 501
@@ -76,7 +76,7 @@ async def test_who_falls_behind_misses_the_oldest_and_the_end_comes_all_the_same
 async def test_what_is_kept_is_bounded() -> None:
     feed = Feed()
     for number in range(1000):
-        feed.publish(account(session=str(number)))
+        feed.publish(report(session=str(number)))
     turns = feed.subscribe("acme")
     kept = [await anext(turns) for _ in range(200)]
     await turns.aclose()
@@ -87,12 +87,12 @@ async def test_what_is_kept_is_bounded() -> None:
 @pytest.mark.anyio
 async def test_what_is_let_go_of_is_shown_to_nobody_any_more() -> None:
     feed, seen = Feed(), []
-    feed.publish(account(user="ann"))
-    feed.publish(account("other", user="ann"))
+    feed.publish(report(user="ann"))
+    feed.publish(report("other", user="ann"))
     slow = feed.subscribe("acme")
     assert (await anext(slow)).user == "ann"
     for name in ("ann", "bob"):
-        feed.publish(account(user=name))
+        feed.publish(report(user=name))
     feed.remove("acme", lambda one, _: one.user == "ann")
     feed.close()
     seen.extend([event async for event in slow])
@@ -106,7 +106,7 @@ def test_a_turn_arrived_before_now_whatever_the_clock_does(
     monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
     feed, real = Feed(), time.time
-    feed.publish(account())
+    feed.publish(report())
     monkeypatch.setattr(time, "time", lambda: real() + step)
     (oldest,) = feed.oldest().values()
     assert oldest <= time.time()
@@ -127,12 +127,12 @@ def test_a_turn_arrived_before_now_whatever_the_clock_does(
     ],
 )
 def test_a_state_says_where_a_turn_stands(known: dict[str, Any], state: str) -> None:
-    assert Event.of(account(**known)).state == state
+    assert Event.of(report(**known)).state == state
 
 
 def test_an_event_holds_no_words() -> None:
     sent = [b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n']
-    assert b"secret" not in msgspec.json.encode(Event.of(account(chunks=sent)))
+    assert b"secret" not in msgspec.json.encode(Event.of(report(chunks=sent)))
 
 
 @pytest.fixture
