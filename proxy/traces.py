@@ -295,6 +295,8 @@ class Traces:
 
     def remove_erased(self, tenant: str, tombstones: Tombstones) -> None:
         """Removes, in this process, the turns whose session or users were erased after they had arrived."""
+        if not tombstones.users and not tombstones.sessions:
+            return
 
         def erased(report: TurnReport, users: Iterable[str | None], arrival: float) -> bool:
             times = [tombstones.users.get(user or "") for user in users]

@@ -1,0 +1,1 @@
+"""Observation of turns: log, metrics, feed and spans."""
