@@ -10,15 +10,7 @@ import msgspec
 from filters.message import Message, epoch_seconds
 from proxy.memory.merge.calls import with_speech_times
 from proxy.memory.merge.entries import new_entry
-from proxy.memory.session import (
-    REASONING,
-    START,
-    Entry,
-    Segment,
-    Session,
-    entries_fingerprint,
-    message_of,
-)
+from proxy.memory.session import REASONING, START, Entry, Segment, Session, entries_fingerprint, message_of
 from proxy.memory.speech import as_tool_call, is_speech
 
 _NUMBERED: Final = frozenset({"user", "assistant"})

@@ -15,7 +15,7 @@ from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
-from proxy.memory.redaction.view import WindowRedaction
+from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.summaries import Summaries
 

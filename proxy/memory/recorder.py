@@ -16,7 +16,7 @@ from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
-from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
+from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import Key

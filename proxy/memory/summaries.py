@@ -19,7 +19,7 @@ from proxy.memory.compaction import (
 )
 from proxy.memory.errors import NoSummaryModel, WriteConflict
 from proxy.memory.interchange import session_from_messages
-from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
+from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession

@@ -11,7 +11,7 @@ from proxy.memory.compaction import Window, fit
 from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
-from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
+from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import NO_ATTEMPT, Attempt, Entry, Session, ShownFacts, with_positions
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import speech_of

@@ -13,7 +13,7 @@ from proxy.errors import RequestError, Unauthorized
 from proxy.memory.errors import SessionDeleted
 from proxy.memory.merge import calls
 from proxy.memory.merge.calls import Agent, plausible_time
-from proxy.memory.redaction.view import WindowRedaction
+from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.rest.endpoint import Methods, body_of, json_response, memory_of, runtime_of

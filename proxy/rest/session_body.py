@@ -9,7 +9,7 @@ import msgspec
 from filters.message import Message
 from proxy.errors import RequestError, TooLarge
 from proxy.memory.interchange import Summary, contents, session_from_messages, summaries, with_summaries
-from proxy.memory.redaction.view import WindowRedaction
+from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.rest.endpoint import checked_id

@@ -26,8 +26,8 @@ from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
-from proxy.memory.redaction.view import WindowRedaction
+from proxy.memory.redacted_view import WindowRedaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import open_counts, open_driver
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter

@@ -25,7 +25,7 @@ from proxy.memory.archive.sql import Database, RowCodec, Transaction
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.interchange import contents
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import ForeignCommits

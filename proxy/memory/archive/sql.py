@@ -16,7 +16,7 @@ from proxy.memory.archive.statements import (
     Dialect,
 )
 from proxy.memory.archive.terms import Lexicon
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner

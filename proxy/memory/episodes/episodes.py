@@ -16,7 +16,7 @@ import msgspec
 
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.errors import StoreError, Unreadable
-from proxy.memory.redaction.redaction import Redaction
+from proxy.memory.redaction import Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, Store
 

@@ -16,7 +16,7 @@ from filters.injection import comparable
 from proxy.circuit import Backoff
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import StoreError
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.store import Owner
 from proxy.memory.tasks import wait_until_done
 

@@ -10,7 +10,7 @@ import msgspec
 
 from proxy.circuit import Backoff, Outage
 from proxy.memory.errors import StoreError
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store, StoredBlob

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from filters.letters import bare
 from filters.message import Message
 from filters.redact import Redact
-from proxy.memory.redaction.redaction import Redaction
-from proxy.memory.redaction.view import UNREDACTED, WindowRedaction
+from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
+from proxy.memory.redaction import Redaction
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores.store import Key
 from proxy.memory.turn_record import TurnRecord, apply_turn

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from filters.message import Message
 from filters.redact import Redact
 from proxy.errors import ConfigError
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Segment, Session, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.session_store import SessionStore, SessionWrite

@@ -1,4 +1,4 @@
-"""Redaction of messages and sessions: marks replace what must not be stored."""
+"""Redaction: what must not be stored is replaced by marks before it reaches a store."""
 
 import json
 import re
@@ -13,18 +13,18 @@ from filters.text.personal import Sensitive
 from proxy.memory.session import REASONING, Entry, Segment, Session
 from proxy.memory.speech import without_media
 
-if TYPE_CHECKING:
-    from filters.redact import Redact
-
 S = TypeVar("S", bound=Sequence[Any])
 T = TypeVar("T", bound=msgspec.Struct)
-
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NAMES: Final = frozenset({"id", "type", "index", "name"})
 _MOST_CLEAN: Final = 4_000
 _DEEPEST: Final = 64
 # So deep is the form of a tool call; what is deeper is a tool's arguments.
 _FORM: Final = 2
+
+
+if TYPE_CHECKING:
+    from filters.redact import Redact
 
 
 class Redaction:

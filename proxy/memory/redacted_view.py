@@ -17,7 +17,7 @@ from filters.letters import bare
 from filters.message import Covered, Message, as_covered
 from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
-from proxy.memory.redaction.redaction import NO_REDACTION, Redaction
+from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Session
 from proxy.memory.wording import continues, offset_of_letters, same_words
 
@@ -126,8 +126,6 @@ def _interrupted(own: Message, shown: Message) -> Message:
 
 
 # --- matches that were cut in the middle
-
-
 class _Split(NamedTuple):
     """A text with marks, its letters, and how many of these no further text can change."""
 
