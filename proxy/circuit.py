@@ -44,8 +44,8 @@ class CircuitBreaker:
     that ``backoff`` gives; pauses grow while probes fail. ``half_open``: the pause is over, and one call per
     shortest pause passes as a probe.
 
-    A probe that succeeds in ``answered`` closes the circuit on probation: the next failure opens it again.
-    ``succeeded`` ends the probation. ``on_change`` is called with true when the circuit opens, and with false
+    An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
+    the probation. ``on_change`` is called with true when the circuit opens, and with false
     at the first success after that. ``clock`` returns monotonic seconds.
     """
 
@@ -88,19 +88,19 @@ class CircuitBreaker:
         self._probe_at = now + self._backoff.shortest
         return True
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """Record that a call began to be answered: an open circuit is closed on probation."""
         if self._until is not None:
             self._until = None
             self._failures = self._threshold - 1
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         """Record a success; one of a call that was made before the circuit opened counts for nothing."""
         if self._until is None:
             self._failures = self._openings = 0
             self._change(failing=False)
 
-    def failed(self, *, retry_after: float = 0.0) -> None:
+    def record_failure(self, *, retry_after: float = 0.0) -> None:
         """Record a failure; one of a call that was made before the circuit opened counts for nothing.
 
         The service asks to be left alone for ``retry_after`` seconds.

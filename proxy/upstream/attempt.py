@@ -58,11 +58,11 @@ class UpstreamAnswer(msgspec.Struct, eq=False):
     ) -> None:
         self.response.close()
         if kind is None:
-            self.breaker.succeeded()
+            self.breaker.record_success()
         elif isinstance(error, UpstreamTimeout):
             pass  # it may be due to a client that reads slowly
         elif isinstance(error, UpstreamError) and retry_policy(error).unhealthy:
-            self.breaker.failed()
+            self.breaker.record_failure()
 
 
 async def attempt(
@@ -88,7 +88,7 @@ async def attempt(
         response.close()
         raise
     response.due(deadlines.total)
-    breaker.answered()
+    breaker.record_answer()
     return UpstreamAnswer(target.name, request.model, breaker, response, data, framing)
 
 

@@ -99,7 +99,7 @@ class Fallback:
             except UpstreamError as error:
                 self._fail(candidate, error, began)
                 continue
-            target.health.reached()
+            target.health.record_answer()
             if self._answer is None:
                 self._answer = answer
                 if self.dialogue:
@@ -178,9 +178,9 @@ class Fallback:
         if not late or self._due - began >= min(patience, _A_MOMENT) / 2:
             self._failure = error
         if isinstance(error, UpstreamUnreachable):
-            target.health.unreachable()
+            target.health.record_unreachable()
         elif isinstance(error, UpstreamRefused):
-            target.health.reached()
+            target.health.record_answer()
         self._attempts.failures.append((target.name, error.code or ""))
         policy = retry_policy(error)
         if policy.retry and candidate.tries <= target.retries:
@@ -189,7 +189,7 @@ class Fallback:
             self._candidates.append(candidate)
             self._candidates.sort(key=lambda each: each.rank)
         if policy.unhealthy and not (candidate.talks and late):
-            candidate.breaker.failed()
+            candidate.breaker.record_failure()
         if not policy.fall_back:
             raise error
 

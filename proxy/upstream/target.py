@@ -75,14 +75,14 @@ class Health:
             self._breakers[model] = breaker
         return breaker
 
-    def unreachable(self) -> None:
+    def record_unreachable(self) -> None:
         """Record that no connection could be made, whatever the model."""
-        self._connection.failed()
+        self._connection.record_failure()
 
-    def reached(self) -> None:
+    def record_answer(self) -> None:
         """Record that the upstream answered, be it with an error."""
-        self._connection.answered()
-        self._connection.succeeded()
+        self._connection.record_answer()
+        self._connection.record_success()
 
     def states(self) -> Mapping[str, CircuitState]:
         """The state of each model that was asked for lately."""

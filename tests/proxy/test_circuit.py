@@ -11,7 +11,10 @@ from proxy.circuit import Backoff, CircuitBreaker, Outage
 RECOVERY = 30
 PROBES_APART = 4
 EVENTS = st.lists(
-    st.one_of(st.sampled_from(["admit", "answered", "succeeded", "failed"]), st.floats(0.01, 20)), max_size=60
+    st.one_of(
+        st.sampled_from(["admit", "record_answer", "record_success", "record_failure"]), st.floats(0.01, 20)
+    ),
+    max_size=60,
 )
 
 
@@ -39,15 +42,15 @@ def test_it_stays_closed_while_no_five_failures_come_in_a_row(runs: list[int]) -
     breaker, _ = after([])
     for failures in runs:
         for _ in range(failures):
-            breaker.failed()
+            breaker.record_failure()
             assert breaker.state == "closed"
             assert breaker.admit()
-        breaker.answered()
-        breaker.succeeded()
+        breaker.record_answer()
+        breaker.record_success()
 
 
 def test_five_failures_in_a_row_open_it() -> None:
-    breaker, time = after(["failed"] * 5)
+    breaker, time = after(["record_failure"] * 5)
     assert breaker.state == "open"
     assert not breaker.admit()
     time.now += PROBES_APART
@@ -58,65 +61,65 @@ def test_five_failures_in_a_row_open_it() -> None:
 
 @given(EVENTS, st.integers(0, 8))
 def test_a_model_that_is_well_again_is_found_out_in_time(events: list[object], probes: int) -> None:
-    breaker, time = after([*events, *["failed"] * 5, *[100.0, "admit", "failed"] * probes])
+    breaker, time = after([*events, *["record_failure"] * 5, *[100.0, "admit", "record_failure"] * probes])
     end = time.now + RECOVERY - 1
     while breaker.state != "closed":
         time.now += 0.5
         assert time.now < end
         if breaker.admit():
-            breaker.answered()
-            breaker.succeeded()
+            breaker.record_answer()
+            breaker.record_success()
     assert breaker.admit()
 
 
 @given(EVENTS, st.floats(0.05, 3))
 def test_a_dead_model_costs_few_callers_a_try(events: list[object], pace: float) -> None:
-    breaker, time = after([*events, *["failed"] * 5])
+    breaker, time = after([*events, *["record_failure"] * 5])
     probes = []
     for _ in range(int(120 / pace)):
         time.now += pace
         if breaker.admit():
             probes.append(time.now)
-            breaker.failed()
+            breaker.record_failure()
     assert all(later - sooner >= PROBES_APART for sooner, later in pairwise(probes))
     assert len(probes) <= 12
 
 
 @given(EVENTS)
 def test_a_probe_that_never_ends_holds_up_no_other(events: list[object]) -> None:
-    breaker, time = after([*events, *["failed"] * 5, 20.0])
+    breaker, time = after([*events, *["record_failure"] * 5, 20.0])
     assert breaker.admit()
     time.now += PROBES_APART
     assert breaker.admit()
 
 
 def test_after_a_probe_one_failure_opens_it_again() -> None:
-    breaker, time = after(["failed"] * 5 + [4.0, "admit", "answered"])
+    breaker, time = after(["record_failure"] * 5 + [4.0, "admit", "record_answer"])
     assert breaker.state == "closed"
-    breaker.failed()
+    breaker.record_failure()
     assert breaker.state == "open"
     time.now += PROBES_APART
     assert breaker.state == "open", "pauses grow"
 
 
 def test_what_began_before_it_opened_decides_nothing() -> None:
-    breaker, time = after(["failed"] * 5)
-    breaker.succeeded()
+    breaker, time = after(["record_failure"] * 5)
+    breaker.record_success()
     assert breaker.state == "open"
     time.now += 3
-    breaker.failed()
+    breaker.record_failure()
     time.now += 1
     assert breaker.state == "half_open"
 
 
 def test_a_service_that_asks_for_time_has_it_up_to_the_longest_pause() -> None:
-    breaker, time = after(["failed"] * 4)
-    breaker.failed(retry_after=10)
+    breaker, time = after(["record_failure"] * 4)
+    breaker.record_failure(retry_after=10)
     time.now += 9
     assert breaker.state == "open"
     time.now += 1
     assert breaker.state == "half_open"
-    breaker.failed(retry_after=3600)
+    breaker.record_failure(retry_after=3600)
     time.now += 16
     assert breaker.state == "half_open"
 
@@ -127,13 +130,13 @@ def test_a_change_is_reported_once() -> None:
     backoff = Backoff(shortest=1, longest=4)
     breaker = CircuitBreaker(backoff, threshold=1, clock=time, on_change=changes.append)
     for _ in range(3):
-        breaker.failed()
+        breaker.record_failure()
         time.now += 10
         assert breaker.admit()
-    breaker.answered()
+    breaker.record_answer()
     assert changes == [True], "it is on probation"
-    breaker.succeeded()
-    breaker.succeeded()
+    breaker.record_success()
+    breaker.record_success()
     assert changes == [True, False]
 
 

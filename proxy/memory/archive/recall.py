@@ -129,10 +129,10 @@ async def _ask(
             answer = await request()
     except (UpstreamError, TimeoutError) as error:
         _log.debug("Recall goes without %s: %s", name, type(error).__name__)
-        breaker.failed()
+        breaker.record_failure()
         return None
-    breaker.answered()
-    breaker.succeeded()
+    breaker.record_answer()
+    breaker.record_success()
     return answer
 
 
@@ -158,10 +158,10 @@ class RecallReader:
             search = self._retriever.search(user, query, within=self._deadline)
             found = await wait_for(search, self._deadline)
         except TimeoutError:
-            self._breaker.failed()
+            self._breaker.record_failure()
             raise StoreError("the archive is too slow") from None
-        self._breaker.answered()
-        self._breaker.succeeded()
+        self._breaker.record_answer()
+        self._breaker.record_success()
         return tuple(
             Remembered(
                 kind=one.kind,

@@ -3,12 +3,12 @@ from proxy.upstream.target import Health
 
 def failing(health: Health, model: str) -> None:
     for _ in range(5):
-        health.breaker(model).failed()
+        health.breaker(model).record_failure()
 
 
 def test_models_are_judged_one_by_one():
     health = Health(lambda: 0.0)
-    health.breaker("well").succeeded()
+    health.breaker("well").record_success()
     failing(health, "ill")
     assert health.states() == {"well": "closed", "ill": "open"}
     assert health.degraded
@@ -31,21 +31,21 @@ def test_who_cannot_be_reached_is_down_whatever_model_is_named():
     now = [0.0]
     health = Health(lambda: now[0])
     for model in ("one", "two", "one", "three", "one"):
-        health.breaker(model).failed()
-        health.unreachable()
+        health.breaker(model).record_failure()
+        health.record_unreachable()
     assert health.down and health.degraded
     assert set(health.states().values()) == {"closed"}, "no model was asked five times"
-    health.breaker("four").failed()
-    health.unreachable()
+    health.breaker("four").record_failure()
+    health.record_unreachable()
     assert health.down
     now[0] = 5.0
     assert health.degraded and not health.down, "a probe is due"
-    health.unreachable()
+    health.record_unreachable()
     assert health.down
     now[0] = 20.0
-    health.reached()
+    health.record_answer()
     assert not (health.down or health.degraded)
-    health.unreachable()
+    health.record_unreachable()
     assert not health.down
 
 
@@ -62,24 +62,24 @@ def test_what_fails_is_told_of_when_it_begins_and_when_it_ends(caplog):
     assert told() == ["The upstream 'main' fails for the model 'ill'; it is tried again every few seconds"]
     for _ in range(10):
         now[0] += 20
-        health.breaker("ill").failed()
-        health.breaker("ill").answered()
-        health.breaker("ill").failed()
+        health.breaker("ill").record_failure()
+        health.breaker("ill").record_answer()
+        health.breaker("ill").record_failure()
     assert told() == [], "who breaks off whatever he begins does not work"
     now[0] += 20
-    health.breaker("ill").answered()
-    health.breaker("ill").succeeded()
+    health.breaker("ill").record_answer()
+    health.breaker("ill").record_success()
     assert told() == ["The upstream 'main' works again for the model 'ill'"]
 
 
 def test_a_way_that_is_closed_is_told_of_and_not_each_model_behind_it(caplog):
     health = Health(lambda: 0.0, name="main")
     for _ in range(5):
-        health.unreachable()
-        health.breaker("m").failed()
-    health.reached()
-    health.breaker("m").answered()
-    health.breaker("m").succeeded()
+        health.record_unreachable()
+        health.breaker("m").record_failure()
+    health.record_answer()
+    health.breaker("m").record_answer()
+    health.breaker("m").record_success()
     assert [record.getMessage() for record in caplog.records] == [
         "The upstream 'main' cannot be reached; it is tried again every few seconds",
         "The upstream 'main' can be reached again",
