@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from datetime import UTC, tzinfo
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -15,7 +15,9 @@ from proxy.background.worker import EVERY, Worker
 from proxy.errors import NotFound
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
-from proxy.traces import Retention, TombstoneWatch
+from proxy.observe.feed import Feed
+from proxy.observe.metrics import GaugeValues, Metrics
+from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.client import Upstream
 from proxy.upstream.target import Health
@@ -163,3 +165,34 @@ class Generation:
             await upstream.aclose()
         if runtime.tracing:
             await asyncio.to_thread(runtime.tracing.close)
+
+
+class ServerState(Protocol):
+    """What pages and routes show of the server: its ``phase``, and the name of this process of several."""
+
+    phase: str
+    process_name: str
+
+    @property
+    def runtime(self) -> Runtime:
+        """What new calls are answered with."""
+        ...
+
+    @property
+    def metrics(self) -> Metrics:
+        """The metrics of all turns that have ended by now."""
+        ...
+
+    @property
+    def feed(self) -> Feed:
+        """Turns as they happen."""
+        ...
+
+    @property
+    def traces(self) -> Traces:
+        """The newest turns."""
+        ...
+
+    def gauges(self) -> GaugeValues:
+        """The state of the server now."""
+        ...

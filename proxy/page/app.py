@@ -14,11 +14,10 @@ from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestE
 from proxy.http import body
 from proxy.memory.errors import StoreError
 from proxy.page import conversations, health, live, playground, turns, users
-from proxy.page.lazy import PageServer
 from proxy.page.renderer import Renderer
 from proxy.page.request import PageRequest, SerialExecutor, redirect
 from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, is_secure, set_cookie, sign
-from proxy.runtime import Runtime
+from proxy.runtime import Runtime, ServerState
 
 _WITHOUT_KEY: Final = ("/login", "/assets/")
 _TIMEOUT: Final = 5.0
@@ -31,7 +30,7 @@ Handler = Callable[[PageRequest], Awaitable[Response]]
 class PageApp:
     """All pages. What a page needs computed runs one piece at a time, so that no call loses time to it."""
 
-    def __init__(self, server: PageServer) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
         self._renderer = Renderer(server.process_name)
         self._executor = SerialExecutor(_TIMEOUT)

@@ -11,10 +11,9 @@ from starlette.responses import Response
 
 from proxy.errors import NotFound
 from proxy.memory.memory import Memory
-from proxy.page.lazy import PageServer
 from proxy.page.renderer import HEADERS, Renderer, is_step
 from proxy.page.viewer import Viewer
-from proxy.runtime import Runtime
+from proxy.runtime import Runtime, ServerState
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ class SerialExecutor:
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page by a viewer who may see it. ``params`` are the path's, decoded."""
 
-    server: PageServer
+    server: ServerState
     runtime: Runtime
     renderer: Renderer
     viewer: Viewer

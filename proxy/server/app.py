@@ -23,10 +23,9 @@ from proxy.memory.memory import Memory
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
-from proxy.page.lazy import LazyPage
 from proxy.runtime import Generation, Runtime
 from proxy.server.reporter import TurnReporter
-from proxy.server.routes import FEED, Routes
+from proxy.server.routes import FEED, LazyPage, Routes
 from proxy.settings.build import build_runtime
 from proxy.settings.settings import Settings
 from proxy.traces import Traces

@@ -1,8 +1,9 @@
 """The paths that are no completion: health, metrics, models, the feed and the memory's REST interface."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, Protocol
+from collections.abc import AsyncIterator, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -14,48 +15,44 @@ from starlette.types import Receive, Scope, Send
 from proxy.answer.response import read_all
 from proxy.errors import MethodNotAllowed, NotFound, UpstreamError
 from proxy.http.reply import EventStream
-from proxy.observe.feed import Event, Feed
-from proxy.observe.metrics import CONTENT_TYPE, Metrics
+from proxy.observe.feed import Event
+from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
 from proxy.rest.endpoint import json_response
-from proxy.runtime import Runtime
-from proxy.traces import Traces
+from proxy.runtime import Runtime, ServerState
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.target import Target
 
+if TYPE_CHECKING:
+    from proxy.page.app import PageApp
+
 FEED: Final = "/v1/turns"
 """The path of the feed, an answer without an end."""
+_PAGES: Final = frozenset(
+    {
+        "",
+        "live",
+        "conversations",
+        "turns",
+        "playground",
+        "people",
+        "agents",
+        "health",
+        "login",
+        "logout",
+        "assets",
+    }
+)
 _CHAT: Final = "/chat/completions"
 _NOT_SERVED: Final = frozenset(("audio", "embeddings", "files", "images", "moderations", "realtime"))
 _UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 _LARGEST_LIST: Final = 4_000_000
 
 
-class RoutesServer(Protocol):
-    """The parts of the server that the routes show."""
-
-    phase: str
-
-    @property
-    def metrics(self) -> Metrics:
-        """The server's metrics."""
-        ...
-
-    @property
-    def feed(self) -> Feed:
-        """Turns as they happen."""
-        ...
-
-    @property
-    def traces(self) -> Traces:
-        """The newest turns."""
-        ...
-
-
 class Routes:
     """Answers the paths that are neither completions nor pages."""
 
-    def __init__(self, server: RoutesServer) -> None:
+    def __init__(self, server: ServerState) -> None:
         self._server = server
         models = []
         # Clients look for models under the same base as for completions.
@@ -120,6 +117,29 @@ class Routes:
             if model["id"] == name:
                 return json_response(model)
         raise NotFound(f"No pipeline offers the model '{name}'.", param="model", code="model_not_found")
+
+
+class LazyPage:
+    """Answers the page's paths; importing its template engine costs calls nothing until it is needed."""
+
+    def __init__(self, server: ServerState) -> None:
+        self._server = server
+        self._app: PageApp | None = None
+
+    @staticmethod
+    def owns(path: str) -> bool:
+        """Whether a path leads to a page."""
+        return path.split("/", 2)[1] in _PAGES if path.startswith("/") else False
+
+    async def answer(
+        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Answers one request for a page."""
+        if self._app is None:
+            # In a thread: importing takes a while, and calls wait on the loop.
+            module = await asyncio.to_thread(import_module, "proxy.page.app")
+            self._app = self._app or module.PageApp(self._server)
+        await self._app.answer(scope, runtime, headers, receive, send)
 
 
 async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:
