@@ -16,7 +16,7 @@ def main() -> None:
     A SIGHUP that comes early ends nothing that reads its configuration again on one.
     """
     if _READ_AGAIN.intersection(sys.argv[1:2]):
-        signals.hold(signals.AGAIN)
+        signals.block(signals.RELOAD)
     handler = signal.getsignal(signal.SIGINT)
     if handler is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -35,14 +35,14 @@ def serve(
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
-    signals.hold(signals.AGAIN)
+    signals.block(signals.RELOAD)
     listening.raise_file_limit()
     with reported_errors():
         settings = load_configured(config)
         check_workers(settings, workers)
         app = build_app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
-    signals.hold()
+    signals.block()
     typer.echo(greeting(settings, sockets[0].getsockname()[1]))
     if workers > 1:
         succeeded = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
@@ -81,7 +81,7 @@ def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
 
     SIGHUP reads the configuration again.
     """
-    signals.hold(signals.AGAIN)
+    signals.block(signals.RELOAD)
     with reported_errors():
         loaded = _load(config)
     asyncio.run(_work(config, *loaded))
@@ -101,7 +101,7 @@ async def _work(config: Path, settings: Settings, runtime: Runtime) -> None:
     loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, received.put_nowait, number)
-    signals.release()
+    signals.unblock()
     typer.echo("Turnkeeper works in the background.")
     while True:
         with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):

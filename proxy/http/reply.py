@@ -37,7 +37,7 @@ class Outlet(Protocol):
 
 
 class Reply:
-    """An ASGI response whose headers may be added to until it starts; ``observation`` notes its course."""
+    """An ASGI response that takes headers until it starts; ``observation`` notes its course."""
 
     def __init__(
         self,

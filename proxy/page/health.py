@@ -94,7 +94,7 @@ def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[U
     pipelines = request.runtime.pipelines.values()
     targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
     # A model's name may be one that another tenant's clients made up.
-    known = {model for report in recent for model in (report.primary_model, report.model)}
+    own = {model for report in recent for model in (report.primary_model, report.model)}
     statuses = []
     for name, target in targets.items():
         states = [report.state for report in recent if report.upstream == name]
@@ -109,7 +109,7 @@ def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[U
             breakers={
                 model: state
                 for model, state in target.health.states().items()
-                if state != "closed" and (request.is_only_tenant or model in {target.model, *known})
+                if state != "closed" and (request.is_only_tenant or model in {target.model, *own})
             },
         )
         statuses.append(status)
@@ -143,8 +143,8 @@ def _bar_plot(title: str, what: str, values: Sequence[int], *, alarm: bool = Fal
 
 def _line_plot(title: str, values: Sequence[float | None]) -> Plot:
     """A line for each run of values; a value alone is a short one."""
-    known = [value for value in values if value is not None]
-    most = max(known, default=0.0)
+    numbers = [value for value in values if value is not None]
+    most = max(numbers, default=0.0)
     step = WIDTH / len(values)
     runs: list[list[str]] = [[]]
     for i, value in enumerate(values):
@@ -156,8 +156,8 @@ def _line_plot(title: str, values: Sequence[float | None]) -> Plot:
     return Plot(
         title=title,
         what="from a request's arrival",
-        last=took(known[-1]) if known else "-",
-        most=took(most) if known else "-",
+        last=took(numbers[-1]) if numbers else "-",
+        most=took(most) if numbers else "-",
         lines=[" ".join(run) for run in runs if run],
     )
 

@@ -40,7 +40,7 @@ class SerialExecutor:
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request for a page by a viewer who may see it. ``params`` are the path's, decoded."""
+    """One request for a page that its viewer may see; ``params`` are the path's, decoded."""
 
     server: ServerState
     runtime: Runtime
@@ -54,7 +54,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tenant(self) -> str:
-        """The tenant whose memory and turns may be seen."""
+        """The viewer's tenant."""
         return self.viewer.tenant or ""
 
     @property

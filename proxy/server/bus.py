@@ -125,7 +125,7 @@ class Bus:
 
 
 class BusMember:
-    """Connects an application to the bus. It ends with the first process, whose end ``lifeline`` tells."""
+    """Connects an application to the bus. It ends with the first process, by the end of ``lifeline``."""
 
     def __init__(self, app: App, bus: Bus, lifeline: int) -> None:
         self._app = app

@@ -31,7 +31,7 @@ def serve(
     app: App, reload: Reload, settings: Settings, sockets: list[socket.socket], tasks: Sequence[Work] = ()
 ) -> None:
     """Serves until SIGTERM or SIGINT; ``tasks`` run meanwhile."""
-    signals.hold()
+    signals.block()
     # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
@@ -83,11 +83,11 @@ class Server(uvicorn.Server):
             loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
         for work in self._works:
             self._start(work)
-        loop.call_soon(signals.release)
+        loop.call_soon(signals.unblock)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Ends the tasks, then serving."""
-        signals.hold(signals.AGAIN)  # once the loop is closed, a SIGHUP would end the process
+        signals.block(signals.RELOAD)  # once the loop is closed, a SIGHUP would end the process
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -50,7 +50,7 @@ class ChunkedOutlet:
         return self._forget_callback
 
     def disconnect(self) -> None:
-        """Tells that the client has disconnected."""
+        """Calls the callback, if there is one."""
         if self._callback is not None:
             self._callback()
             self._callback = None
@@ -128,7 +128,7 @@ class Protocol(HttpToolsProtocol):
             super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header; a trailer is dropped, since it could be anybody's (RFC 9110, 6.5.1)."""
+        """Takes a header; a trailer is dropped, since any hop may have added it (RFC 9110, 6.5.1)."""
         if not self._restoring_body:
             self._count_head(len(name) + len(value))
             if self._in_head:
@@ -277,7 +277,7 @@ class Protocol(HttpToolsProtocol):
 class UnframedSend:
     """A cycle's ``send`` for HTTP/1.0, which knows no chunks: answers end with the connection.
 
-    Uvicorn is told before each message how long a body to expect (RFC 9112, 6.3).
+    Before each message, uvicorn's check of the length is set to what it holds (RFC 9112, 6.3).
     """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:

@@ -1,4 +1,4 @@
-"""Signals, held back while there is nobody to act on them: unheard, each would end the process."""
+"""Signals, blocked until the server can handle them: unhandled, each would end the process."""
 
 import signal
 from collections.abc import Iterable
@@ -9,20 +9,18 @@ SIGNALS: Final = frozenset(
     for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGCHLD", "SIGALRM")
     if (sign := getattr(signal, name, None)) is not None
 )
-"""What a server waits for."""
+"""The signals that a server handles."""
+RELOAD: Final = SIGNALS & {getattr(signal, "SIGHUP", None)}
+"""The signal that reloads the configuration; not every system has it."""
 
 
-AGAIN: Final = SIGNALS & {getattr(signal, "SIGHUP", None)}
-"""What has a configuration read again; not every system knows it."""
-
-
-def hold(signs: Iterable[int] = SIGNALS) -> None:
-    """From now on they wait, here and in what is forked and in threads that are started."""
+def block(signs: Iterable[int] = SIGNALS) -> None:
+    """Makes signals wait, in this process, in those that it forks, and in threads that it starts."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, signs)
 
 
-def release() -> None:
-    """What has waited comes now, once of each kind."""
+def unblock() -> None:
+    """Delivers the signals that have waited, once of each kind."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

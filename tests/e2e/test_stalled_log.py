@@ -36,7 +36,7 @@ def work(place):
         starts.write("x")
     raise RuntimeError("in vain")
 
-signals.hold()
+signals.block()
 nothing = lambda *_: None
 Supervisor(1, work, reload=nothing, on_exit=nothing, on_loss=nothing, on_stop=nothing, timeout=5.0).run()
 """
