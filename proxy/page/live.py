@@ -23,7 +23,7 @@ _UNBUFFERED: Final = {**HEADERS, "x-accel-buffering": "no"}
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn as a row of the table; lengths are in seconds. ``kept`` is whether it has a page of its own."""
+    """A turn as a row of the table; lengths are in seconds. ``has_page`` is whether its trace is kept."""
 
     id: str
     at: float
@@ -34,7 +34,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     first_token: float | None
     duration: float | None
-    kept: bool
+    has_page: bool
 
 
 async def _show(request: PageRequest) -> Response:
@@ -94,7 +94,7 @@ async def _batches(events: AsyncIterator[Event]) -> AsyncIterator[Mapping[str, E
 def _rows(request: PageRequest, streaming: Mapping[str, Event]) -> Sequence[Row]:
     """The newest turns: those that are streaming, and those that have ended."""
     server = request.server
-    kept = server.traces.ids(request.tenant)  # first, so that the feed has heard of these
+    traced = server.traces.ids(request.tenant)  # first, so that the feed has heard of these
     ended = (Event.of(report) for report in islice(server.feed.newest(request.tenant), _ROWS))
     rows = [
         Row(
@@ -107,7 +107,7 @@ def _rows(request: PageRequest, streaming: Mapping[str, Event]) -> Sequence[Row]
             state=event.state,
             first_token=None if event.first_token_ms is None else event.first_token_ms / 1000,
             duration=None if event.state == "streaming" else event.duration_ms / 1000,
-            kept=event.id in kept,
+            has_page=event.id in traced,
         )
         for event in (*streaming.values(), *ended)
     ]

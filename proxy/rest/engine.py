@@ -1,4 +1,4 @@
-"""Agora's engine while an agent runs: what it holds, what it is told, and that it be silent."""
+"""A client of Agora's REST interface: an agent's history, its system messages, and its speech."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -8,18 +8,18 @@ import httpx2
 
 BASE: Final = "https://api.agora.io/api/conversational-ai-agent/v2"
 LONGEST_SPEECH: Final = 512
-"""Bytes that the engine says at once."""
+"""The bytes of a text that the engine speaks at once, at most."""
 _TIMEOUT: Final = 5.0
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 class EngineError(Exception):
-    """The engine refused, or could not be reached; it says which, and shows no credentials."""
+    """The engine refused, or could not be reached; the message shows no credentials."""
 
 
 class Engine:
-    """The agents of one Agora project, by its REST interface.
+    """The agents of one Agora project.
 
     ``authorization`` is a whole header: ``Basic …`` of a customer's id and secret, or ``agora token=…``.
     """
@@ -32,12 +32,12 @@ class Engine:
         )
 
     async def history(self, agent: str) -> list[dict[str, Any]]:
-        """What was said so far; the engine tells it while the agent runs, and no longer."""
+        """Returns the messages so far; the engine has them while the agent runs."""
         contents = (await self._ask("GET", agent, "history")).get("contents")
         return contents if isinstance(contents, list) else []
 
     async def remember(self, agent: str, system_messages: Messages) -> None:
-        """These messages in the place of ``llm.system_messages``, from the next turn on.
+        """Replaces ``llm.system_messages``, from the next turn on.
 
         ``llm.params`` is left alone: the engine would replace all of it, the session's name included.
         """
@@ -47,13 +47,13 @@ class Engine:
     async def speak(
         self, agent: str, text: str, *, priority: Literal["INTERRUPT", "APPEND", "IGNORE"] = "INTERRUPT"
     ) -> None:
-        """Says a text aloud; raises ValueError for one of more than 512 bytes."""
+        """Speaks a text; raises ValueError for one of more than 512 bytes."""
         if len(text.encode()) > LONGEST_SPEECH:
             raise ValueError(f"an engine says {LONGEST_SPEECH} bytes at once, and no more")
         await self._ask("POST", agent, "speak", {"text": text, "priority": priority})
 
     async def interrupt(self, agent: str) -> None:
-        """Stops what is being said or thought."""
+        """Stops the agent's speech and its turn."""
         await self._ask("POST", agent, "interrupt", {})
 
     async def aclose(self) -> None:
@@ -61,13 +61,13 @@ class Engine:
         await self._client.aclose()
 
     async def _ask(
-        self, method: str, agent: str, what: str, body: Mapping[str, Any] | None = None
+        self, method: str, agent: str, action: str, body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         try:
-            response = await self._client.request(method, f"{quote(agent, safe='')}/{what}", json=body)
+            response = await self._client.request(method, f"{quote(agent, safe='')}/{action}", json=body)
             answer = response.json() if response.is_success else None
         except (httpx2.HTTPError, ValueError) as error:
             raise EngineError(f"The engine cannot be reached: {type(error).__name__}.") from None
         if answer is None:
-            raise EngineError(f"The engine answered {response.status_code} to '{what}'.")
+            raise EngineError(f"The engine answered {response.status_code} to '{action}'.")
         return answer if isinstance(answer, dict) else {}
