@@ -64,14 +64,14 @@ class Redaction(SettingsModel):
 
 
 class Summaries(SettingsModel):
-    """Who summarises the oldest turns of a session, and how."""
+    """How the oldest turns of a session are summarised."""
 
     upstream: UpstreamName
-    """The upstream that is asked; with ``practice:`` summaries are made of the turns' own sentences."""
+    """The upstream that writes them; with ``practice:`` they consist of the turns' own sentences."""
     model: str = ""
     """The model's name; empty takes what the session last used."""
     fallback: str = ""
-    """The model that is asked when the first one fails; empty asks none."""
+    """The model that is tried when the first one fails; empty tries none."""
     max: Annotated[Whole, Field(ge=1, le=100)] = 10
     """How many summaries a session has at the most; beyond it the oldest are merged, never dropped."""
     input_tokens: Annotated[Whole, Field(ge=500)] = 6000
@@ -87,22 +87,22 @@ def _installed(store: FactStore) -> FactStore:
 
 
 class Facts(SettingsModel):
-    """Who finds out what there is to be known of a caller, and how much is kept."""
+    """How facts about users are extracted from what they say, and how many are kept."""
 
     upstream: UpstreamName
-    """The upstream that is asked; with ``practice:`` nothing is found out."""
+    """The upstream that extracts them; with ``practice:`` none are."""
     model: str = ""
     """The model's name; empty takes what the session last used."""
     fallback: str = ""
-    """The model that is asked when the first one fails; empty asks none."""
+    """The model that is tried when the first one fails; empty tries none."""
     max: Annotated[Whole, Field(ge=1, le=1000)] = 100
-    """How many facts are known of a person at the most; beyond it the least important go."""
+    """How many facts are kept of a user at the most; beyond it the least important go."""
     store: Annotated[FactStore, AfterValidator(shown_errors(_installed))] = "archive"
-    """Where facts are kept: in the archive, or in Mem0, whose library is installed beside."""
+    """Where facts are kept: in the archive, or in Mem0, with its library installed."""
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
     pause: Duration = 20.0
-    """How long nothing is said until what was said is looked at."""
+    """How long a call must be silent before its turns are searched for facts."""
     timeout: Duration = 60.0
     """How long one answer may take."""
 
@@ -111,7 +111,7 @@ class Embeddings(SettingsModel):
     """A model that finds what means the same in other words; it is sent all that is archived."""
 
     upstream: UpstreamName
-    """The upstream that is asked, at ``/embeddings``; with ``practice:`` nothing is."""
+    """The upstream, with ``/embeddings``; with ``practice:`` none is used."""
     model: str = ""
     """The model's name; empty takes the upstream's, else ``default``. Under a new one all is sent again."""
     weight: Fraction = 0.4
@@ -126,7 +126,7 @@ class Rerank(SettingsModel):
     """A model that puts what was found in order."""
 
     upstream: UpstreamName
-    """The upstream that is asked, at ``/rerank``; with ``practice:`` nothing is."""
+    """The upstream, with ``/rerank``; with ``practice:`` none is used."""
     model: str = ""
     """The model's name; empty takes the upstream's, else ``default``."""
     top: Annotated[Whole, Field(ge=2, le=100)] = 30
@@ -137,9 +137,9 @@ class RecallAids(SettingsModel):
     """Models that help recall, as far as they answer within its deadline; left out, words alone count."""
 
     embeddings: Embeddings | None = None
-    """Who finds what means the same in other words."""
+    """A model that finds what means the same in other words."""
     rerank: Rerank | None = None
-    """Who puts what was found in order."""
+    """A model that puts what was found in order."""
 
 
 def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
@@ -198,7 +198,7 @@ class Memory(SettingsModel):
     summaries: Summaries | None = None
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
     facts: Facts | None = None
-    """Who finds facts in what callers say; left out, nobody does. They are kept in the archive."""
+    """How facts are extracted from what callers say; left out, none are. They are kept in the archive."""
     work: bool = True
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
     archive: Archive = Archive()

@@ -41,19 +41,19 @@ class Upstream(SettingsModel):
     model: str = ""
     """The model's name at this upstream; empty takes the request's."""
     accepts: Accepts = "openai"
-    """Whose fields the upstream understands; nothing else reaches it."""
+    """The provider whose fields the upstream accepts; nothing else reaches it."""
     allow: Annotated[tuple[str, ...], AfterValidator(shown_errors(allowed_names))] = ()
     """Further field names, at the top level and in messages, that go on with ``accepts: any``."""
     connect: Duration = 2.0
     """How long a connection may take to stand. One stands before the first call."""
     first_token: Duration = 5.0
-    """How long the model may take to say anything, each time it is asked."""
+    """How long the model may take until it says anything, in each attempt."""
     first_content: Duration | None = None
     """How long it may take to say more than reasoning, which is held back until then; off unless set."""
     total: Duration = 60.0
     """How long a whole answer may take, with all tries; upstreams share it where nothing is streamed."""
     retries: Annotated[Whole, Field(ge=0, le=10)] = 1
-    """How often it is asked again in a turn when it fails before it has said anything."""
+    """How often a turn tries again when the upstream fails before it has said anything."""
     max_connections: Annotated[Whole, Field(ge=1)] = 1000
     """How many requests may be under way at once."""
     headers: Frozen[SentHeader, SentValue] = Field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,7 @@ class Upstream(SettingsModel):
 
 
 class Identity(SettingsModel):
-    """Where a pipeline finds out whose turn it is; the first place that says something counts."""
+    """Where a request names its session and user; the first place with an id counts."""
 
     session: tuple[IdentityPlace, ...] | None = None
     """Where the session's name stands; left out, the usual places of each dialect."""
@@ -77,7 +77,7 @@ class Identity(SettingsModel):
     ``user`` left out, the id is then read from ``X-User-Id`` alone.
     """
     default_session: str = ""
-    """The session of a caller who names none; empty means no session."""
+    """The session of requests that name none; empty means no session."""
 
 
 class Pipeline(SettingsModel):
@@ -86,13 +86,13 @@ class Pipeline(SettingsModel):
     upstreams: Annotated[tuple[UpstreamName, ...], AfterValidator(shown_errors(at_least_one))] = Field(
         json_schema_extra={"minItems": 1}
     )
-    """Names of upstreams; each further one is asked when those before it fail."""
+    """Names of upstreams; each further one is tried when those before it fail."""
     model: str = ""
     """The model's name; empty takes the upstream's, else the request's."""
     first_token: Duration | None = None
     """How long all upstreams together may take to say anything; left out, the sum of what each may take."""
     hedge: Duration | None = None
-    """When the first delta is so late, the next upstream is asked as well; off unless set."""
+    """When the first delta is so late, the next upstream is tried as well; off unless set."""
     keep_alive: Duration | None = None
     """How long a stream may be silent before a comment is sent; off unless set."""
     identity: Identity = Identity()
@@ -104,7 +104,7 @@ class Pipeline(SettingsModel):
     tools: tuple[Tool, ...] = ()
     """Memory tools that the model may call; the proxy carries them out within the answer."""
     tool_rounds: Annotated[Whole, Field(ge=1, le=10)] = 4
-    """How often the model is asked again in one answer, after its calls have been carried out."""
+    """How often the model is called again in one answer, after its tool calls have been carried out."""
     answer: tuple[AnswerStep, ...] = ()
     """The filters between the model's answer and the client, in the order in which they run."""
     tests: tuple[PipelineTest, ...] = ()

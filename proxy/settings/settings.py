@@ -24,7 +24,7 @@ from proxy.settings.values import (
 
 
 class Listen(SettingsModel):
-    """Where callers are awaited."""
+    """Where the server listens."""
 
     host: Annotated[str, Field(min_length=1), AfterValidator(shown_errors(listening_host))] = "127.0.0.1"
     """An address of this machine; any but a loopback address needs keys."""
@@ -39,18 +39,18 @@ class Listen(SettingsModel):
 
 
 class Log(SettingsModel):
-    """What is written to stderr: a line for each turn that has ended, and what goes wrong."""
+    """What is written to stderr: a line for each turn that has ended, and errors."""
 
     format: Format = "text"
     """``text`` for people, ``json`` for machines."""
     level: Level = "info"
     """The least that is worth a line; ``warning`` leaves out the line of each turn that did not fail."""
     content: bool = False
-    """Whether the line of a turn holds what the caller and the model said."""
+    """Whether the line of a turn holds the words of the caller and the model."""
 
 
 class OpenTelemetry(SettingsModel):
-    """Where a span for each turn and for its stages goes; wants ``turnkeeper[traces]``."""
+    """Where a span for each turn and for its stages goes; needs ``turnkeeper[traces]``."""
 
     endpoint: Annotated[str, AfterValidator(shown_errors(check_endpoint))] = ""
     """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
@@ -73,43 +73,44 @@ class Traces(SettingsModel):
     keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
     """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
     content: bool = True
-    """Whether what was said is kept too; without it, only when, who and how long."""
+    """Whether the words are kept too; without them, only times, session and user."""
 
 
 class AgoraWebhook(SettingsModel):
-    """Notices of Agora's engine: who joined and left, and what was said."""
+    """Webhook events of Agora's engine: participants that join and leave, and transcripts."""
 
     secret: SecretStr = SecretStr("")
-    """What Agora signs its notices with; empty takes none."""
+    """The secret with which Agora signs its events; empty accepts none."""
     tenant: str = ""
-    """Whose calls they tell of, as named in ``keys``; empty is the only name there."""
+    """The tenant of their calls, as named in ``keys``; empty is the only name there."""
 
 
 class Webhooks(SettingsModel):
-    """What engines tell by themselves."""
+    """Events that engines send by themselves."""
 
     agora: AgoraWebhook = AgoraWebhook()
     """``POST /webhooks/agora``."""
 
 
-def _with_known_tenant(given: Webhooks, info: ValidationInfo) -> Webhooks:
-    """Notices name no tenant: with several, the file does."""
+def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
+    """Events name no tenant: with several, the configuration must."""
     keys = info.data.get("keys") or Keys()
     tenants = {key.tenant for key in keys.entries} or {"default"}
-    named = given.agora.tenant
-    if given.agora.secret.get_secret_value() and (named or len(tenants) > 1) and named not in tenants:
+    agora = webhooks.agora
+    is_ambiguous = (agora.tenant or len(tenants) > 1) and agora.tenant not in tenants
+    if agora.secret.get_secret_value() and is_ambiguous:
         message = f"name one of those in 'keys': {', '.join(sorted(tenants))}"
         raise error_at(("agora", "tenant"), message)
-    return given
+    return webhooks
 
 
 class Settings(SettingsModel):
     """All that a configuration says."""
 
     listen: Listen = Listen()
-    """Where callers are awaited."""
+    """Where the server listens."""
     keys: CallerKeys = Keys()
-    """Who may call: ``name:secret`` or ``name:secret:chat``, by commas; empty admits this machine alone."""
+    """The callers' keys: ``name:secret`` or ``name:secret:chat``, by commas; empty admits only this machine."""
     log: Log = Log()
     """What is written to stderr."""
     opentelemetry: OpenTelemetry = OpenTelemetry()
@@ -124,11 +125,11 @@ class Settings(SettingsModel):
     """What each key may have."""
     traces: Traces = Traces()
     """What is kept of turns to be looked at on the web page."""
-    webhooks: Annotated[Webhooks, AfterValidator(shown_errors(_with_known_tenant))] = Webhooks()
-    """What engines tell by themselves."""
+    webhooks: Annotated[Webhooks, AfterValidator(shown_errors(_check_tenant))] = Webhooks()
+    """Events that engines send by themselves."""
     upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(shown_errors(at_least_one))] = Field(
         json_schema_extra={"minProperties": 1}
     )
     """The models that there are, by names of your choice."""
     pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
-    """What happens to a request; ``default`` is asked where a path names no other."""
+    """What happens to a request; ``default`` serves it where the path names no other."""
