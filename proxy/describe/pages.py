@@ -83,7 +83,10 @@ def _page(name: str, side: Side, kind: Any) -> FilterPage:
     examples = []
     # A class without examples of its own has none.
     for example in getattr(kind, "examples" if side == "request" else "spoken", ()):
-        before, after = _message_lines(example) if side == "request" else _answer_lines(example)
+        if side == "request":
+            before, after = _message_lines(example)
+        else:
+            before, after = tuple("".join(example.before).splitlines()), tuple(example.after.splitlines())
         step = step_text(name, example.options)
         examples.append(ExampleText(example.title, step, _context_text(example.context), before, after))
     return FilterPage(
@@ -124,10 +127,6 @@ def _context_text(context: Context) -> str:
     if context.now != default.now:
         texts.append(datetime.fromtimestamp(context.now, UTC).strftime("%Y-%m-%d %H:%M UTC"))
     return ", ".join(texts)
-
-
-def _answer_lines(example: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    return tuple("".join(example.before).splitlines()), tuple(example.after.splitlines())
 
 
 def _message_lines(example: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:

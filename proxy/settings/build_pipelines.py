@@ -123,6 +123,10 @@ def _build_pipeline(
 ) -> Pipeline:
     own = settings.pipelines[name]
     episodes = next((step for step in own.request if isinstance(step, InjectEpisodes)), None)
+    lookup = None
+    if episodes:
+        place = Place.parse(episodes.place)
+        lookup = EpisodeLookup(identifier(episodes.agent), place, episodes.hours, episodes.limit)
     kinds = {type(step) for step in own.request}
     return Pipeline(
         name=name,
@@ -132,7 +136,7 @@ def _build_pipeline(
         answer=own.answer,
         places=_build_places(own.identity),
         memory=memory,
-        episode_lookup=_episode_lookup(episodes) if episodes else None,
+        episode_lookup=lookup,
         tools=own.tools,
         tool_rounds=own.tool_rounds,
         view_options=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
@@ -149,10 +153,6 @@ def _build_pipeline(
         max_messages=settings.listen.max_messages,
         token_counter=token_counter,
     )
-
-
-def _episode_lookup(step: InjectEpisodes) -> EpisodeLookup:
-    return EpisodeLookup(identifier(step.agent), Place.parse(step.place), step.hours, step.limit)
 
 
 def _build_places(settings: Identity) -> Places:

@@ -1,3 +1,5 @@
+"""The settings of upstreams and pipelines."""
+
 from types import MappingProxyType
 from typing import Annotated, Literal
 

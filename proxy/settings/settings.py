@@ -1,4 +1,4 @@
-"""All parts of a configuration together."""
+"""The settings of a configuration: the server's own, and all sections together."""
 
 from typing import Annotated, Literal
 
@@ -110,7 +110,7 @@ class Settings(SettingsModel):
     listen: Listen = Listen()
     """Where the server listens."""
     keys: CallerKeys = Keys()
-    """The callers' keys: ``name:secret`` or ``name:secret:chat``, by commas; empty admits only this machine."""
+    """The callers' keys: ``name:secret`` or ``name:secret:chat``, by commas; empty: only this machine."""
     log: Log = Log()
     """What is written to stderr."""
     opentelemetry: OpenTelemetry = OpenTelemetry()

@@ -20,7 +20,7 @@ from pydantic import (
 )
 
 from filters import option_types
-from filters.base import AnswerFilter, RequestFilter
+from filters.base import AnswerFilter, Filter, RequestFilter
 from proxy.admission.gate import is_loopback_address
 from proxy.admission.keys import Keys
 from proxy.hostname import ADVICE, host_of, is_host_name
@@ -68,13 +68,15 @@ def at_least_one(upstreams: T) -> T:
 # --- names
 
 
-def _name(text: str) -> str:
+def check_name(text: str) -> str:
+    """A name of the user's choice."""
     if not is_name(text):
         raise ValueError("a name has 1 to 64 letters, digits, '.', '_' or '-'")
     return text
 
 
-def _upstream(name: str, info: ValidationInfo) -> str:
+def known_upstream(name: str, info: ValidationInfo) -> str:
+    """The name of an upstream in the same file."""
     upstreams = _context(info).upstreams
     if upstreams is not None and name not in upstreams:
         raise ValueError(f"no upstream named{quoted(name)}{alternatives(name, upstreams)}")
@@ -86,14 +88,14 @@ Frozen = Annotated[
     AfterValidator(MappingProxyType),
     WrapSerializer(lambda mapping, serialize: serialize(dict(mapping))),
 ]
-Name = Annotated[str, AfterValidator(shown_errors(_name))]
-UpstreamName = Annotated[str, AfterValidator(shown_errors(_upstream))]
+Name = Annotated[str, AfterValidator(shown_errors(check_name))]
+UpstreamName = Annotated[str, AfterValidator(shown_errors(known_upstream))]
 
 
 # --- quantities
 
 
-def _retention(value: object) -> object:
+def retention(value: object) -> object:
     """``forever``, ``off`` (which YAML reads as false where it is bare) or a duration."""
     if value is False or (isinstance(value, str) and value in {"forever", "off"}):
         return value or "off"
@@ -123,7 +125,7 @@ Size = Annotated[
 Retention = Annotated[
     str,
     BeforeValidator(
-        shown_errors(_retention),
+        shown_errors(retention),
         json_schema_input_type=Annotated[str, Field(pattern=f"^(forever|off)$|{option_types.DURATION}")]
         | Literal[False],
     ),
@@ -168,7 +170,8 @@ def signing_secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
-def _identity_place(text: str) -> str:
+def identity_place(text: str) -> str:
+    """A place in a request where an id may stand."""
     if not _IDENTITY_PLACE.fullmatch(text):
         raise ValueError(
             "write a place such as header:X-Session-Id, query:user_id, body:call.id or message:metadata.user"
@@ -181,7 +184,7 @@ CallerKeys = Annotated[
 ]
 IdentityPlace = Annotated[
     str,
-    AfterValidator(shown_errors(_identity_place)),
+    AfterValidator(shown_errors(identity_place)),
     Field(json_schema_extra={"pattern": _IDENTITY_PLACE_BEGINS}),
 ]
 
@@ -211,24 +214,15 @@ def encryption_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
 # --- steps of a pipeline
 
 
-def _request_step(value: object, info: ValidationInfo) -> object:
-    is_built = isinstance(value, RequestFilter)
-    return value if is_built else build_step(value, RequestFilter, _context(info).registry)
+def _step(kind: type[Filter]) -> BeforeValidator:
+    def build(value: object, info: ValidationInfo) -> object:
+        return value if isinstance(value, kind) else build_step(value, kind, _context(info).registry)
+
+    return BeforeValidator(shown_errors(build), json_schema_input_type=kind)
 
 
-def _answer_step(value: object, info: ValidationInfo) -> object:
-    is_built = isinstance(value, AnswerFilter)
-    return value if is_built else build_step(value, AnswerFilter, _context(info).registry)
-
-
-RequestStep = Annotated[
-    SerializeAsAny[RequestFilter],
-    BeforeValidator(shown_errors(_request_step), json_schema_input_type=RequestFilter),
-]
-AnswerStep = Annotated[
-    SerializeAsAny[AnswerFilter],
-    BeforeValidator(shown_errors(_answer_step), json_schema_input_type=AnswerFilter),
-]
+RequestStep = Annotated[SerializeAsAny[RequestFilter], _step(RequestFilter)]
+AnswerStep = Annotated[SerializeAsAny[AnswerFilter], _step(AnswerFilter)]
 
 
 # --- upstreams

@@ -281,7 +281,12 @@ def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "de
         fields = {}  # reading the body says what is wrong with it
     if "body" not in fields or "messages" in fields:
         return RawRequest(headers=headers, query={}, body=data, tenant=tenant)
-    wrapper = {name: _decode(name, raw) for name, raw in fields.items() if name != "body"}
+    wrapper: dict[str, Any] = {}
+    for name, raw in fields.items():
+        try:
+            wrapper[name] = raw if name == "body" else msgspec.json.decode(raw)
+        except (msgspec.DecodeError, RecursionError):
+            raise RequestError(f"'{name}' cannot be read; {_FORM}.") from None
     own, path = wrapper.get("headers", {}), wrapper.get("path", "/")
     if not isinstance(own, dict) or not all(isinstance(value, str) for value in own.values()):
         raise RequestError(f"'headers' must be names and texts; {_FORM}.", param="headers")
@@ -294,16 +299,9 @@ def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "de
     return RawRequest(
         headers={**{name.lower(): value for name, value in own.items()}, **headers},
         query=dict(parse_qsl(query)),
-        body=bytes(fields["body"]),
+        body=bytes(wrapper["body"]),
         tenant=tenant,
     )
-
-
-def _decode(name: str, raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        raise RequestError(f"'{name}' cannot be read; {_FORM}.") from None
 
 
 def parse_header(text: str) -> tuple[str, str]:
