@@ -227,7 +227,9 @@ def _build_archiving(
     if not url:
         return None
     foreign_commits = stores.foreign_commits if url == settings.sessions.get_secret_value() else None
-    archive = open_archive(url, codec=stores.codec, elsewhere=foreign_commits, redaction=stores.redaction)
+    archive = open_archive(
+        url, codec=stores.codec, foreign_commits=foreign_commits, redaction=stores.redaction
+    )
     retriever = _build_retriever(archive, settings.recall, models)
     try:
         mem0 = open_mem0(facts.mem0) if facts and facts.store == "mem0" else None
@@ -306,4 +308,4 @@ def _build_retriever(archive: Archive, settings: RecallAids, models: Models) -> 
         model = rerank.model or target.model or _ANY_MODEL
         reranker = HttpReranker(target, model=model, timeout=MODEL_TIMEOUT, redaction=models.redaction)
         reranking = Reranking(reranker, rerank.top)
-    return Retriever(archive, likeness=vectors, order=reranking)
+    return Retriever(archive, vectors=vectors, reranking=reranking)

@@ -32,7 +32,7 @@ async def process(path: Path) -> AsyncIterator[tuple[Store, Archive, ForeignComm
     """A store and an archive on one file, as one server has them."""
     elsewhere = ForeignCommits(path)
     store = SqliteStore(path, deadline=5, foreign_commits=elsewhere)
-    archive = open_archive(f"sqlite:{path}", codec=codec.Plain(), elsewhere=elsewhere)
+    archive = open_archive(f"sqlite:{path}", codec=codec.Plain(), foreign_commits=elsewhere)
     await archive.ping()
     try:
         yield store, archive, elsewhere

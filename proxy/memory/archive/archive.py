@@ -187,12 +187,16 @@ def is_archive(url: str) -> bool:
 
 
 def open_archive(
-    url: str, *, codec: Codec, elsewhere: ForeignCommits | None = None, redaction: Redaction = NO_REDACTION
+    url: str,
+    *,
+    codec: Codec,
+    foreign_commits: ForeignCommits | None = None,
+    redaction: Redaction = NO_REDACTION,
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    ``elsewhere`` counts the foreign commits of a session store in the same file. Raises ValueError for an
-    address that names no archive, without the address: it may hold a password.
+    ``foreign_commits`` are those of a session store in the same file. Raises ValueError for an address that
+    names no archive, without the address: it may hold a password.
     """
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
@@ -201,7 +205,7 @@ def open_archive(
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        dialect, database = SQLITE, _SQLITE.load()(Path(path), elsewhere)
+        dialect, database = SQLITE, _SQLITE.load()(Path(path), foreign_commits)
     else:
         try:
             dialect, database = POSTGRES, _POSTGRES.load()(url)
@@ -210,7 +214,7 @@ def open_archive(
                 f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"
             ) from error
     row_codec = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
-    return Archive(database, row_codec, FactCache(elsewhere))
+    return Archive(database, row_codec, FactCache(foreign_commits))
 
 
 class ArchiveHolder:
@@ -219,23 +223,23 @@ class ArchiveHolder:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
-    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns, session by session, and facts, superseded ones too."""
         turns: list[Turn] = []
         after = 0
-        while page := await self._archive.turns(person, after=after):
+        while page := await self._archive.turns(user, after=after):
             turns += [turn for _, turn in page]
             after = page[-1][0]
-        facts = await self._archive.facts(person, now=0.0, superseded=True)
+        facts = await self._archive.facts(user, now=0.0, superseded=True)
         # In a thread: there may be many, and calls share the loop.
         return {
             "turns": await asyncio.to_thread(_exported_turns, turns),
             "facts": [fact.as_dict() for fact in facts],
         }
 
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
         """Delete everything of a user."""
-        return (await self._archive.forget(person, at=at))._asdict()
+        return (await self._archive.forget(user, at=at))._asdict()
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
         """Delete a session's turns."""

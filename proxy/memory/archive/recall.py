@@ -63,36 +63,38 @@ class Retriever:
     """
 
     def __init__(
-        self, archive: Archive, *, likeness: VectorSearch | None = None, order: Reranking | None = None
+        self, archive: Archive, *, vectors: VectorSearch | None = None, reranking: Reranking | None = None
     ) -> None:
         self._archive = archive
-        self._vector_search = likeness
-        self._reranking = order
-        self._embeddings = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
-        self._rerank = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
+        self._vectors = vectors
+        self._reranking = reranking
+        self._embedding_breaker = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
+        self._rerank_breaker = CircuitBreaker(_MODEL_PAUSE, threshold=_FAILURES)
 
     @property
     def embedder(self) -> Embedder | None:
         """The model that embeds texts, where there is one."""
-        return self._vector_search.embedder if self._vector_search else None
+        return self._vectors.embedder if self._vectors else None
 
     async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
         """What answers a query, best first; the models have ``within`` seconds. Raises StoreError."""
-        if not (self._vector_search or self._reranking) or not user.user:
+        if not (self._vectors or self._reranking) or not user.user:
             return await self._archive.search(user, query)
         due = asyncio.get_running_loop().time() + _MODELS_SHARE * within
         top = self._reranking.top if self._reranking else 0
         wide = msgspec.structs.replace(query, limit=max(query.limit, top))
-        return (await self._reranked(query.text, await self._search(user, wide, due), due))[: query.limit]
+        return (await self._rerank(query.text, await self._search(user, wide, due), due))[: query.limit]
 
     async def _search(self, user: Owner, query: Query, due: float) -> list[SearchResult]:
         """The results by words and vectors; by words alone where the vector or its results come too late."""
         by_words = asyncio.ensure_future(self._archive.search(user, query))
         by_words.add_done_callback(retrieve_exception)
-        if self._vector_search is None or not query.text.strip():
+        if self._vectors is None or not query.text.strip():
             return await by_words
-        embedder, weight, threshold = self._vector_search
-        vectors = await _ask("embeddings", self._embeddings, lambda: embedder.vectors([query.text]), due)
+        embedder, weight, threshold = self._vectors
+        vectors = await _ask(
+            "embeddings", self._embedding_breaker, lambda: embedder.vectors([query.text]), due
+        )
         if vectors is None:
             return await by_words
         vector = QueryVector(model=embedder.model, vector=vectors[0], weight=weight, threshold=threshold)
@@ -102,14 +104,16 @@ class Retriever:
         except (TimeoutError, StoreError):
             return await by_words
 
-    async def _reranked(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
+    async def _rerank(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
         """The first results by the reranker's scores; the others follow with no higher score."""
         if self._reranking is None or not found:
             return found
         reranker, top = self._reranking
         first, rest = found[:top], found[top:]
         texts = [one.text for one in first]
-        relevance = await _ask("rerank", self._rerank, lambda: reranker.relevance(question, texts), due)
+        relevance = await _ask(
+            "rerank", self._rerank_breaker, lambda: reranker.relevance(question, texts), due
+        )
         if relevance is None:
             return found
         scored = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])

@@ -28,9 +28,9 @@ _PAGES_AT_ONCE: Final = 500
 class SqliteDatabase:
     """Writes on one thread in batches; reads on two other threads, or on the event loop."""
 
-    def __init__(self, path: Path, elsewhere: ForeignCommits | None = None) -> None:
+    def __init__(self, path: Path, foreign_commits: ForeignCommits | None = None) -> None:
         self._file = DatabaseFile(path, wait=_WAIT)
-        self._writer = FileWriter(self._file, foreign_commits=elsewhere)
+        self._writer = FileWriter(self._file, foreign_commits=foreign_commits)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []

@@ -87,17 +87,17 @@ class Mem0:
 
         return await self._call(remove)
 
-    async def export(self, person: Owner) -> Mapping[str, Sequence[Any]]:
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """All facts of a user, superseded ones too."""
-        return {"facts": [fact.as_dict() for fact in await self.facts(person, now=0.0, superseded=True)]}
+        return {"facts": [fact.as_dict() for fact in await self.facts(user, now=0.0, superseded=True)]}
 
-    async def forget(self, person: Owner, *, at: float) -> Mapping[str, int]:
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
         """Delete all facts of a user; older ones that come later are refused by this process. How many."""
-        self._erased[person] = at
+        self._erased[user] = at
 
         def forget() -> int:
-            count = len(self._rows(person))
-            self._memory.delete_all(user_id=_user_id(person))
+            count = len(self._rows(user))
+            self._memory.delete_all(user_id=_user_id(user))
             # The library's history has what was deleted.
             self._memory.db = type(self._memory.db)(":memory:")
             return count

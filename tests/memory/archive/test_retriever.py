@@ -63,8 +63,8 @@ def finder(
 ) -> Retriever:
     return Retriever(
         archive,  # type: ignore[arg-type]
-        likeness=VectorSearch(likeness, 0.4, 0.3) if likeness else None,
-        order=Reranking(order, top) if order else None,
+        vectors=VectorSearch(likeness, 0.4, 0.3) if likeness else None,
+        reranking=Reranking(order, top) if order else None,
     )
 
 

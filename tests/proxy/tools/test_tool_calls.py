@@ -73,7 +73,7 @@ class Dead(Shelf):
 
 
 def tools_of(shelf, person=ANN, likeness=None, promises=None):
-    finder = Retriever(shelf, likeness=likeness)
+    finder = Retriever(shelf, vectors=likeness)
     return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises)
 
 
