@@ -50,10 +50,10 @@ class Bench:
     def __init__(self, folder: Path, finding: Finding) -> None:
         self.store = open_store(f"sqlite:{folder / 's.db'}", deadline=1, codec=Plain())
         self.archive = open_archive(f"sqlite:{folder / 'a.db'}", codec=Plain())
-        self.knowledge = UserFacts(self.archive)
+        self.user_facts = UserFacts(self.archive)
         self.finding = finding
         self.now = 1000.0
-        self.learning = FactExtraction(self.store, self.knowledge, finding, pause=20, clock=lambda: self.now)
+        self.learning = FactExtraction(self.store, self.user_facts, finding, pause=20, clock=lambda: self.now)
 
     async def put(self, session: Session) -> None:
         held = await self.store.read(KEY)
@@ -65,7 +65,7 @@ class Bench:
         return decode(held.blob)
 
     async def known(self, person: Owner = ANN) -> list[str]:
-        return [fact.text for fact in await self.knowledge.current(person)]
+        return [fact.text for fact in await self.user_facts.current(person)]
 
     async def aclose(self) -> None:
         await self.store.aclose()
@@ -136,7 +136,7 @@ async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(be
     session = await bench.session()
     assert session.learned_until == TurnRef(0, 1)
     assert len(session.entries) == 3
-    facts = await bench.knowledge.current(ANN)
+    facts = await bench.user_facts.current(ANN)
     assert [fact.evidence for fact in facts] == [("s1/0/0",), ("s1/0/1",)]
 
 
@@ -256,7 +256,7 @@ async def test_of_two_speakers_the_one_is_learnt_of_whom_a_model_can_make_someth
 
 
 async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
-    paris = await bench.knowledge.add(ANN, FactDraft(text="Lives in Paris."))
+    paris = await bench.user_facts.add(ANN, FactDraft(text="Lives in Paris."))
     bench.finding.replaces = paris.id
     bench.now = paris.created + 100
     await bench.put(talk(entry(0, "Lives in Berlin."), updated=0.0))
@@ -267,12 +267,12 @@ async def test_what_is_replaced_is_superseded_and_kept(bench: Bench) -> None:
 
 
 async def test_what_is_known_already_supersedes_what_it_makes_untrue(bench: Bench) -> None:
-    paris = await bench.knowledge.add(ANN, FactDraft(text="Lives in Paris."))
-    berlin = await bench.knowledge.add(ANN, FactDraft(text="Lives in Berlin."))
-    again = await bench.knowledge.add(ANN, FactDraft(text="lives in Berlin", replaces=paris.id))
+    paris = await bench.user_facts.add(ANN, FactDraft(text="Lives in Paris."))
+    berlin = await bench.user_facts.add(ANN, FactDraft(text="Lives in Berlin."))
+    again = await bench.user_facts.add(ANN, FactDraft(text="lives in Berlin", replaces=paris.id))
     assert again.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
-    itself = await bench.knowledge.add(ANN, FactDraft(text="Lives in Berlin.", replaces=berlin.id))
+    itself = await bench.user_facts.add(ANN, FactDraft(text="Lives in Berlin.", replaces=berlin.id))
     assert itself.id == berlin.id
     assert await bench.known() == ["Lives in Berlin."]
 

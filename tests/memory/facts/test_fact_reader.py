@@ -43,12 +43,12 @@ class Held:
         return [FACT]
 
 
-async def of(acquaintance: FactReader, person: Owner = ANN) -> object:
+async def of(reader: FactReader, person: Owner = ANN) -> object:
     """What is known, or how long it took to find that it cannot be told."""
     loop = asyncio.get_running_loop()
     began = loop.time()
     try:
-        return await acquaintance.read(person)
+        return await reader.read(person)
     except StoreError:
         return pytest.approx(loop.time() - began, abs=0.01)
 
@@ -64,11 +64,11 @@ def told(
 
 
 def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
-    async def thrice(shelf: Slow, acquaintance: FactReader) -> object:
-        answers = [await of(acquaintance), await of(acquaintance)]
+    async def thrice(shelf: Slow, reader: FactReader) -> object:
+        answers = [await of(reader), await of(reader)]
         shelf.takes.clear()
         await asyncio.sleep(1.0)
-        return [*answers, await of(acquaintance)]
+        return [*answers, await of(reader)]
 
     answers, asked = told(thrice, {ANN: 5.0})
     assert answers == [DEADLINE, 0.0, [FACT]]
@@ -76,30 +76,30 @@ def test_what_came_too_late_is_asked_for_again_after_a_second() -> None:
 
 
 def test_what_came_a_little_late_is_asked_for_again_once_it_has_come() -> None:
-    async def late(shelf: Slow, acquaintance: FactReader) -> object:
-        answers = [await of(acquaintance), await of(acquaintance)]
+    async def late(shelf: Slow, reader: FactReader) -> object:
+        answers = [await of(reader), await of(reader)]
         shelf.takes.clear()
         await asyncio.sleep(0.02)
-        return [*answers, await of(acquaintance)]
+        return [*answers, await of(reader)]
 
     answers, _ = told(late, {ANN: DEADLINE + 0.01})
     assert answers == [DEADLINE, 0.0, [FACT]]
 
 
 def test_one_person_who_takes_long_costs_no_other_his_facts() -> None:
-    async def both(_: Slow, acquaintance: FactReader) -> object:
-        return [await of(acquaintance, ANN), await of(acquaintance, BOB), await of(acquaintance, ANN)]
+    async def both(_: Slow, reader: FactReader) -> object:
+        return [await of(reader, ANN), await of(reader, BOB), await of(reader, ANN)]
 
     answers, _ = told(both, {ANN: 0.8})
     assert answers == [DEADLINE, [FACT], 0.0]
 
 
 def test_where_two_are_late_nobody_waits_any_more() -> None:
-    async def three(shelf: Slow, acquaintance: FactReader) -> object:
-        answers = [await of(acquaintance, person) for person in (ANN, BOB, EVE)]
+    async def three(shelf: Slow, reader: FactReader) -> object:
+        answers = [await of(reader, person) for person in (ANN, BOB, EVE)]
         shelf.takes.clear()
         await asyncio.sleep(1.0)
-        return [*answers, await of(acquaintance, EVE)]
+        return [*answers, await of(reader, EVE)]
 
     answers, asked = told(three, {ANN: 5.0, BOB: 5.0, EVE: 5.0})
     assert answers == [DEADLINE, DEADLINE, 0.0, [FACT]]
@@ -109,8 +109,8 @@ def test_where_two_are_late_nobody_waits_any_more() -> None:
 def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
     async def asked() -> object:
         loop, come = asyncio.get_running_loop(), asyncio.Event()
-        acquaintance = FactReader(UserFacts(Held(come)), deadline=DEADLINE)
-        look = asyncio.create_task(of(acquaintance))
+        reader = FactReader(UserFacts(Held(come)), deadline=DEADLINE)
+        look = asyncio.create_task(of(reader))
         await asyncio.sleep(0)
         bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [come.set])
         bell.start()
@@ -123,15 +123,15 @@ def test_facts_that_came_while_the_loop_was_busy_are_not_late() -> None:
 
 
 def test_a_caller_who_leaves_says_nothing_of_the_place() -> None:
-    async def left(shelf: Slow, acquaintance: FactReader) -> object:
+    async def left(shelf: Slow, reader: FactReader) -> object:
         async with asyncio.timeout(DEADLINE / 2):
-            await acquaintance.read(ANN)
+            await reader.read(ANN)
 
-    async def then(shelf: Slow, acquaintance: FactReader) -> object:
+    async def then(shelf: Slow, reader: FactReader) -> object:
         with pytest.raises(TimeoutError):
-            await left(shelf, acquaintance)
+            await left(shelf, reader)
         shelf.takes.clear()
-        return await of(acquaintance)
+        return await of(reader)
 
     answer, _ = told(then, {ANN: 5.0})
     assert answer == [FACT]

@@ -50,12 +50,12 @@ async def test_what_has_expired_is_known_no_more() -> None:
 
 async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None:
     facts = Mem0(Library())
-    knowledge = UserFacts(facts)
-    berlin = await knowledge.add(ANN, FactDraft(text="Lives in Berlin."))
-    paris = await knowledge.add(ANN, FactDraft(text="Lives in Paris."))
-    again = await knowledge.add(ANN, FactDraft(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
+    user_facts = UserFacts(facts)
+    berlin = await user_facts.add(ANN, FactDraft(text="Lives in Berlin."))
+    paris = await user_facts.add(ANN, FactDraft(text="Lives in Paris."))
+    again = await user_facts.add(ANN, FactDraft(text="Lives in Berlin.", importance=0.9, replaces=paris.id))
     assert (again.id, again.importance) == (berlin.id, 0.9)
-    assert await knowledge.current(ANN) == [again]
+    assert await user_facts.current(ANN) == [again]
     assert sorted(await texts(facts, superseded=True)) == ["Lives in Berlin.", "Lives in Paris."]
 
 

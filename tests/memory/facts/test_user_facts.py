@@ -26,12 +26,12 @@ async def archive(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def knowledge(archive: Archive) -> UserFacts:
+def user_facts(archive: Archive) -> UserFacts:
     return UserFacts(archive)
 
 
-async def texts(knowledge: UserFacts) -> list[str]:
-    return [one.text for one in await knowledge.current(ANN)]
+async def texts(user_facts: UserFacts) -> list[str]:
+    return [one.text for one in await user_facts.current(ANN)]
 
 
 @pytest.mark.parametrize(
@@ -50,124 +50,128 @@ async def texts(knowledge: UserFacts) -> list[str]:
     ],
 )
 @pytest.mark.parametrize("key", [None, "s1/0/1"])
-async def test_facts_that_differ_are_all_known(knowledge: UserFacts, facts: list[str], key: Any) -> None:
+async def test_facts_that_differ_are_all_known(user_facts: UserFacts, facts: list[str], key: Any) -> None:
     for text in facts:
-        await knowledge.add(ANN, FactDraft(text=text), key=key)
-    assert await texts(knowledge) == facts
+        await user_facts.add(ANN, FactDraft(text=text), key=key)
+    assert await texts(user_facts) == facts
 
 
-async def test_a_correction_by_a_mark_replaces_what_it_corrects(knowledge: UserFacts) -> None:
-    wrong = await knowledge.add(ANN, FactDraft(text="Takes 1.5 mg of warfarin"))
-    await knowledge.add(ANN, FactDraft(text="Takes 15 mg of warfarin", replaces=wrong.id))
-    assert await texts(knowledge) == ["Takes 15 mg of warfarin"]
+async def test_a_correction_by_a_mark_replaces_what_it_corrects(user_facts: UserFacts) -> None:
+    wrong = await user_facts.add(ANN, FactDraft(text="Takes 1.5 mg of warfarin"))
+    await user_facts.add(ANN, FactDraft(text="Takes 15 mg of warfarin", replaces=wrong.id))
+    assert await texts(user_facts) == ["Takes 15 mg of warfarin"]
 
 
 async def test_beyond_the_most_the_least_important_go_and_of_those_the_oldest(archive: Archive) -> None:
-    knowledge = UserFacts(archive, most=3)
+    user_facts = UserFacts(archive, most=3)
     for text, importance in [("Has a dog", 0.9), ("Likes tea", 0.1), ("Likes snow", 0.1), ("Is tall", 0.5)]:
-        await knowledge.add(ANN, FactDraft(text=text, importance=importance))
-    assert await texts(knowledge) == ["Has a dog", "Likes snow", "Is tall"]
-    snow = (await knowledge.current(ANN))[1]
-    await knowledge.add(ANN, FactDraft(text="Likes rain", importance=0.0, replaces=snow.id))
-    assert await texts(knowledge) == ["Has a dog", "Is tall", "Likes rain"]
+        await user_facts.add(ANN, FactDraft(text=text, importance=importance))
+    assert await texts(user_facts) == ["Has a dog", "Likes snow", "Is tall"]
+    snow = (await user_facts.current(ANN))[1]
+    await user_facts.add(ANN, FactDraft(text="Likes rain", importance=0.0, replaces=snow.id))
+    assert await texts(user_facts) == ["Has a dog", "Is tall", "Likes rain"]
 
 
-async def test_case_and_white_space_make_no_other_fact(knowledge: UserFacts) -> None:
-    first = await knowledge.add(ANN, FactDraft(text="Wohnt in M\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen"))
-    again = await knowledge.add(ANN, FactDraft(text=" wohnt  in\nMu\N{COMBINING DIAERESIS}nchen "))
+async def test_case_and_white_space_make_no_other_fact(user_facts: UserFacts) -> None:
+    first = await user_facts.add(
+        ANN, FactDraft(text="Wohnt in M\N{LATIN SMALL LETTER U WITH DIAERESIS}nchen")
+    )
+    again = await user_facts.add(ANN, FactDraft(text=" wohnt  in\nMu\N{COMBINING DIAERESIS}nchen "))
     assert again == first
-    assert await knowledge.current(ANN) == [first]
+    assert await user_facts.current(ANN) == [first]
 
 
-async def test_a_full_stop_makes_no_other_fact(knowledge: UserFacts) -> None:
+async def test_a_full_stop_makes_no_other_fact(user_facts: UserFacts) -> None:
     ended = ["Lives in Bonn.", "住在波恩。", "住在科隆．", "उसका नाम अन्ना है।", "اس کا نام آنا ہے۔"]  # noqa: RUF001
     for text in [*ended, *(text[:-1] for text in ended)]:
-        await knowledge.add(ANN, FactDraft(text=text))
-    assert await texts(knowledge) == ended
+        await user_facts.add(ANN, FactDraft(text=text))
+    assert await texts(user_facts) == ended
 
 
 async def test_what_is_soon_out_of_date_gives_way_before_what_lasts(archive: Archive) -> None:
-    knowledge = UserFacts(archive, most=2)
-    await knowledge.add(ANN, FactDraft(text="Is called Ann", importance=0.4))
-    await knowledge.add(ANN, FactDraft(text="Wants a window seat", importance=0.9, category="conversation"))
-    await knowledge.add(ANN, FactDraft(text="Is in a hurry", importance=0.9, category="daily"))
-    assert await texts(knowledge) == ["Is called Ann", "Is in a hurry"]
+    user_facts = UserFacts(archive, most=2)
+    await user_facts.add(ANN, FactDraft(text="Is called Ann", importance=0.4))
+    await user_facts.add(ANN, FactDraft(text="Wants a window seat", importance=0.9, category="conversation"))
+    await user_facts.add(ANN, FactDraft(text="Is in a hurry", importance=0.9, category="daily"))
+    assert await texts(user_facts) == ["Is called Ann", "Is in a hurry"]
 
 
-async def test_what_is_learnt_again_is_worth_what_the_better_source_says(knowledge: UserFacts) -> None:
-    first = await knowledge.add(ANN, FactDraft(text="Is vegetarian", category="conversation", importance=0.2))
-    again = await knowledge.add(ANN, FactDraft(text="is vegetarian", category="core", importance=1.0))
+async def test_what_is_learnt_again_is_worth_what_the_better_source_says(user_facts: UserFacts) -> None:
+    first = await user_facts.add(
+        ANN, FactDraft(text="Is vegetarian", category="conversation", importance=0.2)
+    )
+    again = await user_facts.add(ANN, FactDraft(text="is vegetarian", category="core", importance=1.0))
     assert (again.id, again.category, again.importance, again.expires) == (first.id, "core", 1.0, None)
-    assert await knowledge.current(ANN) == [again]
+    assert await user_facts.current(ANN) == [again]
 
 
-async def test_what_is_learnt_again_in_passing_loses_nothing(knowledge: UserFacts) -> None:
-    first = await knowledge.add(ANN, FactDraft(text="Is vegetarian", importance=0.9))
-    again = await knowledge.add(ANN, FactDraft(text="Is vegetarian", category="daily", importance=0.1))
+async def test_what_is_learnt_again_in_passing_loses_nothing(user_facts: UserFacts) -> None:
+    first = await user_facts.add(ANN, FactDraft(text="Is vegetarian", importance=0.9))
+    again = await user_facts.add(ANN, FactDraft(text="Is vegetarian", category="daily", importance=0.1))
     assert again == first
-    assert await knowledge.current(ANN) == [first]
+    assert await user_facts.current(ANN) == [first]
 
 
-async def test_what_is_learnt_again_lasts_from_then_on(knowledge: UserFacts) -> None:
+async def test_what_is_learnt_again_lasts_from_then_on(user_facts: UserFacts) -> None:
     now = time.time()
-    await knowledge.add(ANN, FactDraft(text="Is at the zoo", category="daily"), at=now - DAY / 2)
-    again = await knowledge.add(ANN, FactDraft(text="Is at the zoo", category="conversation"), at=now)
+    await user_facts.add(ANN, FactDraft(text="Is at the zoo", category="daily"), at=now - DAY / 2)
+    again = await user_facts.add(ANN, FactDraft(text="Is at the zoo", category="conversation"), at=now)
     assert (again.category, again.expires) == ("daily", now + DAY)
-    late = await knowledge.add(ANN, FactDraft(text="Is at the zoo", category="daily"), at=now - 10)
+    late = await user_facts.add(ANN, FactDraft(text="Is at the zoo", category="daily"), at=now - 10)
     assert late.expires == now + DAY
-    assert await knowledge.current(ANN) == [late]
+    assert await user_facts.current(ANN) == [late]
 
 
 async def test_what_is_learnt_again_replaces_what_it_is_said_to(
-    knowledge: UserFacts, archive: Archive
+    user_facts: UserFacts, archive: Archive
 ) -> None:
-    berlin = await knowledge.add(ANN, FactDraft(text="Lives in Berlin"))
-    paris = await knowledge.add(ANN, FactDraft(text="Lives in Paris"))
-    again = await knowledge.add(ANN, FactDraft(text="lives in berlin", replaces=paris.id))
+    berlin = await user_facts.add(ANN, FactDraft(text="Lives in Berlin"))
+    paris = await user_facts.add(ANN, FactDraft(text="Lives in Paris"))
+    again = await user_facts.add(ANN, FactDraft(text="lives in berlin", replaces=paris.id))
     assert (again.id, again.created, again.replaces) == (berlin.id, berlin.created, paris.id)
-    assert await knowledge.current(ANN) == [again]
+    assert await user_facts.current(ANN) == [again]
     kept = {one.id: one for one in await archive.facts(ANN, now=0.0, superseded=True)}
     assert paris.created <= (kept[paris.id].superseded or math.inf) <= time.time()
     assert await archive.search(ANN, Query(text="Paris", now=time.time())) == []
     assert [f.text for f in await archive.search(ANN, Query(text="Berlin", now=time.time()))] == [berlin.text]
 
 
-async def test_a_fact_that_replaces_itself_takes_the_new_spelling(knowledge: UserFacts) -> None:
-    first = await knowledge.add(ANN, FactDraft(text="Is called ann"))
-    again = await knowledge.add(ANN, FactDraft(text="Is called Ann", replaces=first.id))
+async def test_a_fact_that_replaces_itself_takes_the_new_spelling(user_facts: UserFacts) -> None:
+    first = await user_facts.add(ANN, FactDraft(text="Is called ann"))
+    again = await user_facts.add(ANN, FactDraft(text="Is called Ann", replaces=first.id))
     assert (again.id, again.text, again.replaces) == (first.id, "Is called Ann", None)
-    assert await knowledge.current(ANN) == [again]
+    assert await user_facts.current(ANN) == [again]
 
 
-async def test_the_same_again_from_nowhere_replaces_nothing(knowledge: UserFacts) -> None:
-    first = await knowledge.add(ANN, FactDraft(text="Is called Ann"))
-    assert await knowledge.add(ANN, FactDraft(text="Is called Ann", replaces="fact_unknown")) == first
+async def test_the_same_again_from_nowhere_replaces_nothing(user_facts: UserFacts) -> None:
+    first = await user_facts.add(ANN, FactDraft(text="Is called Ann"))
+    assert await user_facts.add(ANN, FactDraft(text="Is called Ann", replaces="fact_unknown")) == first
 
 
 async def test_a_correction_to_the_words_of_another_fact_leaves_one(
-    archive: Archive, knowledge: UserFacts
+    archive: Archive, user_facts: UserFacts
 ) -> None:
-    coffee = await knowledge.add(
+    coffee = await user_facts.add(
         ANN, FactDraft(text="Likes coffee", importance=0.9, evidence=("s1/0/1",)), key="s1/0/1"
     )
-    tea = await knowledge.add(ANN, FactDraft(text="Likes tea", category="daily", evidence=("s2/0/1",)))
-    other = await knowledge.add(ANN, FactDraft(text="Likes cake"))
-    corrected = await knowledge.correct(ANN, tea, msgspec.structs.replace(tea, text="likes  COFFEE"))
+    tea = await user_facts.add(ANN, FactDraft(text="Likes tea", category="daily", evidence=("s2/0/1",)))
+    other = await user_facts.add(ANN, FactDraft(text="Likes cake"))
+    corrected = await user_facts.correct(ANN, tea, msgspec.structs.replace(tea, text="likes  COFFEE"))
     assert (corrected.id, corrected.text, corrected.replaces) == (tea.id, "likes  COFFEE", coffee.id)
     assert (corrected.category, corrected.expires, corrected.importance) == ("core", None, 0.9)
     assert corrected.evidence == ("s2/0/1", "s1/0/1")
-    assert await knowledge.current(ANN) == [corrected, other]
+    assert await user_facts.current(ANN) == [corrected, other]
     kept = await archive.facts(ANN, now=time.time(), superseded=True)
     assert {one.id: one.superseded is None for one in kept} == {
         coffee.id: False,
         tea.id: True,
         other.id: True,
     }
-    assert await knowledge.correct(ANN, corrected, corrected) == corrected
+    assert await user_facts.correct(ANN, corrected, corrected) == corrected
 
 
-async def test_of_two_that_last_a_while_the_one_that_is_left_lasts_longest(knowledge: UserFacts) -> None:
-    daily = await knowledge.add(ANN, FactDraft(text="Has a cold", category="daily"))
-    brief = await knowledge.add(ANN, FactDraft(text="Is in a hurry", category="conversation"))
-    corrected = await knowledge.correct(ANN, brief, msgspec.structs.replace(brief, text="Has a cold"))
+async def test_of_two_that_last_a_while_the_one_that_is_left_lasts_longest(user_facts: UserFacts) -> None:
+    daily = await user_facts.add(ANN, FactDraft(text="Has a cold", category="daily"))
+    brief = await user_facts.add(ANN, FactDraft(text="Is in a hurry", category="conversation"))
+    corrected = await user_facts.correct(ANN, brief, msgspec.structs.replace(brief, text="Has a cold"))
     assert (corrected.id, corrected.category, corrected.expires) == (brief.id, "daily", daily.expires)
