@@ -15,8 +15,8 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.episodes import agent_id
 from proxy.memory.stores.codec import Codec, Plain
-from proxy.memory.stores.redis import Pair, Script
-from proxy.memory.stores.redis_client import Address, Client, clients
+from proxy.memory.stores.redis import KeyPair, Script
+from proxy.memory.stores.redis_client import Address, Client, client_factory
 from proxy.memory.stores.redis_link import Link
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
@@ -61,7 +61,7 @@ class AgentEpisodes:
         else:
             raise RedisError("no time is free for this episode")
         score, random = f"{episode.timestamp.timestamp():.6f}", secrets.randbelow(2**31)
-        pair = Pair(self.index, self.index)
+        pair = KeyPair(self.index, self.index)
         members: list[bytes] = await _ADD_TO_INDEX(client, pair, key, score, milliseconds, random)
         # The episode is stored by now: failing to check other members does not concern its writer.
         with contextlib.suppress(RedisError, RedisClusterException):
@@ -113,17 +113,19 @@ class RedisEpisodes:
     @classmethod
     def open(cls, url: str, *, deadline: float, codec: Codec) -> "RedisEpisodes":
         """Episodes at an address; nothing is connected yet, and each call waits ``deadline`` at most."""
-        address = Address.of(url)
+        address = Address.parse(url)
         root = "" if address.prefix == Address.prefix else address.prefix
         deadlines = (deadline, max(deadline, BACKGROUND_DEADLINE))
         return cls(
-            *(Link(clients(address, most), deadline=most) for most in deadlines), root=root, codec=codec
+            *(Link(client_factory(address, most), deadline=most) for most in deadlines),
+            root=root,
+            codec=codec,
         )
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
         """Store an episode for ``ttl`` seconds."""
         episodes = AgentEpisodes(agent, root=self._root, codec=self._codec)
-        return await self._background.ask(lambda client: episodes.add(client, episode, ttl))
+        return await self._background.run(lambda client: episodes.add(client, episode, ttl))
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
@@ -131,7 +133,7 @@ class RedisEpisodes:
         """All episodes from ``since`` on, newest first."""
         episodes = AgentEpisodes(agent, root=self._root, codec=self._codec)
         link = self._background if background else self._link
-        return await link.ask(lambda client: episodes.recent(client, since, limit))
+        return await link.run(lambda client: episodes.recent(client, since, limit))
 
     async def aclose(self) -> None:
         """Close the connections."""

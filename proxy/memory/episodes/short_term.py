@@ -28,7 +28,14 @@ from proxy.memory.episodes.redis import AgentEpisodes
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.redis_client import MOST_CONNECTIONS, Address, Client, Made, clients, describe
+from proxy.memory.stores.redis_client import (
+    MAX_CONNECTIONS,
+    Address,
+    Client,
+    ManagedClient,
+    client_factory,
+    describe_error,
+)
 from proxy.memory.stores.store import Store
 
 T = TypeVar("T")
@@ -116,8 +123,8 @@ class ShortTermMemoryManager(ShortTermMemory):
         super().__init__(agent_id)
         self._episodes = AgentEpisodes(parse_agent_id(agent_id))
         self._connect = _connector(redis_url)
-        self._connection: Made | None = None
-        self._slots = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._connection: ManagedClient | None = None
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
 
     async def connect(self) -> None:
         """Connect, or check that the server answers."""
@@ -141,16 +148,16 @@ class ShortTermMemoryManager(ShortTermMemory):
             async with self._slots:
                 return await work(connection.client)
         except (RedisError, RedisClusterException, OSError) as error:
-            raise ConnectionError(describe(error)) from None  # its own text may quote an episode
+            raise ConnectionError(describe_error(error)) from None  # its own text may quote an episode
 
 
-def _connector(url: str) -> Callable[[], Made]:
+def _connector(url: str) -> Callable[[], ManagedClient]:
     """Makes clients that retry; an address for redis-py itself keeps all its options."""
     retry = partial(Retry, ExponentialWithJitterBackoff(cap=_LONGEST, base=_SHORTEST), _RETRIES)
     if "+" in url.partition(":")[0]:
-        make = clients(Address.of(url), _TIMEOUT, Redis)
+        make = client_factory(Address.parse(url), _TIMEOUT, Redis)
 
-        def connect() -> Made:
+        def connect() -> ManagedClient:
             made = make()
             made.client.set_retry(retry())
             return made
@@ -161,9 +168,9 @@ def _connector(url: str) -> Callable[[], Made]:
     except (ValueError, TypeError, AttributeError):
         raise ValueError("the address of Redis cannot be understood; write redis://host:6379/0") from None
 
-    def connect_single() -> Made:
+    def connect_single() -> ManagedClient:
         client = Redis.from_url(url, socket_timeout=_TIMEOUT, socket_connect_timeout=_TIMEOUT, retry=retry())
-        return Made(client, client.aclose)
+        return ManagedClient(client, client.aclose)
 
     return connect_single
 

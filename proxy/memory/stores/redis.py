@@ -1,4 +1,9 @@
-"""What the keys are called."""
+"""Sessions on Redis: one server, Sentinel or Cluster.
+
+A session is two keys in one hash slot: a hash with its version, its hot part and when it was written, and a
+list with its cold part. A tenant's list of sessions stands in another slot: a session's place in it may be
+lost, which its next write puts right, and may outlive the session, which the list does not show.
+"""
 
 import asyncio
 import contextlib
@@ -6,7 +11,6 @@ import hashlib
 import math
 import secrets
 import time
-from collections.abc import AsyncIterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -14,7 +18,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.counts import Count
-from proxy.memory.stores.redis_client import Address, Argument, Client, Direct, clients
+from proxy.memory.stores.redis_client import Address, Argument, Client, PipelinedRedis, client_factory
 from proxy.memory.stores.redis_link import Link
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
@@ -28,76 +32,77 @@ from proxy.memory.stores.store import (
     StoredBlob,
 )
 
-REFUSED = -1
-"""What a swap says of a session that was deleted since."""
+REFUSED: Final = -1
+"""What a swap returns for a session that was deleted since."""
 MORE, WHOLE = "more", "whole"
-"""Whether the entries that a swap brings are appended to the cold part, or are all of it."""
-_LONGEST = 100 * 365 * 86400.0
-_TRIAL = 1000
-_END_OF_TIME = 1e12
-_AT_ONCE = 100
+"""Whether the entries of a swap are appended to the cold part, or replace it."""
+
+_MAX_TTL: Final = 100 * 365 * 86400.0
+_END_OF_TIME: Final = 1e12
+_PAGE: Final = 100
+_PING_MILLISECONDS: Final = 1000
 # Longer than sessions are mostly kept. There is one key for each limit of a tenant, and no more.
-_KEPT: Final = 7 * 86400 * 1000
+_COUNTER_MILLISECONDS: Final = 7 * 86400 * 1000
 
 
 def open(  # noqa: A001  (a driver is opened, as a file is)
     url: str, *, deadline: float, background_deadline: float = BACKGROUND_DEADLINE
 ) -> Store:
-    """The store at this address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
+    """The store at an address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
 
-    Those that have leisure go over connections of their own: how long a reply may take is a connection's
-    matter, and calls shall not wait behind what is long.
+    Background operations have connections of their own: how long a reply may take is a connection's matter,
+    and calls shall not wait behind long replies.
 
     Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
-    one that cannot be understood.
+    one that cannot be parsed.
     """
-    place = Address.of(url)
+    place = Address.parse(url)
     background_deadline = max(deadline, background_deadline)
-    link, writing = (Link(clients(place, deadline), deadline=deadline) for _ in range(2))
-    background = Link(clients(place, background_deadline), deadline=background_deadline)
-    return RedisStore(link, writing, background, Names(place.prefix))
+    link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
+    background = Link(client_factory(place, background_deadline), deadline=background_deadline)
+    return RedisStore(link, writing, background, KeyNames(place.prefix))
 
 
-class Pair(NamedTuple):
+class KeyPair(NamedTuple):
     """Two keys in one hash slot."""
 
     first: str
     second: str
 
 
-class Names:
+class KeyNames:
     """The keys under one prefix.
 
     Ids are percent-encoded, down to letters, digits and ``_.-~``: no two sessions share a key, whatever their
-    ids hold, and no id reaches beyond its place within the hash tag.
+    ids are, and no id leaves its place within the hash tag.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
 
-    def session(self, key: Key) -> Pair:
+    def session(self, key: Key) -> KeyPair:
         """The hash with the hot part, and the list with the cold part."""
         tag = f"{self._prefix}{{{_escaped(key.tenant)}:{_escaped(key.session)}}}"
-        return Pair(tag + ":hot", tag + ":cold")
+        return KeyPair(tag + ":hot", tag + ":cold")
 
-    def index(self, tenant: str) -> Pair:
+    def index(self, tenant: str) -> KeyPair:
         """The sorted sets with a tenant's session ids: by id, and by when they expire."""
         tag = f"{self._prefix}{{={_escaped(tenant)}}}"  # an empty tag would be none
-        return Pair(tag + ":ids", tag + ":due")
+        return KeyPair(tag + ":ids", tag + ":due")
 
-    def count(self, key: str) -> Pair:
-        """A number that is counted up, under a tag that no session has."""
+    def count(self, key: str) -> KeyPair:
+        """A counter, under a tag that no session has."""
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
-        return Pair(tag + ":window", tag + ":unused")
+        return KeyPair(tag + ":window", tag + ":unused")
 
-    def trial(self, mark: str) -> Pair:
-        """Two keys that belong to no session: an index is called otherwise, and a session has a colon."""
-        tag = f"{self._prefix}{{{mark}}}"
-        return Pair(tag + ":hot", tag + ":cold")
+    def ping(self, name: str) -> KeyPair:
+        """Two keys of no session: an index begins otherwise, and a session has a colon."""
+        tag = f"{self._prefix}{{{name}}}"
+        return KeyPair(tag + ":hot", tag + ":cold")
 
 
 def member(session: str) -> bytes:
-    """A session's id as an index holds it: bytes, whose order is that of the ids."""
+    """A session's id in an index: bytes, whose order is that of the ids."""
     return session.encode("utf-8", "surrogatepass")
 
 
@@ -112,46 +117,44 @@ class Script:
         self._source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def __call__(self, client: Client, keys: Pair, *arguments: Argument) -> Any:
-        """The script's answer: one round trip, two where the server does not know the script yet."""
+    async def __call__(self, client: Client, keys: KeyPair, *arguments: Argument) -> Any:
+        """The script's result: one round trip, two where the server does not know the script yet."""
         try:
-            return await client.execute_command(*self.called(keys, *arguments))
+            return await client.execute_command(*self.command(keys, *arguments))
         except NoScriptError:
             return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
 
-    def called(self, keys: Pair, *arguments: Argument) -> tuple[Argument, ...]:
+    def command(self, keys: KeyPair, *arguments: Argument) -> tuple[Argument, ...]:
         """The command for a server that knows the script."""
         return ("EVALSHA", self._digest, 2, *keys, *arguments)
 
 
 class ScriptCall(NamedTuple):
-    """A script with all that it is given."""
+    """A script with its keys and arguments."""
 
     script: Script
-    keys: Pair
+    keys: KeyPair
     arguments: tuple[Argument, ...]
 
 
-async def in_a_row(client: Client, *calls: ScriptCall) -> list[Any]:
-    """What the calls answer, one after the other; what a server says is wrong stands among the answers.
+async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
+    """The results of the calls, one after the other; an error of the server stands among the results.
 
     One round trip for all of them, but one for each on a Cluster, where keys may be on several servers, and
     for those whose script the server does not know yet.
     """
-    if not isinstance(client, Direct):
-        return [await _tried(client, call) for call in calls]
-    answers = await client.answers(*(call.script.called(call.keys, *call.arguments) for call in calls))
-    return [
-        await _tried(client, call) if isinstance(answer, NoScriptError) else answer
-        for call, answer in zip(calls, answers, strict=True)
-    ]
-
-
-async def _tried(client: Client, call: ScriptCall) -> Any:
-    try:
-        return await call.script(client, call.keys, *call.arguments)
-    except (RedisError, RedisClusterException) as fault:
-        return fault
+    if isinstance(client, PipelinedRedis):
+        commands = (call.script.command(call.keys, *call.arguments) for call in calls)
+        results = await client.execute_all(*commands)
+    else:
+        results = [NoScriptError() for _ in calls]
+    for at, call in enumerate(calls):
+        if isinstance(results[at], NoScriptError):
+            try:
+                results[at] = await call.script(client, call.keys, *call.arguments)
+            except (RedisError, RedisClusterException) as error:
+                results[at] = error
+    return results
 
 
 # Lasting 0 milliseconds is as long as before, of the cold part too, which may be new.
@@ -180,9 +183,8 @@ return 1
 """)
 
 
-# GT: a writer that loses the swap shortens nobody's place. Members leave by when they expire, in the step
-# that renews them: whoever cleaned up after having looked for the session would race with the write that
-# brings it back.
+# GT: a writer that loses the swap shortens no other's place. Members leave by when they expire, in the step
+# that renews them: a clean-up after a look for the session would race with the write that brings it back.
 ENTER = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -240,7 +242,7 @@ class RedisStore:
     Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading.
     """
 
-    def __init__(self, link: Link, writing: Link, background: Link, names: Names) -> None:
+    def __init__(self, link: Link, writing: Link, background: Link, names: KeyNames) -> None:
         self._link = link
         self._writing = writing
         self._background = background
@@ -248,152 +250,138 @@ class RedisStore:
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
-        hot = self._names.session(key).first
         link = self._background if background else self._link
-        return _stored(*await link.command("HMGET", hot, "version", "blob"))
+        version, blob = await link.command("HMGET", self._names.session(key).first, "version", "blob")
+        if version is None and blob is None:
+            return None
+        if version is None or blob is None or not version.isdigit():
+            raise StoreError("Redis holds something under a session's key that is not a session")
+        return StoredBlob(blob, int(version))
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces the hot part and appends to the cold part if ``put.version`` is still held.
+        """Replaces the hot part and appends to the cold part.
 
-        A write whose answer came too late may have been made, or be made within twelve deadlines.
+        A write whose reply came too late may have been made, or be made within twelve deadlines.
         """
         return await self._swap(self._background if put.background else self._writing, key, put, MORE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces both parts if ``put.version`` is still held; else as ``write``."""
+        """Replaces both parts."""
         return await self._swap(self._background, key, put._replace(at=math.inf), WHOLE)
-
-    async def _swap(self, link: Link, key: Key, put: BlobWrite, how: str) -> bool:
-        pair, index = self._names.session(key), self._names.index(key.tenant)
-        lasting, since = _milliseconds(put.ttl), _since(put.at)
-        what: tuple[Argument, ...] = (put.version, _another(), lasting, put.blob, how, *since, *put.cold)
-
-        async def work(client: Client) -> int:
-            # The place in the list comes first: without its session it is not shown. Where it is refused, in
-            # another slot than the session's, the next write makes it.
-            enter = (ScriptCall(ENTER, index, (member(key.session), lasting)),) if lasting else ()
-            *_, swapped = await in_a_row(client, *enter, ScriptCall(SWAP, pair, what))
-            if isinstance(swapped, Exception):
-                raise swapped
-            return int(swapped)
-
-        swapped = await link.ask(work)
-        if swapped == REFUSED:
-            raise SessionDeleted("the session was deleted")
-        return bool(swapped)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part from the entry ``start`` on."""
         if limit <= 0:
             return []
         name = self._names.session(key).second
-        found: list[bytes] = await self._background.command("LRANGE", name, start, start + limit - 1)
-        return found
+        blobs: list[bytes] = await self._background.command("LRANGE", name, start, start + limit - 1)
+        return blobs
 
     async def delete(self, key: Key) -> bool:
         """Removes both parts, then the session's place in its tenant's list."""
-        pair, index = self._names.session(key), self._names.index(key.tenant)
+        keys, index = self._names.session(key), self._names.index(key.tenant)
 
         async def work(client: Client) -> bool:
-            there = bool(await REMOVE(client, pair, _written(time.time()), _milliseconds(TOMBSTONE_SECONDS)))
+            now, ttl = _timestamp(time.time()), _milliseconds(TOMBSTONE_SECONDS)
+            existed = bool(await REMOVE(client, keys, now, ttl))
             # A place without a session is not shown, and goes when the session would have expired.
             with contextlib.suppress(RedisError, RedisClusterException):
                 await LEAVE(client, index, member(key.session))
-            return there
+            return existed
 
-        return await self._background.ask(work)
+        return await self._background.run(work)
 
     async def deleted(self, key: Key) -> float | None:
-        """As the protocol has it."""
-        found = await self._link.command("HGET", self._names.session(key).first, "deleted")
-        return None if found is None else float(found)
+        """When the session was deleted last."""
+        deleted = await self._link.command("HGET", self._names.session(key).first, "deleted")
+        return None if deleted is None else float(deleted)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions: a page of ids, then what is still there of them, until there are enough."""
-        return await self._background.ask(lambda client: _page(client, self._names, tenant, after, limit))
+        """A tenant's sessions: pages of ids, then what is still there of them, until there are enough."""
+        index = self._names.index(tenant).first
+
+        async def work(client: Client) -> list[ListedSession]:
+            listed: list[ListedSession] = []
+            bound = b"(" + member(after) if after else b"-"
+            while len(listed) < limit:
+                members = await client.execute_command("ZRANGEBYLEX", index, bound, "+", "LIMIT", 0, _PAGE)
+                if not members:
+                    break
+                bound = b"(" + members[-1]
+                ids = [each.decode("utf-8", "surrogatepass") for each in members]
+                pipeline = client.pipeline(transaction=False)
+                for each in ids:
+                    hot = self._names.session(Key(tenant, each)).first
+                    pipeline.execute_command("HMGET", hot, "updated", "size")
+                for each, (updated, size) in zip(ids, await pipeline.execute(), strict=True):
+                    if updated:
+                        listed.append(ListedSession(each, float(updated), int(size)))
+            return listed[:limit]
+
+        return await self._background.run(work) if limit > 0 else []
 
     async def ping(self) -> None:
-        """Returns if a turn could be read and written: one is written, for a second, as all of them are."""
-        pair = self._names.trial(f"trial-{secrets.token_hex(8)}")
-        trial = self._writing.ask(
-            lambda client: SWAP(client, pair, 0, 1, _TRIAL, b"", MORE, *_since(math.inf))
+        """Reads, and writes for a second as all writes are made."""
+        keys = self._names.ping(f"trial-{secrets.token_hex(8)}")
+        since = _deletion_bounds(math.inf)
+        write = self._writing.run(
+            lambda client: SWAP(client, keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *since)
         )
-        await asyncio.gather(trial, self._link.command("HMGET", pair.first, "version", "blob"))
+        await asyncio.gather(write, self._link.command("HMGET", keys.first, "version", "blob"))
 
     async def aclose(self) -> None:
-        """Ends what is under way and closes all connections."""
+        """Ends what is in flight and closes all connections."""
         await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._background.aclose())
 
+    async def _swap(self, link: Link, key: Key, put: BlobWrite, cold: str) -> bool:
+        keys, index = self._names.session(key), self._names.index(key.tenant)
+        ttl, bounds = _milliseconds(put.ttl), _deletion_bounds(put.at)
+        # Counted versions would come again after an expiry or a failover.
+        version = secrets.randbits(62) + 1
+        arguments: tuple[Argument, ...] = (put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
 
-def _stored(version: bytes | None, blob: bytes | None) -> StoredBlob | None:
-    if version is None and blob is None:
-        return None
-    if version is None or blob is None or not version.isdigit():
-        raise StoreError("Redis holds something under a session's key that is not a session")
-    return StoredBlob(blob, int(version))
+        async def work(client: Client) -> int:
+            # The place in the list comes first: without its session it is not shown. Where it is refused, in
+            # another slot than the session's, the next write makes it.
+            enter = (ScriptCall(ENTER, index, (member(key.session), ttl)),) if ttl else ()
+            *_, swapped = await run_scripts(client, *enter, ScriptCall(SWAP, keys, arguments))
+            if isinstance(swapped, Exception):
+                raise swapped
+            return int(swapped)
+
+        swapped = await link.run(work)
+        if swapped == REFUSED:
+            raise SessionDeleted("the session was deleted")
+        return bool(swapped)
 
 
-def _another() -> int:
-    """A version that no state of any session had; counted ones come again after an expiry or a failover."""
-    return secrets.randbits(62) + 1
+def _deletion_bounds(at: float) -> tuple[str, str]:
+    """Between which two times a deletion forbids what arrived ``at`` a time."""
+    return _timestamp(at), _timestamp(time.time() + CLOCK_TOLERANCE)
 
 
-def _since(at: float) -> tuple[str, str]:
-    """Between which two times a deletion would forbid what arrived ``at`` one."""
-    return _written(at), _written(time.time() + CLOCK_TOLERANCE)
-
-
-def _written(at: float) -> str:
+def _timestamp(at: float) -> str:
     """A time as a script reads it."""
     return f"{min(at, _END_OF_TIME):.6f}"
 
 
 def _milliseconds(ttl: float) -> int:
-    """For how long, as a script reads it; 0 is as long as before."""
-    return 0 if ttl == KEEP_EXPIRY else max(1, int(min(ttl, _LONGEST) * 1000))
-
-
-async def _page(client: Client, names: Names, tenant: str, after: str, limit: int) -> list[ListedSession]:
-    """Up to ``limit`` sessions behind ``after``: ids first, then what is still there of them."""
-    listed: list[ListedSession] = []
-    if limit <= 0:
-        return listed
-    async for ids in _session_ids(client, names.index(tenant).first, after):
-        listed += await _existing(client, names, tenant, ids)
-        if len(listed) >= limit:
-            break
-    return listed[:limit]
-
-
-async def _session_ids(client: Client, index: str, after: str) -> AsyncIterator[list[str]]:
-    bound = b"(" + member(after) if after else b"-"
-    while found := await client.execute_command("ZRANGEBYLEX", index, bound, "+", "LIMIT", 0, _AT_ONCE):
-        yield [one.decode("utf-8", "surrogatepass") for one in found]
-        bound = b"(" + found[-1]
-
-
-async def _existing(client: Client, names: Names, tenant: str, ids: list[str]) -> list[ListedSession]:
-    pipeline = client.pipeline(transaction=False)
-    for one in ids:
-        pipeline.execute_command("HMGET", names.session(Key(tenant, one)).first, "updated", "size")
-    found = await pipeline.execute()
-    return [
-        ListedSession(one, float(at), int(size)) for one, (at, size) in zip(ids, found, strict=True) if at
-    ]
+    """A ``ttl`` as a script reads it; 0 keeps the expiry."""
+    return 0 if ttl == KEEP_EXPIRY else max(1, int(min(ttl, _MAX_TTL) * 1000))
 
 
 class RedisCounts:
-    """Numbers by key, each asked for in one round trip; StoreError after one deadline at the latest."""
+    """Counters by key, each in one round trip. Raises StoreError after one deadline at the latest."""
 
     def __init__(self, url: str, *, deadline: float) -> None:
-        place = Address.of(url)
-        self._link = Link(clients(place, deadline), deadline=deadline)
-        self._names = Names(place.prefix)
+        place = Address.parse(url)
+        self._link = Link(client_factory(place, deadline), deadline=deadline)
+        self._names = KeyNames(place.prefix)
 
     async def add(self, key: str, amount: int, *, lasting: float) -> Count:
-        """As the protocol has it."""
-        what = amount, int(lasting * 1000), _KEPT
-        number, left = await self._link.ask(lambda client: COUNT(client, self._names.count(key), *what))
+        """Adds to a counter."""
+        arguments = amount, int(lasting * 1000), _COUNTER_MILLISECONDS
+        number, left = await self._link.run(lambda client: COUNT(client, self._names.count(key), *arguments))
         return Count(int(number), int(left) / 1000)
 
     async def aclose(self) -> None:

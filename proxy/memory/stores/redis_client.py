@@ -1,4 +1,4 @@
-"""Where a Redis is, and how it is reached."""
+"""Addresses of Redis and the clients that they make: for one server, Sentinel or Cluster."""
 
 import asyncio
 import re
@@ -44,11 +44,19 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as Lost
 
 from proxy.hostname import ADVICE, is_host_name
+from proxy.memory.tasks import retrieve_exception
 
+Client = Redis | RedisCluster
+Argument = str | bytes | int
 Node = tuple[str, int]
+
 SINGLE, UNIX, SENTINEL, CLUSTER = "single", "unix", "sentinel", "cluster"
-_TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
-_NODE = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
+MAX_CONNECTIONS: Final = 32
+
+_FORMS: Final = {"": SINGLE, "unix": UNIX, "sentinel": SENTINEL, "cluster": CLUSTER}
+_PORT, _SENTINEL_PORT, _MAX_PORT = 6379, 26379, 65535
+_TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_NODE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 _CODES: dict[type[Exception], str] = {
     AuthenticationError: "NOAUTH",
     BusyLoadingError: "LOADING",
@@ -58,7 +66,7 @@ _CODES: dict[type[Exception], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
 }
-"""What the client's library has taken off the message."""
+"""The codes that redis-py has taken off the message."""
 _DESCRIPTIONS = {
     "NOAUTH": "refuses the user or the password",
     "LOADING": "is still loading its data",
@@ -71,23 +79,14 @@ _DESCRIPTIONS = {
 _IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]{2,16})\b")
 """How servers before Redis 7 tell of an error that a script's command met."""
 _NOT_PERMITTED = "The user executing the script can't"
-_GONE: Final = "Connection closed by server."
-Client = Redis | RedisCluster
-Argument = str | bytes | int
-MOST_CONNECTIONS = 32
-_PATIENCE = 4
-"""Deadlines that connecting may take. The caller has gone on by then; the next one finds the connection."""
-
-
-_FORMS = {"": SINGLE, "unix": UNIX, "sentinel": SENTINEL, "cluster": CLUSTER}
-
-
-_PORTS = {SENTINEL: 26379}
+_CLOSED_BY_SERVER: Final = "Connection closed by server."
+_CONNECT_DEADLINES: Final = 4
+"""Deadlines that connecting may take: the call goes on without it, and the next one finds the connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """An address, taken apart. ``nodes`` are the Sentinels for Sentinel, and any nodes for Cluster."""
+    """A parsed address. ``nodes`` are the Sentinels for Sentinel, and any nodes for Cluster."""
 
     form: str
     nodes: tuple[Node, ...] = ()
@@ -102,134 +101,134 @@ class Address:
     prefix: str = "turnkeeper:"
 
     @classmethod
-    def of(cls, written: str) -> "Address":
+    def parse(cls, url: str) -> "Address":
         """The parts of ``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``, ``redis+unix://``.
 
-        Raises ValueError, which never shows what was written: it may hold a password.
+        Raises ValueError, which never shows the address: it may hold a password.
         """
-        scheme, _, rest = written.partition("://")
+        scheme, _, rest = url.partition("://")
         rest, _, query = rest.partition("?")
-        secured, form = _scheme(scheme)
+        name, _, suffix = scheme.lower().partition("+")
+        if name not in {"redis", "rediss"} or suffix not in _FORMS or (name, suffix) == ("rediss", "unix"):
+            _refuse(
+                "it begins with redis:// or rediss://, with +sentinel, +cluster or +unix before the colon"
+            )
+        form = _FORMS[suffix]
         place, _, path = rest.partition("/")
         credentials, _, hosts = place.rpartition("@")
         user, _, password = credentials.partition(":")
-        found = cls(
+        nodes = _parse_nodes(hosts, form)
+        path, service = unquote(path), ""
+        if form == UNIX:
+            path, db = ("/" + path if path else _refuse("the socket's path is missing")), 0
+        else:
+            if form == SENTINEL:
+                service, _, path = path.partition("/")
+                service = service or _refuse("the name of the service comes after the Sentinels")
+            path, db = "", _parse_db(form, path)
+        address = cls(
             form=form,
-            nodes=_nodes(hosts, form),
+            nodes=nodes,
+            path=path,
+            service=service,
+            db=db,
             user=unquote(user) or None,
             password=unquote(password) or None,
-            tls={} if secured else None,
+            tls={} if name == "rediss" else None,
         )
-        return _with_options(_with_path(found, unquote(path)), query)
+        return _with_options(address, query)
 
 
-def _scheme(scheme: str) -> tuple[bool, str]:
-    name, _, form = scheme.lower().partition("+")
-    if name not in {"redis", "rediss"} or form not in _FORMS or (name, form) == ("rediss", "unix"):
-        _refuse("it begins with redis:// or rediss://, with +sentinel, +cluster or +unix before the colon")
-    return name == "rediss", _FORMS[form]
-
-
-def _nodes(hosts: str, form: str) -> tuple[Node, ...]:
+def _parse_nodes(hosts: str, form: str) -> tuple[Node, ...]:
     if form == UNIX:
-        return (
-            () if not hosts else _refuse("a socket's path has three slashes before it: redis+unix:///run/…")
-        )
-    nodes = tuple(_node(host, _PORTS.get(form, 6379)) for host in hosts.split(","))
+        if hosts:
+            _refuse("a socket's path has three slashes before it: redis+unix:///run/…")
+        return ()
+    nodes = []
+    for host in hosts.split(","):
+        match = _NODE.fullmatch(host)
+        if not match:
+            _refuse("hosts are written host:port, with a comma between two")
+        name, port = match[1].strip("[]"), int(match[2] or (_SENTINEL_PORT if form == SENTINEL else _PORT))
+        if not 0 < port <= _MAX_PORT:
+            _refuse("hosts are written host:port, with a comma between two")
+        if not is_host_name(name):
+            _refuse(ADVICE)
+        nodes.append((name, port))
     if form == SINGLE and len(nodes) > 1:
         _refuse("several hosts are for redis+sentinel:// and redis+cluster://")
-    return nodes
+    return tuple(nodes)
 
 
-def _node(written: str, port: int) -> Node:
-    found = _NODE.fullmatch(written)
-    if not found or not 0 < int(found[2] or port) < 65536:  # noqa: PLR2004  (the highest port)
-        _refuse("hosts are written host:port, with a comma between two")
-    name = found[1].strip("[]")
-    return (name if is_host_name(name) else _refuse(ADVICE)), int(found[2] or port)
-
-
-def _with_path(found: Address, path: str) -> Address:
-    if found.form == UNIX:
-        return replace(found, path="/" + path) if path else _refuse("the socket's path is missing")
-    if found.form == SENTINEL:
-        service, _, path = path.partition("/")
-        found = replace(
-            found, service=service or _refuse("the name of the service comes after the Sentinels")
-        )
-    return replace(found, db=_db(found.form, path))
-
-
-def _db(form: str, written: str) -> int:
-    if not re.fullmatch(r"[0-9]{0,5}", written):
+def _parse_db(form: str, number: str) -> int:
+    if not re.fullmatch(r"[0-9]{0,5}", number):
         _refuse("the database is a number")
-    db = int(written or 0)
+    db = int(number or 0)
     return db if form != CLUSTER or not db else _refuse("a Cluster has no database but 0")
 
 
-def _with_options(found: Address, query: str) -> Address:
+def _with_options(address: Address, query: str) -> Address:
     options = dict(parse_qsl(query, keep_blank_values=True))
-    tls = {name: options.pop(name) for name in _TLS_OPTIONS if name in options}
-    if tls and found.tls is None:
+    tls: dict[str, str] = {name: options.pop(name) for name in _TLS_OPTIONS if name in options}
+    if tls and address.tls is None:
         _refuse("the ssl_ options are for rediss://")
-    prefix = options.pop("prefix", found.prefix)
+    prefix = options.pop("prefix", address.prefix)
     if re.search(r"[{}\s]", prefix):
         _refuse("a prefix has no braces, which would choose the slot, and no spaces")
-    found = replace(found, prefix=prefix, tls=None if found.tls is None else tls)
-    return replace(found, **_rest(found.form, options))
-
-
-def _rest(form: str, options: dict[str, str]) -> dict[str, Any]:
+    form = address.form
     allowed = {SENTINEL: {"sentinel_user", "sentinel_password"}, UNIX: {"db"}}.get(form, set())
     if not options.keys() <= allowed:
         _refuse(f"its options are {', '.join(['prefix', *_TLS_OPTIONS, *sorted(allowed)])}")
-    return {name: _db(form, value) if name == "db" else value for name, value in options.items()}
+    others: dict[str, Any] = options
+    if "db" in options:
+        others = {"db": _parse_db(form, options["db"])}
+    return replace(address, prefix=prefix, tls=None if address.tls is None else tls, **others)
 
 
 def _refuse(why: str) -> NoReturn:
     raise ValueError(f"the address of Redis cannot be understood: {why}")
 
 
-def describe(fault: Exception) -> str:
-    """One sentence about a fault."""
-    if not (code := _error_code(fault)):
+def describe_error(error: Exception) -> str:
+    """One sentence about an error, which holds nothing of what was sent."""
+    if not (code := _error_code(error)):
         return "Redis cannot be reached"
     return f"Redis {_DESCRIPTIONS.get(code, f'answered {code}')}"
 
 
-def is_lost(fault: Exception) -> bool:
-    """Whether connections that were made before this fault should not be asked again.
+def is_lost(error: Exception) -> bool:
+    """Whether connections that were made before this error should not be used again.
 
     A server that has become read-only is no longer the one that the address means.
     """
-    return not isinstance(fault, ResponseError) or _error_code(fault) == "READONLY"
+    return not isinstance(error, ResponseError) or _error_code(error) == "READONLY"
 
 
-def is_nowhere(fault: Exception) -> bool:
-    """Whether no node that a Cluster's client knows of is left; of single nodes it keeps account itself."""
-    return isinstance(fault, RedisClusterException) and not isinstance(fault, SlotNotCoveredError)
+def has_no_node(error: Exception) -> bool:
+    """Whether a Cluster's client knows no node any more; it keeps account of single nodes itself."""
+    return isinstance(error, RedisClusterException) and not isinstance(error, SlotNotCoveredError)
 
 
-def _error_code(fault: Exception) -> str:
-    """The first word of what the server answered; nothing where it did not answer."""
+def _error_code(error: Exception) -> str:
+    """The first word of the server's error; empty where it did not answer."""
     for kind, code in _CODES.items():
-        if isinstance(fault, kind):
+        if isinstance(error, kind):
             return code
-    if not isinstance(fault, ResponseError):
+    if not isinstance(error, ResponseError):
         return ""
-    if _NOT_PERMITTED in str(fault):
+    if _NOT_PERMITTED in str(error):
         return "NOPERM"
-    found = _IN_A_SCRIPT.search(str(fault)) or re.match(r"([A-Z]{2,16})\b", str(fault))
-    return found[1] if found else "an error"
+    match = _IN_A_SCRIPT.search(str(error)) or re.match(r"([A-Z]{2,16})\b", str(error))
+    return match[1] if match else "an error"
 
 
 class SharedConnection(asyncio.Protocol):
-    """A connection that redis-py has made and logged in. A reply is its asker's, who may have left."""
+    """A connection for all commands, which redis-py has made and logged in: replies come in their order."""
 
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
         self._reader = hiredis.Reader(replyError=DefaultParser.parse_error, protocolError=InvalidResponse)
-        self._asked: deque[asyncio.Future[Any]] = deque()
+        self._replies: deque[asyncio.Future[Any]] = deque()
         self._transport = cast("asyncio.StreamWriter", connection._writer).transport  # noqa: SLF001 - see below
         # redis-py waits for one reply after the other. Its connection is taken over rather than made here,
         # since it knows TLS, users, Sentinels and databases.
@@ -237,125 +236,121 @@ class SharedConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether something may be asked."""
+        """Whether commands can be sent."""
         return not self._transport.is_closing()
 
-    def ask(self, *commands: tuple[Any, ...]) -> list[asyncio.Future[Any]]:
-        """A reply to each, once it is there; an error of the server's is raised."""
+    def send(self, *commands: tuple[Any, ...]) -> list[asyncio.Future[Any]]:
+        """The replies to commands, each with the server's error as its exception; waiting may end early."""
         if not self.is_open:  # it may have ended since it was made
-            raise Lost(_GONE)
+            raise Lost(_CLOSED_BY_SERVER)
         loop = asyncio.get_running_loop()
         replies = [loop.create_future() for _ in commands]
         self._transport.write(b"".join(map(hiredis.pack_command, commands)))
-        self._asked.extend(replies)
+        self._replies.extend(replies)
         return replies
 
     async def aclose(self) -> None:
-        """Whoever waits for a reply hears that there will be none."""
+        """Closes the connection; replies that are waited for fail."""
         await self._connection.disconnect(nowait=True)
 
     def data_received(self, data: bytes) -> None:
-        """Hands out the replies that are whole."""
+        """Sets the replies that are complete."""
         self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not False:
-                self._handed(reply)
-        except (InvalidResponse, IndexError):  # no reply of Redis's, or one that nobody asked for
+            while (value := self._reader.gets()) is not False:
+                reply = self._replies.popleft()
+                if reply.done():
+                    continue
+                if isinstance(value, Exception):
+                    reply.set_exception(value)
+                else:
+                    reply.set_result(value)
+        except (InvalidResponse, IndexError):  # no reply of Redis's, or one to no command
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As the protocol has it."""
-        asked, self._asked = self._asked, deque()
-        for reply in asked:
+        """Fails the replies that are waited for."""
+        replies, self._replies = self._replies, deque()
+        for reply in replies:
             if not reply.done():
-                reply.set_exception(Lost(str(exc) if exc else _GONE))
-
-    def _handed(self, reply: Any) -> None:
-        asker = self._asked.popleft()
-        if asker.done():
-            return
-        if isinstance(reply, Exception):
-            asker.set_exception(reply)
-        else:
-            asker.set_result(reply)
+                reply.set_exception(Lost(str(exc) if exc else _CLOSED_BY_SERVER))
 
 
-class Direct(Redis):
+class PipelinedRedis(Redis):
     """A client whose plain commands share one connection, where redis-py would take one from a pool for each.
 
-    A turn waits half as long for its session that way. Pipelines, and commands whose replies are to be made
-    into something, go over the pool.
+    A turn waits half as long for its session that way. Pipelines, and commands whose replies redis-py
+    converts, go over the pool.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._line: SharedConnection | None = None
+        self._shared: SharedConnection | None = None
         self._connecting: asyncio.Task[SharedConnection] | None = None
 
     @property
-    def line(self) -> SharedConnection | None:
-        """The connection, if it stands."""
-        line = self._line
-        return line if line is not None and line.is_open else None
+    def shared(self) -> SharedConnection | None:
+        """The shared connection, if it stands."""
+        shared = self._shared
+        return shared if shared is not None and shared.is_open else None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """The reply as it came: bytes, numbers, lists and nothing."""
         if options:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        (answer,) = (self.line or await self._connected()).ask(args)
-        return await answer
+        (reply,) = (self.shared or await self._connected()).send(args)
+        return await reply
 
-    async def answers(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The replies to commands that go out together; what the server says is wrong stands among them."""
-        line = self.line or await self._connected()
-        return await asyncio.gather(*line.ask(*commands), return_exceptions=True)
+    async def execute_all(self, *commands: tuple[Any, ...]) -> list[Any]:
+        """The replies to commands that are sent together; an error of the server stands among them."""
+        shared = self.shared or await self._connected()
+        return await asyncio.gather(*shared.send(*commands), return_exceptions=True)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - as redis-py has it
         """Closes all connections."""
         if self._connecting is not None:
             self._connecting.cancel()
-        if self._line is not None:
-            await self._line.aclose()
+        if self._shared is not None:
+            await self._shared.aclose()
         await super().aclose(close_connection_pool)
 
     async def _connected(self) -> SharedConnection:
-        """The connection; whoever comes while it is made waits for the same."""
+        """The shared connection; all that come while it is made wait for the same."""
         if self._connecting is None:
             self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(self._has_connected)
+            self._connecting.add_done_callback(self._on_connected)
         return await asyncio.shield(self._connecting)
 
     async def _connect(self) -> SharedConnection:
-        if self._line is not None:
-            await self._line.aclose()
+        if self._shared is not None:
+            await self._shared.aclose()
         connection = self.connection_pool.make_connection()  # type: ignore[no-untyped-call]
         try:
             await connection.connect()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        self._line = SharedConnection(connection)
-        return self._line
+        self._shared = SharedConnection(connection)
+        return self._shared
 
-    def _has_connected(self, connecting: asyncio.Task[SharedConnection]) -> None:
+    def _on_connected(self, connecting: asyncio.Task[SharedConnection]) -> None:
         self._connecting = None
-        if not connecting.cancelled():
-            connecting.exception()  # whoever waited may have left
+        retrieve_exception(connecting)
 
 
-class Made(NamedTuple):
-    """A client, what closes it with all that it holds, and after which faults another one is to be made."""
+class ManagedClient(NamedTuple):
+    """A client, what closes it with all its connections, and after which errors another one is to be made."""
 
     client: Client
     close: Callable[[], Awaitable[None]]
     is_lost: Callable[[Exception], bool] = is_lost
 
 
-class _FirstIsKey:
-    """Where a command's key stands, for a Cluster's client.
+class _KeyFirst:
+    """Tells a Cluster's client where a command's key stands: first, in all of ours.
 
-    It stands first in all of ours. To ask a server, as redis-py does, takes longer than a deadline, and is
-    in vain where the first node of all is the one that is dead.
+    To ask a server, as redis-py does, takes longer than a deadline, and is in vain where the first node is
+    the one that is dead.
     """
 
     async def initialize(self, node: object) -> None:
@@ -365,7 +360,7 @@ class _FirstIsKey:
         return arguments[:1]
 
 
-class _Shared:
+class _SharedContext:
     """One TLS context for all connections: reading the machine's certificates blocks for milliseconds."""
 
     def __init__(self, *, context: RedisSSLContext, **options: Any) -> None:
@@ -373,16 +368,18 @@ class _Shared:
         self.ssl_context = context
 
 
-class _Secured(_Shared, SSLConnection):
+class _Secured(_SharedContext, SSLConnection):
     pass
 
 
-class _SecuredBySentinel(_Shared, SentinelManagedSSLConnection):
+class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
     pass
 
 
-def clients(place: Address, deadline: float, kind: type[Redis] = Direct) -> Callable[[], Made]:
-    """Makes clients of this place, none of which has connected yet; a Cluster has a kind of its own."""
+def client_factory(
+    place: Address, deadline: float, kind: type[Redis] = PipelinedRedis
+) -> Callable[[], ManagedClient]:
+    """Makes clients of an address, none of which has connected yet; a Cluster has a ``kind`` of its own."""
     if place.form == CLUSTER:
         return lambda: _cluster(place, deadline)
     tls = _tls(place)
@@ -391,7 +388,7 @@ def clients(place: Address, deadline: float, kind: type[Redis] = Direct) -> Call
     return lambda: _single(place, deadline, tls, kind)
 
 
-def _single(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> Made:
+def _single(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> ManagedClient:
     options: dict[str, Any] = {**_options(deadline), **_login(place), **tls, "db": place.db}
     if place.form == UNIX:
         pool = ConnectionPool(UnixDomainSocketConnection, path=place.path, **options)
@@ -399,15 +396,15 @@ def _single(place: Address, deadline: float, tls: dict[str, Any], kind: type[Red
         host, port = place.nodes[0]
         pool = ConnectionPool(_Secured if tls else Connection, host=host, port=port, **options)
     client = kind.from_pool(pool)
-    return Made(client, client.aclose)
+    return ManagedClient(client, client.aclose)
 
 
-def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> Made:
-    asked = _options(deadline) | {"socket_timeout": deadline}
+def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> ManagedClient:
+    options = _options(deadline) | {"socket_timeout": deadline}
     login = {"username": place.sentinel_user, "password": place.sentinel_password}
     secured = {"ssl": True, **(place.tls or {})} if tls else {}
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
-        list(place.nodes), sentinel_kwargs={**asked, **login, **secured}
+        list(place.nodes), sentinel_kwargs={**options, **login, **secured}
     )
     pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]
         place.service,
@@ -424,10 +421,10 @@ def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[R
         await client.aclose()
         await sentinels.aclose()
 
-    return Made(client, close)
+    return ManagedClient(client, close)
 
 
-def _cluster(place: Address, deadline: float) -> Made:
+def _cluster(place: Address, deadline: float) -> ManagedClient:
     # redis-py looks for a silent node's successor only where its own time-outs find it silent. Half a
     # deadline leaves time to write a session where its tenant's list stands on such a node.
     options: dict[str, Any] = {**_options(deadline), **_login(place), **(place.tls or {})}
@@ -438,7 +435,7 @@ def _cluster(place: Address, deadline: float) -> Made:
         ssl=place.tls is not None,
         **options | {"socket_timeout": deadline / 2},
     )
-    client.commands_parser = _FirstIsKey()  # type: ignore[assignment]
+    client.commands_parser = _KeyFirst()  # type: ignore[assignment]
 
     async def close() -> None:
         await client.aclose()
@@ -446,7 +443,7 @@ def _cluster(place: Address, deadline: float) -> Made:
         await client.nodes_manager.aclose()
         await client.nodes_manager.aclose("startup_nodes")
 
-    return Made(client, close, is_nowhere)
+    return ManagedClient(client, close, has_no_node)
 
 
 def _login(place: Address) -> dict[str, Any]:
@@ -454,16 +451,16 @@ def _login(place: Address) -> dict[str, Any]:
 
 
 def _options(deadline: float) -> dict[str, Any]:
-    """No retries, no checks of health; time is kept by whoever asks.
+    """No retries and no health checks; the link keeps the time.
 
     RESP2 has no pushes, so whatever stands in an idle connection is a reply too many, and redis-py drops it.
     """
     return {
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": None,
-        "socket_connect_timeout": _PATIENCE * deadline,
+        "socket_connect_timeout": _CONNECT_DEADLINES * deadline,
         "health_check_interval": 0,
-        "max_connections": MOST_CONNECTIONS,
+        "max_connections": MAX_CONNECTIONS,
         "protocol": 2,
         "driver_info": None,
     }

@@ -1,223 +1,202 @@
-"""A Redis asked under a deadline."""
+"""Commands to a Redis under a deadline, over a client that is replaced when its server is lost."""
 
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from redis.exceptions import RedisError
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis_client import MOST_CONNECTIONS, Argument, Client, Direct, Made, describe
+from proxy.memory.stores.redis_client import (
+    MAX_CONNECTIONS,
+    Argument,
+    Client,
+    ManagedClient,
+    PipelinedRedis,
+    describe_error,
+)
 
 T = TypeVar("T")
-Asked = TypeVar("Asked", bound="asyncio.Future[Any]")
-_GRACE = 12
-"""Deadlines after which a command that nobody waits for any more loses its connection."""
-_LONGEST_GRACE = 2.0
-_ROUNDS = 4
+Pending = TypeVar("Pending", bound="asyncio.Future[Any]")
+
+_GRACE: Final = 12
+"""Deadlines after which a command that is no longer waited for loses its connection."""
+_MAX_GRACE: Final = 2.0
+_ROUNDS: Final = 4
 
 
 class Link:
-    """Runs commands, each in a task that no caller's end touches: its reply is read by nobody else.
+    """Runs commands, each in a task that its caller's end does not touch: its reply is read by no other.
 
-    Whoever asked waits until his deadline and not longer. A command that outlives it has a grace, so that a
+    A caller waits until its deadline and not longer. A command that outlives it has a grace, so that a
     connection that is slow to be made is made all the same, and after it is ended with its connection.
 
     Once the server was lost or slow, all later commands run on a new client: no connection of that time, and
-    no address that was found then, is used again. A Cluster's client does so itself, node by node.
+    no address that was resolved then, is used again. A Cluster's client does so itself, node by node.
     """
 
-    def __init__(self, make: Callable[[], Made], *, deadline: float) -> None:
+    def __init__(self, make: Callable[[], ManagedClient], *, deadline: float) -> None:
         self._make = make
         self._deadline = deadline
-        self._made = make()
-        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
-        self._under_way: dict[asyncio.Future[Any], Made] = {}
+        self._managed = make()
+        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._in_flight: dict[asyncio.Future[Any], ManagedClient] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def ask(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """What ``work`` returns. Raises StoreError, after one deadline at the latest."""
-        due = asyncio.get_running_loop().time() + self._deadline
-        await self._enter(due)
-        made = self._made
-        task = self._followed(asyncio.get_running_loop().create_task(_run(work, made.client)), self._ended)
+    async def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """The result of ``work``. Raises StoreError, after one deadline at the latest."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self._deadline
+        if self._slots.locked():
+            try:
+                async with asyncio.timeout_at(due):
+                    await self._slots.acquire()
+            except TimeoutError:
+                raise StoreError("all connections to Redis are busy") from None
+        else:  # nothing is waited for, and so nothing to be timed
+            await self._slots.acquire()
+        if self._closed:
+            self._slots.release()
+            raise _closed()
+        managed = self._managed
+
+        async def working() -> T:
+            # A Cluster's client that does not know its nodes yet would send this to any of them.
+            await managed.client.initialize()
+            return await work(managed.client)
+
+        task = self._tracked(loop.create_task(working()))
+        task.add_done_callback(lambda _: self._slots.release())
         try:
             await _wait(task, due)
         finally:
             if not task.done():
-                self._outlived(task)
+                grace = loop.call_later(min(_GRACE * self._deadline, _MAX_GRACE), task.cancel)
+                task.add_done_callback(lambda _: grace.cancel())
         if not task.done():
-            self._lost(made, TimeoutError())
-            raise self._late()
-        return _result(task)
+            self._check_lost(managed, TimeoutError())
+            raise self._too_slow()
+        if task.cancelled():
+            raise _closed()
+        error = task.exception()
+        if isinstance(error, Exception):
+            raise StoreError(describe_error(error)) from None  # its own words may quote what was to be stored
+        return task.result()
 
     async def command(self, *command: Argument) -> Any:
-        """The reply to one command, as ``ask`` does it.
+        """The reply to one command, under the same deadline.
 
         Where a connection stands, nothing is between the command and its socket: no task, and no pool.
         """
-        line = None if self._closed or not isinstance(self._made.client, Direct) else self._made.client.line
-        if line is None:
-            return await self.ask(lambda client: client.execute_command(*command))
-        reply = self._followed(line.ask(command)[0], self._answered)
+        client = self._managed.client
+        shared = client.shared if isinstance(client, PipelinedRedis) and not self._closed else None
+        if shared is None:
+            return await self.run(lambda client: client.execute_command(*command))
+        reply = self._tracked(shared.send(command)[0])
         loop = asyncio.get_running_loop()
-        bell = loop.call_at(loop.time() + self._deadline, _overdue, reply, _ROUNDS)
+        timer = loop.call_at(loop.time() + self._deadline, _time_out, reply, _ROUNDS)
         try:
             return await reply
-        except RedisError as fault:
-            raise StoreError(describe(fault)) from None  # its own words may quote what was to be stored
+        except RedisError as error:
+            raise StoreError(describe_error(error)) from None  # its own words may quote what was to be stored
         except TimeoutError:
-            raise self._late() from None
+            raise self._too_slow() from None
         finally:
-            bell.cancel()
+            timer.cancel()
 
     async def aclose(self) -> None:
-        """Waits for what is under way, for one deadline, then closes all connections."""
+        """Waits for what is in flight, for one deadline, then closes all connections."""
         self._closed = True
-        self._renew(self._made)
+        self._renew(self._managed)
         if self._closing:
             await asyncio.wait(self._closing, timeout=self._deadline)
-        for asked in self._under_way:
-            _stop(asked)
+        for pending in self._in_flight:
+            if isinstance(pending, asyncio.Task):
+                pending.cancel()
+            elif not pending.done():
+                pending.set_exception(_closed())
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    async def _enter(self, due: float) -> None:
-        if self._room.locked():
-            await self._room_by(due)
-        else:  # nothing is waited for, and so nothing to be timed
-            await self._room.acquire()
-        if self._closed:
-            self._room.release()
-            raise _closed()
-
-    async def _room_by(self, due: float) -> None:
-        try:
-            async with asyncio.timeout_at(due):
-                await self._room.acquire()
-        except TimeoutError:
-            raise StoreError("all connections to Redis are busy") from None
-
-    def _late(self) -> StoreError:
+    def _too_slow(self) -> StoreError:
         return StoreError(f"Redis took longer than {self._deadline * 1000:.0f} ms")
 
-    def _followed(self, asked: Asked, ended: Callable[[Asked], None]) -> Asked:
-        self._under_way[asked] = self._made
-        asked.add_done_callback(ended)
-        return asked
+    def _tracked(self, pending: Pending) -> Pending:
+        self._in_flight[pending] = self._managed
+        pending.add_done_callback(self._on_done)
+        return pending
 
-    def _ended(self, task: asyncio.Future[Any]) -> None:
-        self._room.release()
-        self._answered(task)
+    def _on_done(self, pending: asyncio.Future[Any]) -> None:
+        managed = self._in_flight.pop(pending)
+        error = None if pending.cancelled() else pending.exception()
+        if isinstance(error, Exception):
+            self._check_lost(managed, error)
+        # The loop's connecting keeps its own errors in its frames: a client with all its parts would wait for
+        # the garbage collector, one for each attempt while a Redis is away.
+        while error is not None:
+            error.__traceback__ = None
+            error = error.__cause__ or error.__context__
 
-    def _answered(self, asked: asyncio.Future[Any]) -> None:
-        made = self._under_way.pop(asked)
-        fault = None if asked.cancelled() else asked.exception()
-        if isinstance(fault, Exception):
-            self._lost(made, fault)
-        _forget_frames(fault)
+    def _check_lost(self, managed: ManagedClient, error: Exception) -> None:
+        if not self._closed and managed.is_lost(error):
+            self._renew(managed)
 
-    def _outlived(self, task: asyncio.Task[Any]) -> None:
-        bell = asyncio.get_running_loop().call_later(
-            min(_GRACE * self._deadline, _LONGEST_GRACE), task.cancel
-        )
-        task.add_done_callback(lambda _: bell.cancel())
-
-    def _lost(self, made: Made, fault: Exception) -> None:
-        if not self._closed and made.is_lost(fault):
-            self._renew(made)
-
-    def _renew(self, made: Made) -> None:
-        """Later commands run on a new client; the old one is closed when its last command has ended."""
-        if made is not self._made:
+    def _renew(self, managed: ManagedClient) -> None:
+        """Has later commands run on a new client; the old one is closed when its last command has ended."""
+        if managed is not self._managed:
             return
         if not self._closed:
-            self._made = self._make()
-        task = asyncio.get_running_loop().create_task(self._close(made))
+            self._managed = self._make()
+        task = asyncio.get_running_loop().create_task(self._close(managed))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    async def _close(self, made: Made) -> None:
-        last = [asked for asked, its in self._under_way.items() if its is made]
+    async def _close(self, managed: ManagedClient) -> None:
+        last = [pending for pending, client in self._in_flight.items() if client is managed]
         if last:
             await asyncio.wait(last)
-        # Nobody is left to hear what a dead connection says of its end.
+        # What a dead connection says of its end is of no use.
         with contextlib.suppress(Exception):
-            await made.close()
-
-
-async def _run(work: Callable[[Client], Coroutine[Any, Any, T]], client: Client) -> T:
-    # A Cluster's client that does not know its nodes yet would send this to any of them.
-    await client.initialize()
-    return await work(client)
+            await managed.close()
 
 
 async def _wait(task: asyncio.Task[Any], due: float) -> None:
-    """Until the task has ended, or ``due``.
+    """Returns when the task has ended, or at ``due``.
 
-    Where our own loop was late, the reply may have arrived and not been looked at: that takes some rounds.
+    Where the event loop was late, the reply may have arrived and not been looked at: that takes some rounds.
     """
     loop = asyncio.get_running_loop()
     over = loop.create_future()
-    bell = loop.call_at(due, _ring, over)
-    ended = partial(_ring, over)
-    task.add_done_callback(ended)
+    timer = loop.call_at(due, _set_done, over)
+    on_done = partial(_set_done, over)
+    task.add_done_callback(on_done)
     try:
         await over
     finally:
-        bell.cancel()
-        task.remove_done_callback(ended)
+        timer.cancel()
+        task.remove_done_callback(on_done)
     for _ in range(_ROUNDS):
         if task.done():
             break
         await asyncio.sleep(0)
 
 
-def _overdue(reply: asyncio.Future[Any], rounds: int) -> None:
-    """As ``_wait`` does where nobody else waits: a reply that may have arrived has some rounds."""
-    if reply.done():
-        return
-    if rounds:
-        asyncio.get_running_loop().call_soon(_overdue, reply, rounds - 1)
-    else:
-        reply.set_exception(TimeoutError())
-
-
-def _stop(asked: asyncio.Future[Any]) -> None:
-    if isinstance(asked, asyncio.Task):
-        asked.cancel()
-    elif not asked.done():
-        asked.set_exception(_closed())
-
-
-def _closed() -> StoreError:
-    return StoreError("the store is closed")
-
-
-def _ring(over: asyncio.Future[None], *_: object) -> None:
+def _set_done(over: asyncio.Future[None], *_: object) -> None:
     if not over.done():
         over.set_result(None)
 
 
-def _result(task: asyncio.Task[T]) -> T:
-    if task.cancelled():
-        raise _closed()
-    fault = task.exception()
-    if fault is None:
-        return task.result()
-    if not isinstance(fault, Exception):
-        raise fault
-    raise StoreError(describe(fault)) from None  # its own words may quote what was to be stored
+def _time_out(reply: asyncio.Future[Any], rounds: int) -> None:
+    """Gives a reply that may have arrived some rounds, as ``_wait`` does, and then TimeoutError."""
+    if reply.done():
+        return
+    if rounds:
+        asyncio.get_running_loop().call_soon(_time_out, reply, rounds - 1)
+    else:
+        reply.set_exception(TimeoutError())
 
 
-def _forget_frames(fault: BaseException | None) -> None:
-    """Lets go of where a fault came from.
-
-    The loop's connecting keeps its own faults in its frames: a client with all its parts would wait for the
-    collector, one for each attempt while a Redis is away.
-    """
-    while fault is not None:
-        fault.__traceback__ = None
-        fault = fault.__cause__ or fault.__context__
+def _closed() -> StoreError:
+    return StoreError("the store is closed")

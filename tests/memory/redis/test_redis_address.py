@@ -38,7 +38,7 @@ from proxy.memory.stores.redis_client import CLUSTER, SENTINEL, SINGLE, UNIX, Ad
     ],
 )
 def test_an_address_has_parts(written: str, expected: Address):
-    assert Address.of(written) == expected
+    assert Address.parse(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_wrong_address_is_refused_without_being_shown(written: str):
 
 
 def test_a_password_is_never_part_of_what_is_printed():
-    assert "secret" not in repr(Address.of("redis+sentinel://u:secret@h/s?sentinel_password=secret"))
+    assert "secret" not in repr(Address.parse("redis+sentinel://u:secret@h/s?sentinel_password=secret"))

@@ -12,7 +12,7 @@ import trustme
 from redis.crc import key_slot
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis import Names
+from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
@@ -202,7 +202,7 @@ def addressed(*nodes: RedisServer) -> str:
 
 
 def slot_of(key: Key) -> int:
-    return key_slot(Names("turnkeeper:").session(key).first.encode())
+    return key_slot(KeyNames("turnkeeper:").session(key).first.encode())
 
 
 def owner_of(nodes: list[RedisServer], key: Key) -> RedisServer:

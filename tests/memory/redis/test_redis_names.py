@@ -4,10 +4,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from redis.crc import key_slot
 
-from proxy.memory.stores.redis import Names, member
+from proxy.memory.stores.redis import KeyNames, member
 from proxy.memory.stores.store import Key
 
-NAMES = Names("turnkeeper:")
+NAMES = KeyNames("turnkeeper:")
 hostile = st.text(st.one_of(st.sampled_from("{}:%\0 ;*é\ud800"), st.characters()), max_size=12)
 keys = st.builds(Key, hostile, hostile)
 
@@ -27,8 +27,8 @@ def test_two_sessions_share_no_key(one: Key, other: Key):
 
 @given(keys, hostile)
 def test_a_session_shares_no_key_with_an_index_nor_with_a_trial(key: Key, tenant: str):
-    assert not set(NAMES.session(key)) & {*NAMES.index(tenant), *NAMES.trial("trial-0123")}
-    assert not set(NAMES.index(tenant)) & set(NAMES.trial("trial-0123"))
+    assert not set(NAMES.session(key)) & {*NAMES.index(tenant), *NAMES.ping("trial-0123")}
+    assert not set(NAMES.index(tenant)) & set(NAMES.ping("trial-0123"))
 
 
 @given(keys)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis import Names
+from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import RedisServer, single
@@ -89,19 +89,19 @@ async def test_a_session_that_came_back_is_not_taken_for_the_expired_one(store: 
 async def test_both_parts_expire_together(store: Store, server: RedisServer, prefix: str):
     await written(store, KEY, ttl=3600, cold=[b"x"])
     await written(store, KEY, ttl=60)
-    for name in Names(prefix).session(KEY):
+    for name in KeyNames(prefix).session(KEY):
         assert 58_000 < server.ask("PTTL", name) <= 60_000
 
 
 async def test_the_list_lasts_as_long_as_its_last_session(store: Store, server: RedisServer, prefix: str):
     await written(store, KEY, ttl=3600)
     await written(store, Key(KEY.tenant, "short"), ttl=1)
-    assert server.ask("PTTL", Names(prefix).index(KEY.tenant).first) > 3_500_000
+    assert server.ask("PTTL", KeyNames(prefix).index(KEY.tenant).first) > 3_500_000
 
 
 async def test_a_cold_part_without_its_hot_part_is_not_taken_over(store: Store, server, prefix: str):
     await written(store, KEY, cold=[b"of another life"])
-    server.ask("DEL", Names(prefix).session(KEY).first)
+    server.ask("DEL", KeyNames(prefix).session(KEY).first)
     await written(store, KEY, cold=[b"own"])
     assert await store.cold(KEY) == [b"own"]
 
@@ -114,14 +114,14 @@ async def test_ten_thousand_cold_entries_are_appended_at_once(store: Store):
 
 async def test_a_lost_place_in_the_list_is_put_right_by_the_next_write(store: Store, server, prefix: str):
     await written(store, KEY)
-    server.ask("DEL", *Names(prefix).index(KEY.tenant))
+    server.ask("DEL", *KeyNames(prefix).index(KEY.tenant))
     assert await store.list(KEY.tenant) == []
     await written(store, KEY)
     assert [one.session for one in await store.list(KEY.tenant)] == [KEY.session]
 
 
 async def test_a_place_in_the_list_that_outlived_its_session_is_not_shown(store: Store, server, prefix: str):
-    names = Names(prefix)
+    names = KeyNames(prefix)
     for number in range(250):
         await written(store, Key("t", f"{number:03}"))
     for number in range(5, 245):
@@ -137,7 +137,7 @@ async def test_places_of_expired_sessions_are_cleared(store: Store, server: Redi
         await written(store, Key("t", f"short {number}"), ttl=0.02)
     await asyncio.sleep(0.05)
     await written(store, Key("t", "long"))
-    assert {server.ask("ZCARD", name) for name in Names(prefix).index("t")} == {1}
+    assert {server.ask("ZCARD", name) for name in KeyNames(prefix).index("t")} == {1}
 
 
 async def test_a_listed_session_tells_its_size_and_when_it_was_written(store: Store):
@@ -149,7 +149,7 @@ async def test_a_listed_session_tells_its_size_and_when_it_was_written(store: St
 
 async def test_a_session_without_end_lasts_a_century(store: Store, server: RedisServer, prefix: str):
     await written(store, KEY, ttl=float("inf"))
-    assert server.ask("TTL", Names(prefix).session(KEY).first) > 99 * 365 * 86400
+    assert server.ask("TTL", KeyNames(prefix).session(KEY).first) > 99 * 365 * 86400
     assert [one.session for one in await store.list(KEY.tenant)] == [KEY.session]
 
 
@@ -157,7 +157,7 @@ async def test_a_session_without_end_lasts_a_century(store: Store, server: Redis
     "command", [("SET", "x"), ("HSET", "version", "1"), ("HSET", "version", "x", "blob", "")]
 )
 async def test_what_is_not_ours_is_a_store_error(store: Store, server, prefix: str, command):
-    server.ask(command[0], Names(prefix).session(KEY).first, *command[1:])
+    server.ask(command[0], KeyNames(prefix).session(KEY).first, *command[1:])
     with pytest.raises(StoreError):
         await store.read(KEY)
 
