@@ -248,11 +248,11 @@ class Writer:
 
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
-        if turn.again or not self._scales.wants_sample(model):
+        if turn.had_tool_rounds or not self._scales.wants_sample(model):
             return self._scales.skip(model)
         counted = usage_of([turn.answer]).input
         return (
-            self._scales.learn(model, estimate_tokens(turn.shown, turn.tools), counted) if counted else None
+            self._scales.learn(model, estimate_tokens(turn.prompt, turn.tools), counted) if counted else None
         )
 
 

@@ -25,18 +25,17 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One turn as it went by: the client's window, and the answer's bytes.
 
     ``at`` is when the request arrived, in seconds since 1970, and ``ended_at`` when its answer ended.
-    ``user`` is the one whom the request names, and ``by_message`` whether its newest message alone does;
-    ``turn`` is the engine's number of the turn it asks for, and ``model`` what was asked. ``shown`` are the
-    messages that the model was shown, ``tools`` their tools as JSON, and ``shown_facts`` the facts among
-    them; ``room`` is how many messages of the user it could be shown, where some had to be left out.
-    ``again`` is whether the model was asked again within the turn: it has counted more than was shown.
-    ``view`` is the session as the turn read it, where it could; ``attempt`` is what the request says of
-    itself.
+    ``user`` is the one that the request names, and ``user_from_message`` whether its newest message alone
+    does. ``turn`` is the engine's number of the turn, and ``model`` what was asked. ``prompt`` is what the
+    model got, ``tools`` its tools as JSON, and ``shown_facts`` the facts in it; ``room`` is how many messages
+    of the user it had room for, where some had to be left out. With ``had_tool_rounds``, the model counted
+    the tokens of more than this prompt. ``view`` is the session as the turn read it, and ``attempt`` what the
+    request says of itself.
     """
 
     key: Key
     user: str | None = None
-    by_message: bool = False
+    user_from_message: bool = False
     turn: int | None = None
     model: str | None = None
     window: Sequence[Message]
@@ -45,16 +44,16 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     room: int | None = None
     shown_facts: ShownFacts | None = None
     view: SessionView | None = None
-    shown: Sequence[Message] = ()
+    prompt: Sequence[Message] = ()
     tools: bytes = b""
-    again: bool = False
+    had_tool_rounds: bool = False
     attempt: Attempt = NO_ATTEMPT
     ended_at: float = 0.0
 
     @property
     def placed_facts(self) -> ShownFacts | None:
         """The facts that were shown, each with its position in the prompt."""
-        return with_positions(self.shown_facts, self.shown)
+        return with_positions(self.shown_facts, self.prompt)
 
 
 def without_view(record: TurnRecord) -> TurnRecord:
@@ -85,7 +84,9 @@ def apply_turn(
         window = redacted.window
     else:
         window = view.redacted.window
-    session = with_speakers(session, record.user, window, record.placed_facts, by_message=record.by_message)
+    session = with_speakers(
+        session, record.user, window, record.placed_facts, by_message=record.user_from_message
+    )
     session, question = apply_request(
         session,
         view.speech if view else speech_of(window),
@@ -102,7 +103,7 @@ def apply_turn(
         reached=answer.has_content,
         ended_at=record.ended_at,
         turn_id=record.turn,
-        user=None if record.by_message else record.user,
+        user=None if record.user_from_message else record.user,
     )
     return apply_answer(session, generated, now=record.at)
 

@@ -59,7 +59,7 @@ def example(name: str) -> str | None:
 
 def loaded_filters(pipelines: Mapping[str, Pipeline]) -> FilterRegistry:
     """The filters that are shipped, and the users' own that a pipeline has loaded already."""
-    steps = [step for each in pipelines.values() for step in (*each.filters, *each.answer)]
+    steps = [step for each in pipelines.values() for step in (*each.filters, *each.answer_filters)]
     modules = {type(step).__module__ for step in steps if isinstance(step, Filter)}
     own = {
         name.rpartition(".")[2]: sys.modules.get(name) for name in modules if not name.startswith("filters.")
@@ -69,7 +69,7 @@ def loaded_filters(pipelines: Mapping[str, Pipeline]) -> FilterRegistry:
 
 def as_yaml(pipeline: Pipeline) -> str:
     """The steps of a pipeline as YAML, a line each where it fits."""
-    sides = (("request", pipeline.filters), ("answer", pipeline.answer))
+    sides = (("request", pipeline.filters), ("answer", pipeline.answer_filters))
     return "\n".join(f"{side}:\n{_steps(steps)}" for side, steps in sides if steps) or "request: []"
 
 

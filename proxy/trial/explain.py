@@ -206,7 +206,9 @@ def run_filters(
     fields: Fields = call.fields
     steps, degraded = list[FilterStep](), list[str]()
     for each in pipeline.filters:
-        step, filtered, fields = _run_step(each, messages, fields, context, skips=pipeline.skips_failing)
+        step, filtered, fields = _run_step(
+            each, messages, fields, context, skips=pipeline.skip_failing_filters
+        )
         if each.leaves_out and len(filtered) < len(messages):
             degraded.append(each.leaves_out)
         steps.append(step)

@@ -30,15 +30,15 @@ class EpisodeLookup(msgspec.Struct, frozen=True):
 class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """One named way from a client's messages to a model.
 
-    ``filters`` are for requests, and ``answer`` for answers. ``skips_failing`` is whether a turn goes on
-    without a request filter that fails. ``keep_alive`` is in seconds.
+    ``filters`` are for requests. With ``skip_failing_filters``, a turn goes on without one that fails.
+    ``keep_alive`` is in seconds.
     """
 
     name: str
     targets: tuple[Target, ...]
     filters: Sequence[RequestFilter]
-    answer: Sequence[AnswerFilter] = ()
-    skips_failing: bool = False
+    answer_filters: Sequence[AnswerFilter] = ()
+    skip_failing_filters: bool = False
     places: Places
     memory: Memory | None = None
     episode_lookup: EpisodeLookup | None = None

@@ -198,7 +198,7 @@ class Silence:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> None:
-        filler = next((each for each in self._pipeline.answer if isinstance(each, Filler)), None)
+        filler = next((each for each in self._pipeline.answer_filters if isinstance(each, Filler)), None)
         if filler:
             self._tasks.append(asyncio.create_task(self._say_filler(filler)))
         if self._pipeline.keep_alive:

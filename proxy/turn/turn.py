@@ -61,7 +61,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         observation.timer.mark("memory")
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
-        turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skips_failing else None)
+        turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skip_failing_filters else None)
         await filter_request(turn)
         for name in turn.filter_log.omissions:
             reply.add_degraded(name)
@@ -119,10 +119,10 @@ async def filter_request(turn: Turn) -> None:
 
 async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
     pipeline = turn.pipeline
-    answer = FilteredAnswer(pipeline.answer, turn.context)
+    answer = FilteredAnswer(pipeline.answer_filters, turn.context)
     try:
         silence = None
-        if fallback.streaming and (pipeline.answer or pipeline.keep_alive):
+        if fallback.streaming and (pipeline.answer_filters or pipeline.keep_alive):
             silence = Silence(pipeline, turn.context, answer, reply, fallback.model)
         async with silence or nullcontext():
             with await fallback.begin() as upstream_answer:
@@ -145,7 +145,7 @@ def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
         TurnRecord(
             key=turn.key,
             user=identity.user,
-            by_message=identity.user_from_message,
+            user_from_message=identity.user_from_message,
             turn=turn.number,
             model=fallback.model,
             window=turn.request.messages,
@@ -154,9 +154,9 @@ def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
             view=turn.view,
-            shown=turn.chat.messages,
+            prompt=turn.chat.messages,
             tools=bytes(turn.chat.fields.get("tools", b"")),
-            again=fallback.rounds > 0,
+            had_tool_rounds=fallback.rounds > 0,
             attempt=turn.attempt,
             ended_at=time.time(),
         )

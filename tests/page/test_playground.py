@@ -24,13 +24,15 @@ def pipelines_of(path: Path) -> Mapping[str, Pipeline]:
     return build_pipelines(load(path, {}))
 
 
-EMPTY = msgspec.structs.replace(pipelines_of(ROOT / "config/agora.yaml")["default"], filters=(), answer=())
+EMPTY = msgspec.structs.replace(
+    pipelines_of(ROOT / "config/agora.yaml")["default"], filters=(), answer_filters=()
+)
 
 
 def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
     draft = load_steps(as_yaml(pipeline), loaded_filters(among))
     assert isinstance(draft, Steps), draft
-    assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer))
+    assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer_filters))
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
@@ -47,13 +49,13 @@ def test_a_request_filter_is_read_back_as_its_example_sets_it(title: str):
 
 @pytest.mark.parametrize("title", spoken_settings())
 def test_an_answer_filter_is_read_back_as_its_example_sets_it(title: str):
-    assert_read_back(msgspec.structs.replace(EMPTY, answer=(spoken_settings()[title],)), {})
+    assert_read_back(msgspec.structs.replace(EMPTY, answer_filters=(spoken_settings()[title],)), {})
 
 
 @given(st.integers(100, 10_000).map("{}ms".format) | st.integers(100_000, 999_999).map("1.{}s".format))
 def test_whatever_a_filler_waits_for_is_read_back(after: str):
     filler = Filler(after=after, phrases=("One moment.",))
-    assert_read_back(msgspec.structs.replace(EMPTY, answer=(filler,)), {})
+    assert_read_back(msgspec.structs.replace(EMPTY, answer_filters=(filler,)), {})
 
 
 @pytest.mark.parametrize("text", ["- repair_history", "repair_history", "---"])

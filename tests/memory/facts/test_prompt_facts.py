@@ -60,7 +60,7 @@ class Call:
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
             shown_facts=told.shown,
-            shown=prompt,
+            prompt=prompt,
         )
         self.session = decode(encode(apply_turn(self.session, said)))
         self.say("assistant", n, f"answer{n} is here")
