@@ -1,14 +1,23 @@
-"""Turns at once, to the very same moment; lengths of time as OpenAI writes them."""
+"""Limits of API keys: turns at once, windows of a minute, and counts that are shared with other servers."""
 
 import asyncio
+import threading
+import time
 from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
 
-from proxy.admission.quota import Quota, RateLimits, duration
+from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining, Windows, duration
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Count, LocalCounts
+
+BOTH = RateLimits(requests_per_minute=3, tokens_per_minute=10)
+DEADLINE = 0.05
+REST = 0.02
+LIMITS = RateLimits(requests_per_minute=100)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +79,114 @@ async def left_after(asked: int, pieces: int) -> str:
 
 def test_where_the_model_counts_no_tokens_four_bytes_are_one_and_each_piece_is() -> None:
     assert asyncio.run(left_after(asked=400, pieces=3)) == "897"
+
+
+class Watched(LocalCounts):
+    """Notes what is asked of it; its clock stands still."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: 100.0)
+        self.asked: list[tuple[str, int]] = []
+
+    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+        self.asked.append((key, amount))
+        return await super().add(key, amount, lasting=lasting)
+
+
+def test_each_limit_is_asked_for_once() -> None:
+    counts = Watched()
+    left = asyncio.run(Windows(BOTH, counts).count_request("acme"))
+    assert counts.asked == [("requests/acme", 1), ("tokens/acme", 0)]
+    assert left == {"requests": Remaining(3, 2, 60.0), "tokens": Remaining(10, 10, 60.0)}
+
+
+@pytest.mark.parametrize(("spent", "left"), [(9, 1), (10, -1), (25, -1)])
+def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
+    async def asked() -> dict[str, Remaining]:
+        windows = Windows(BOTH, LocalCounts())
+        await windows.add_tokens("acme", spent)
+        await windows.add_tokens("other", 5)
+        return await windows.count_request("acme")
+
+    assert asyncio.run(asked())["tokens"].remaining == left
+
+
+def test_of_requests_there_are_as_many_as_the_limit_says() -> None:
+    async def asked() -> list[int]:
+        windows = Windows(RateLimits(requests_per_minute=3), LocalCounts())
+        return [(await windows.count_request("acme"))["requests"].remaining for _ in range(5)]
+
+    assert asyncio.run(asked()) == [2, 1, 0, -1, -1]
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Fickle(LocalCounts):
+    """Refuses to count for as long as it is ``away``, and waits until it is ``free``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.away = False
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+        await self.free.wait()
+        if self.away:
+            raise StoreError("it is away")
+        return await super().add(key, amount, lasting=lasting)
+
+
+async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[float]:
+    """How long it was left alone, each time that it failed right after it had come back."""
+    found = []
+    for _ in range(times):
+        counts.away = True
+        await windows.count_request("acme")
+        counts.away = False
+        began = time.monotonic()
+        while windows.is_alone:  # noqa: ASYNC110 - nobody rings a bell
+            await asyncio.sleep(REST / 10)
+        found.append(time.monotonic() - began)
+    return found
+
+
+@pytest.mark.anyio
+async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
+    counts = Fickle()
+    windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
+    found = await rests(windows, counts, 4)
+    assert all(rest >= 2**n * REST * 0.9 for n, rest in enumerate(found)), found
+    await windows.aclose()
+
+
+@pytest.mark.anyio
+async def test_what_was_well_for_a_minute_is_asked_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = Fickle()
+    windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
+    await rests(windows, counts, 5)
+    monkeypatch.setattr("proxy.admission.quota._SOON", 0.0)
+    assert (await rests(windows, counts, 1))[0] < 8 * REST
+    await windows.aclose()
+
+
+def test_what_was_counted_while_the_loop_was_busy_is_not_late() -> None:
+    async def busy() -> bool:
+        loop, counts = asyncio.get_running_loop(), Fickle()
+        counts.free.clear()
+        windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE)
+        asking = asyncio.create_task(windows.count_request("acme"))
+        for _ in range(4):
+            await asyncio.sleep(0)
+        bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [counts.free.set])
+        bell.start()
+        time.sleep(2 * DEADLINE)
+        await asking
+        return windows.is_alone
+
+    uvloop = pytest.importorskip("uvloop")  # which looks at its clock first
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(busy()) is False

@@ -1,3 +1,5 @@
+"""Hosts that mean this machine alone."""
+
 import pytest
 
 from proxy.admission.gate import is_loopback_address, is_loopback_name
