@@ -19,8 +19,7 @@ from proxy.traces import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
-from proxy.turn.identity import decode_raw
-from proxy.turn.request import raw_fields
+from proxy.turn.request import decode_raw, raw_fields
 from proxy.turn.state import Turn
 from proxy.upstream.target import Target
 

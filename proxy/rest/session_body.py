@@ -13,8 +13,7 @@ from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.rest.endpoint import checked_id
-from proxy.turn.identity import decode_raw
-from proxy.turn.request import read_messages
+from proxy.turn.request import decode_raw, read_messages
 
 Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]

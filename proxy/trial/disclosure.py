@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from filters.base import Fields
 from filters.message import SYSTEM
-from proxy.turn.identity import decode_raw
+from proxy.turn.request import decode_raw
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider
 

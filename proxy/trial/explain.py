@@ -16,9 +16,9 @@ from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
 from proxy.turn.context import filter_context, offer_memory_tools, read_memory
-from proxy.turn.identity import Identity, decode_raw
+from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest
+from proxy.turn.request import ClientRequest, decode_raw
 from proxy.turn.state import Turn
 from proxy.turn.turn import RawRequest, read_turn
 from proxy.upstream.request import ChatRequest

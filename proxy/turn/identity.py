@@ -15,7 +15,7 @@ import msgspec
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
-from proxy.turn.request import ClientRequest
+from proxy.turn.request import ClientRequest, decode_raw
 
 SOURCES: Final = ("header", "query", "body", "message")
 _LONGEST_ID = 256
@@ -92,16 +92,6 @@ def identifier(value: object) -> str | None:
         return None
     text = text.strip()
     return None if text in _PATH_STEPS else text or None
-
-
-def decode_raw(value: object) -> object:
-    """A value of the body as Python has it; ``None`` for one that cannot be read."""
-    if not isinstance(value, msgspec.Raw):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, ValueError, RecursionError):
-        return None
 
 
 def header_text(value: str) -> str:

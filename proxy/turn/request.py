@@ -15,6 +15,16 @@ from proxy.errors import RequestError, TooLarge
 
 _TEXT: Final = frozenset({str, NoneType})
 _FLAG: Final = frozenset({bool, NoneType})
+_MESSAGE_EXTENSIONS: Final = frozenset({"turn_id", "timestamp", "metadata"})
+_NULL: Final = Raw(b"null")
+_BOOLEANS: Final = frozenset({b"true", b"false", b"null"})
+_SMALLEST_MESSAGE: Final = len('{"role":""},')
+_TOO_DEEP: Final = "The body is nested too deeply."
+_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
+_decode_messages = msgspec.json.Decoder(list[Message]).decode
+
+
 _TOP_LEVEL_EXTENSIONS: Final[Mapping[str, frozenset[object]]] = {
     "turn_id": frozenset({int, NoneType}),
     "timestamp": frozenset({int, float, NoneType}),
@@ -27,14 +37,6 @@ _METADATA_EXTENSIONS: Final[Mapping[str, frozenset[object]]] = {
     "interrupt_timestamp": frozenset({int, float, NoneType}),
     "original": _TEXT,
 }
-_MESSAGE_EXTENSIONS: Final = frozenset({"turn_id", "timestamp", "metadata"})
-_NULL: Final = Raw(b"null")
-_BOOLEANS: Final = frozenset({b"true", b"false", b"null"})
-_SMALLEST_MESSAGE: Final = len('{"role":""},')
-_TOO_DEEP: Final = "The body is nested too deeply."
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
-_decode_items = msgspec.json.Decoder(list[Raw]).decode
-_decode_messages = msgspec.json.Decoder(list[Message]).decode
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -66,11 +68,7 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def field(self, name: str) -> Any:
         """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
-        raw = self.fields.get(name)
-        try:
-            return None if raw is None else msgspec.json.decode(raw)
-        except msgspec.DecodeError:  # a number with a larger exponent than floats have
-            return None
+        return decode_raw(self.fields.get(name))
 
 
 def read_request(
@@ -135,6 +133,16 @@ def _mended_fields(body: bytes, message: str) -> dict[str, Raw]:
         raise RequestError(_TOO_DEEP) from None
     except (ValueError, msgspec.ValidationError):
         raise RequestError(f"The body is not JSON: {message}.") from None
+
+
+def decode_raw(value: object) -> object:
+    """A raw field decoded, any other value as it is; ``None`` for what cannot be decoded."""
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):  # a number beyond all floats, for one
+        return None
 
 
 def read_messages(raw: Raw, field: str = "messages") -> tuple[list[Message], tuple[str, ...]]:
