@@ -124,7 +124,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 def message_of(entry: Entry) -> Message:
-    """An entry in Agora's own shape, as an engine would replay it."""
+    """An entry in Agora's own shape, as an engine would show it."""
+    metadata: dict[str, Any] = {} if entry.source is None else {"source": entry.source}
+    if entry.user is not None:
+        metadata["user"] = entry.user
+    if entry.interrupt_timestamp is not None:
+        metadata["interrupt_timestamp"] = entry.interrupt_timestamp
+    if entry.original is not None:
+        metadata["original"] = entry.original
+    if entry.interrupted:
+        metadata["interrupted"] = True
     # Spelt out, because a turn may bring back all that an engine has dropped: no loop over names is as fast.
     message = Message(
         role=entry.role,
@@ -134,23 +143,10 @@ def message_of(entry: Entry) -> Message:
         tool_call_id=UNSET if entry.tool_call_id is None else entry.tool_call_id,
         turn_id=entry.turn if entry.engine_turn is None else entry.engine_turn,
         timestamp=UNSET if entry.timestamp is None else entry.timestamp,
-        metadata=_metadata(entry) or UNSET,
+        metadata=metadata or UNSET,
         others={} if entry.reasoning is None else {REASONING: entry.reasoning},
     )
     return as_function_call(message) if entry.tool_calls or entry.tool_call_id else message
-
-
-def _metadata(entry: Entry) -> dict[str, Any]:
-    marks: dict[str, Any] = {} if entry.source is None else {"source": entry.source}
-    if entry.user is not None:
-        marks["user"] = entry.user
-    if entry.interrupt_timestamp is not None:
-        marks["interrupt_timestamp"] = entry.interrupt_timestamp
-    if entry.original is not None:
-        marks["original"] = entry.original
-    if entry.interrupted:
-        marks["interrupted"] = True
-    return marks
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):

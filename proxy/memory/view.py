@@ -20,7 +20,7 @@ from proxy.memory.facts.prompt import prompt_epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
+from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Session, TurnRef, message_of
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
@@ -138,8 +138,11 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     part = _with_answers_in_place(part)
     one_sided = _lines_without_answers(part) if needs.history else _NONE
     alignment, behind = part.alignment, session.summarized_until if summaries else START
+    call, entries = session.call + alignment.new_call, session.entries
+    # A user who calls again speaks of what was said in calls that no summary covers yet.
+    former = entries if needs.summaries and entries[0].call < call else ()
     dropped = (
-        *(_former_calls(session, alignment, behind) if needs.summaries else ()),
+        *(message_of(entry) for entry in former if entry.call < call and entry.turn_ref > behind),
         *missing_messages(
             alignment, behind=behind, also=(*result_places, *one_sided.places), originals=originals
         ),
@@ -163,7 +166,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     return PromptView(
         snapshot,
         redacted.restore(part.origins, part.window, marked),
-        prompt_epoch(session, session.call + alignment.new_call, injecting=needs.summaries),
+        prompt_epoch(session, call, injecting=needs.summaries),
     )
 
 
@@ -177,11 +180,12 @@ def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequenc
         if place < 0 or lines[index].role != "assistant":
             continue
         message, entry = alignment.whole_line(index), entries[place]
-        # Most answers stand as they were generated.
-        if not entry.interrupted and entry.content == message.content:
+        # Most answers stand as they were generated, and some engines mark those that do not.
+        if message.interrupted or (not entry.interrupted and entry.content == message.content):
             continue
-        original = _original_of(entry, message)
-        if not original:
+        renewed = renew_entry(entry, message) if entry.content != message.content else entry
+        original = renewed.original
+        if not renewed.interrupted or not original:
             continue
         split = alignment.split_answers.get(index)
         if split:
@@ -192,7 +196,12 @@ def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequenc
             originals[position] = original
     if not originals:
         return window
-    return [_marked(m, originals[i]) if i in originals else m for i, m in enumerate(window)]
+    marked = list(window)
+    for position, original in originals.items():
+        message = window[position]
+        marks = {**(message.metadata or {}), "interrupted": True, "original": original}
+        marked[position] = msgspec.structs.replace(without_ellipsis(message, original), metadata=marks)
+    return marked
 
 
 def missing_messages(
@@ -261,28 +270,6 @@ class RetractedTexts:
         return frozenset(({entries[i].text for i in lost} | generated) - stands)
 
 
-def _original_of(entry: Entry, message: Message) -> str | None:
-    """All that was generated, where an answer is a part of it and does not say so."""
-    if message.interrupted:
-        return None
-    if entry.content != message.content:
-        entry = renew_entry(entry, message)
-    return entry.original if entry.interrupted else None
-
-
-def _marked(message: Message, original: str) -> Message:
-    marks = {**(message.metadata or {}), "interrupted": True, "original": original}
-    return msgspec.structs.replace(without_ellipsis(message, original), metadata=marks)
-
-
-def _former_calls(session: Session, alignment: Alignment, behind: TurnRef) -> tuple[Message, ...]:
-    """What was said in calls that are over and no summary tells yet: a user who calls again speaks of it."""
-    call = session.call + alignment.new_call
-    if not session.entries or session.entries[0].call == call:
-        return ()
-    return tuple(message_of(e) for e in session.entries if e.call < call and e.turn_ref > behind)
-
-
 class _WindowPart(NamedTuple):
     """Part of a window with its alignment, and the positions of its messages in the whole window."""
 
@@ -313,43 +300,34 @@ def _without_stray_results(
     where what is left would be of another call.
     """
     alignment = part.alignment
-    stray = _stray_results(alignment)
-    if not stray:
-        return part, [], []
-    rest = part.without(set(stray))
-    realigned = align(session, speech_of(rest.window))
-    if realigned.new_call != alignment.new_call:
-        return part, [], []
-    places = [alignment.places[i] for i in stray if alignment.places[i] != NEW]
-    results = [
-        redacted.own.get(alignment.positions[i]) or as_function_call(alignment.lines[i])
-        for i in stray
-        if alignment.places[i] == NEW
-    ]
-    return rest._replace(alignment=realigned), places, results
-
-
-def _stray_results(alignment: Alignment) -> list[int]:
-    """The indices of the results that a window shows without their recorded call."""
-    lines = alignment.lines
+    lines, places = alignment.lines, alignment.places
     if not any(message.role == "tool" for message in lines):
-        return []
-    shown = {i for message in lines for i in call_ids(message)}
+        return part, [], []
+    shown = {call for message in lines for call in call_ids(message)}
     callers: dict[object, int] = {}
     for place, entry in enumerate(alignment.entries):
         for call in entry.tool_calls or ():
             callers.setdefault(call_id(call), place)
-    stray, before = [], set[str]()
-    for index, (message, place) in enumerate(zip(lines, alignment.places, strict=True)):
+    stray, before = set[int](), set[str]()
+    for index, (message, place) in enumerate(zip(lines, places, strict=True)):
         before.update(call_ids(message))
         if message.role != "tool" or place < NEW:
             continue
         caller = callers.get(message.tool_call_id)
-        if caller is None or message.tool_call_id in (shown if place == NEW else before):
-            continue
-        if place == NEW or caller < place:
-            stray.append(index)
-    return stray
+        is_shown = message.tool_call_id in (shown if place == NEW else before)
+        if caller is not None and not is_shown and (place == NEW or caller < place):
+            stray.add(index)
+    rest = part.without(stray)
+    realigned = align(session, speech_of(rest.window)) if stray else alignment
+    if not stray or realigned.new_call != alignment.new_call:
+        return part, [], []
+    results = [
+        redacted.own.get(alignment.positions[i]) or as_function_call(lines[i])
+        for i in sorted(stray)
+        if places[i] == NEW
+    ]
+    recorded = [places[i] for i in sorted(stray) if places[i] != NEW]
+    return rest._replace(alignment=realigned), recorded, results
 
 
 # --- belated answers ----------------------------------------------------------------------------------------
@@ -358,7 +336,12 @@ def _stray_results(alignment: Alignment) -> list[int]:
 def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
     """The window with answers before the words that came after them, where it shows them behind."""
     window, origins, alignment = part
-    order = None if _is_in_order(alignment.places) else _answering_order(alignment)
+    for place, following in pairwise(alignment.places):
+        if following >= 0 and (place == NEW or place > following):
+            break
+    else:
+        return part  # no line stands behind what was said after it, as nearly always
+    order = _answering_order(alignment)
     if order is None:
         return part
     positions, shown, moved = alignment.positions, list(window), list(origins)
@@ -370,14 +353,6 @@ def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
         places=[alignment.places[i] for i in order],
     )
     return _WindowPart(shown, moved, reordered)
-
-
-def _is_in_order(places: Sequence[int]) -> bool:
-    """Whether no line stands behind what was said after it, as nearly always."""
-    for place, following in pairwise(places):
-        if following >= 0 and (place == NEW or place > following):
-            return False
-    return True
 
 
 def _answering_order(alignment: Alignment) -> list[int] | None:
@@ -477,44 +452,40 @@ def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Seq
 def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
     """The messages of a window with those marked that a summary covers.
 
-    What is no speech goes with the speech behind it, and instructions are never covered.
+    A line is covered by where it is recorded, else by where it would be. What is no speech goes with the
+    speech behind it, and instructions are never covered.
     """
-    verdicts = _covered_lines(session, part.alignment)
-    if True not in verdicts:
-        return marked
-    by_position = dict(zip(part.alignment.positions, verdicts, strict=True))
-    covered = [False] * len(marked)
-    is_covered = False
-    for i in range(len(marked) - 1, -1, -1):
-        is_covered = by_position.get(i, is_covered)
-        covered[i] = is_covered and part.window[i].role not in SYSTEM
-    return [as_covered(m) if verdict else m for m, verdict in zip(marked, covered, strict=True)]
-
-
-def _covered_lines(session: Session, alignment: Alignment) -> list[bool]:
-    """For each line whether it is covered: by where it is recorded, else by where it would be."""
+    alignment = part.alignment
     entries, places, lines = alignment.entries, alignment.places, alignment.lines
     covered = [entry.turn_ref <= session.summarized_until for entry in entries]
     turn_ids = (e.engine_turn for e, is_covered in zip(entries, covered, strict=True) if is_covered)
     last_turn_id = max((turn_id for turn_id in turn_ids if turn_id is not None), default=None)
     answers = [i for i, m in enumerate(lines) if m.role == "assistant" and places[i] >= 0]
-    verdicts = [False] * len(lines)
+    verdicts: dict[int, bool] = {}
     following: int | None = None
-    for i in range(len(verdicts) - 1, -1, -1):
+    for i in range(len(lines) - 1, -1, -1):
         place = places[i]
         if place >= 0:
-            verdicts[i], following = covered[place], place
+            verdict, following = covered[place], place
         elif place == FORGOTTEN:
-            verdicts[i] = False  # what memory knows nothing of goes on as the client sends it
+            verdict = False  # what memory knows nothing of goes on as the client sends it
         elif place == REPEATED:
             at = bisect_left(answers, i)
-            near = answers[max(at - 1, 0) : at + 1]
-            _, nearest = min(((abs(a - i), a) for a in near), default=(0, None))
-            verdicts[i] = nearest is not None and covered[places[nearest]]
+            near = ((abs(answer - i), answer) for answer in answers[max(at - 1, 0) : at + 1])
+            _, nearest = min(near, default=(0, None))
+            verdict = nearest is not None and covered[places[nearest]]
         else:
             # What is older than all entries of the hot part is covered, since that begins with covered turns.
             turn_id = turn_id_of(lines[i])
-            verdicts[i] = (following is not None and covered[max(following - 1, 0)]) or (
+            verdict = (following is not None and covered[max(following - 1, 0)]) or (
                 turn_id is not None and last_turn_id is not None and turn_id <= last_turn_id
             )
-    return verdicts
+        verdicts[alignment.positions[i]] = verdict
+    if True not in verdicts.values():
+        return marked
+    messages, is_covered = list(marked), False
+    for i in range(len(marked) - 1, -1, -1):
+        is_covered = verdicts.get(i, is_covered)
+        if is_covered and part.window[i].role not in SYSTEM:
+            messages[i] = as_covered(marked[i])
+    return messages

@@ -30,7 +30,7 @@ Gap = tuple[range, range]
 _Group = tuple[int | None, tuple[str | None, ...]]
 
 
-def align_lines(recorded: Sequence[Line], shown: Sequence[Line], *, moved: bool = False) -> list[int]:
+def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
     """The place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a second copy of an answer.
 
     What the window shows before all of it may be older, where the oldest has ``moved`` to the cold part.
@@ -39,74 +39,74 @@ def align_lines(recorded: Sequence[Line], shown: Sequence[Line], *, moved: bool 
     them is matched by similarity in order, and what is left then by similarity out of order. Results of tools
     go with their calls.
     """
-    places = [NEW] * len(shown)
-    for i, (before, line) in enumerate(pairwise(shown), start=1):
+    places = [NEW] * len(window)
+    for i, (before, line) in enumerate(pairwise(window), start=1):
         if line.role == before.role == "assistant" and same_words(line.text, before.text):
             places[i] = REPEATED
-    indices = [i for i, line in enumerate(shown) if line.role != "tool" and places[i] == NEW]
+    indices = [i for i, line in enumerate(window) if line.role != "tool" and places[i] == NEW]
     own = [place for place, line in enumerate(recorded) if line.role != "tool"]
-    users = (sum(line.role == "user" for line in lines) for lines in (shown, recorded))
+    users = (sum(line.role == "user" for line in lines) for lines in (window, recorded))
     older = moved and next(users) > next(users) + 1
-    matched = _align([recorded[p] for p in own], [shown[i] for i in indices], moved=moved, older=older)
+    matched = _align([recorded[p] for p in own], [window[i] for i in indices], moved=moved, older=older)
     for i, place in zip(indices, matched, strict=True):
         places[i] = own[place] if place >= 0 else NEW
-    _place_results(places, recorded, shown)
-    mark_repeated(places, recorded, shown)
+    _place_results(places, recorded, window)
+    mark_repeated(places, recorded, window)
     return places
 
 
-def mark_repeated(places: list[int], recorded: Sequence[Line], shown: Sequence[Line]) -> None:
+def mark_repeated(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
     """Marks answers that repeat an answer close by as ``REPEATED``, in place."""
     for i, place in enumerate(places):
-        if place != NEW or shown[i].role != "assistant":
+        if place != NEW or window[i].role != "assistant":
             continue
         if any(
-            _is_copy(places, recorded, shown, i, other)
+            _is_copy(places, recorded, window, i, other)
             for other in (i - 1, i + 1, i - 2, i + 2)
-            if 0 <= other < len(shown) and shown[other].role in {"assistant", "call"}
+            if 0 <= other < len(window) and window[other].role in {"assistant", "call"}
         ):
             places[i] = REPEATED
 
 
 def _is_copy(
-    places: list[int], recorded: Sequence[Line], shown: Sequence[Line], index: int, other: int
+    places: list[int], recorded: Sequence[Line], window: Sequence[Line], index: int, other: int
 ) -> bool:
     """Whether a line is a copy of another; of two that are both new, the first stays."""
     if places[other] < 0:
         is_before = other == index - 1 and places[other] == NEW
-        return is_before and same_words(shown[index].text, shown[other].text)
-    if abs(other - index) > 1 and len(shown[index].text.split()) < _SENTENCE_WORDS:
+        return is_before and same_words(window[index].text, window[other].text)
+    if abs(other - index) > 1 and len(window[index].text.split()) < _SENTENCE_WORDS:
         return False
-    return repeats(shown[index].text, recorded[places[other]])
+    return repeats(window[index].text, recorded[places[other]])
 
 
-def _align(recorded: Sequence[Line], shown: Sequence[Line], *, moved: bool, older: bool) -> list[int]:
-    places = [NEW] * len(shown)
-    anchors, gaps = _anchors_and_gaps(recorded, shown)
+def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, older: bool) -> list[int]:
+    places = [NEW] * len(window)
+    anchors, gaps = _anchors_and_gaps(recorded, window)
     for i, place in anchors:
         places[i] = place
     for indices, gap in gaps:
         for i, place in gap_pairs(
-            shown[indices.start : indices.stop],
+            window[indices.start : indices.stop],
             recorded[gap.start : gap.stop],
             at_start=indices.start == 0,
-            at_end=indices.stop == len(shown),
+            at_end=indices.stop == len(window),
             older=older and indices.start == 0,
         ):
             places[indices[i]] = gap[place]
     first = next((i for i, place in enumerate(places) if place >= 0), 0)
     # Of equal words of the user in a row, the first are the recorded ones and the last are new; what stands
     # before all that is recorded may be older, and stays so.
-    for i in range(len(shown) - 1, first if older else 0, -1):
-        equal = shown[i - 1].role == "user" and shown[i - 1].key == shown[i].key
+    for i in range(len(window) - 1, first if older else 0, -1):
+        equal = window[i - 1].role == "user" and window[i - 1].key == window[i].key
         if equal and places[i] >= 0 and places[i - 1] == NEW:
             places[i - 1], places[i] = places[i], NEW
-    _match_out_of_order(places, recorded, shown, moved=moved)
+    _match_out_of_order(places, recorded, window, moved=moved)
     return places
 
 
 def _match_out_of_order(
-    places: list[int], recorded: Sequence[Line], shown: Sequence[Line], *, moved: bool
+    places: list[int], recorded: Sequence[Line], window: Sequence[Line], *, moved: bool
 ) -> None:
     """Matches what stands close by in another order; not what stands before all that has not moved.
 
@@ -114,7 +114,7 @@ def _match_out_of_order(
     """
     left = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
-    for i, line in enumerate(shown):
+    for i, line in enumerate(window):
         if places[i] != NEW or not left or i < first or line.role == "call":
             continue
         around = [place for place in places[max(0, i - 2) : i + 3] if place >= 0]
@@ -128,15 +128,15 @@ def _match_out_of_order(
 # --- anchors ------------------------------------------------------------------------------------------------
 
 
-def _anchors_and_gaps(recorded: Sequence[Line], shown: Sequence[Line]) -> tuple[list[Pair], list[Gap]]:
+def _anchors_and_gaps(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[list[Pair], list[Gap]]:
     """The anchors, and the gaps between them.
 
     Lines that occur once on both sides are anchors. In a wide gap so are calls, then equal lines from its
     beginning on, and of what is left the newest is compared alone.
     """
-    anchors = _equal_once(recorded, shown)
+    anchors = _equal_once(recorded, window)
     pairs, gaps = list(anchors), []
-    for gap in _gaps(anchors, (range(len(shown)), range(len(recorded)))):
+    for gap in _gaps(anchors, (range(len(window)), range(len(recorded)))):
         if not _is_wide(gap):
             gaps.append(gap)
             continue
@@ -145,7 +145,7 @@ def _anchors_and_gaps(recorded: Sequence[Line], shown: Sequence[Line]) -> tuple[
         calls = [
             (indices[i], places[place])
             for i, place in _equal_once(
-                recorded[places.start : places.stop], shown[indices.start : indices.stop], calls=True
+                recorded[places.start : places.stop], window[indices.start : indices.stop], calls=True
             )
         ]
         pairs += calls
@@ -153,7 +153,7 @@ def _anchors_and_gaps(recorded: Sequence[Line], shown: Sequence[Line]) -> tuple[
             run: list[Pair] = []
             if _is_wide(narrower):
                 both = zip(*narrower, strict=False)
-                run = list(takewhile(lambda pair: shown[pair[0]].key == recorded[pair[1]].key, both))
+                run = list(takewhile(lambda pair: window[pair[0]].key == recorded[pair[1]].key, both))
             pairs += run
             rest = narrower[0][len(run) :], narrower[1][len(run) :]
             if rest[0] and rest[1]:
@@ -165,10 +165,10 @@ def _is_wide(gap: Gap) -> bool:
     return len(gap[0]) * len(gap[1]) > _MAX_PAIRS
 
 
-def _equal_once(recorded: Sequence[Line], shown: Sequence[Line], *, calls: bool = False) -> list[Pair]:
+def _equal_once(recorded: Sequence[Line], window: Sequence[Line], *, calls: bool = False) -> list[Pair]:
     """The longest rising run of pairs of lines that occur once on both sides (patience sorting)."""
     once = _singles(recorded, calls=calls)
-    pairs = [(i, once[key]) for key, i in _singles(shown, calls=calls).items() if key in once]
+    pairs = [(i, once[key]) for key, i in _singles(window, calls=calls).items() if key in once]
     tops: list[int] = []
     piles: list[int] = []
     before: list[int | None] = []
@@ -203,19 +203,19 @@ def _gaps(anchors: Sequence[Pair], within: Gap) -> list[Gap]:
 
 
 def gap_pairs(
-    shown: Sequence[Line], recorded: Sequence[Line], *, at_start: bool, at_end: bool, older: bool
+    window: Sequence[Line], recorded: Sequence[Line], *, at_start: bool, at_end: bool, older: bool
 ) -> list[Pair]:
     """The likeliest pairs of a gap, in order.
 
     ``at_start`` and ``at_end`` say whether the gap begins and ends the window, and ``older`` whether the
     window may begin with lines that are older than all that is recorded.
     """
-    similar = _similarities(shown, recorded)
+    similar = _similarities(window, recorded)
     scores = _scores(similar, len(recorded), at_end=at_end, older=older)
     pairs: list[Pair] = []
     # Windows slide, so what is recorded before a window costs nothing, and the last best place is its start.
     i, j = 0, max(range(len(recorded) + 1), key=lambda j: (scores[0][j], j)) if at_start else 0
-    while i < len(shown) and j < len(recorded):
+    while i < len(window) and j < len(recorded):
         best = scores[i][j]
         # What a window shows before the oldest that is recorded may be equal to it: the latest is the one.
         if at_start and best == scores[i + 1][j] - (_OLDER_COST if older and not j else _SHOWN_COST):
@@ -232,16 +232,16 @@ def gap_pairs(
     return pairs
 
 
-def _similarities(shown: Sequence[Line], recorded: Sequence[Line]) -> list[dict[int, int]]:
-    """For each shown line how sure it is each recorded one, by place; without those that it cannot be."""
+def _similarities(window: Sequence[Line], recorded: Sequence[Line]) -> list[dict[int, int]]:
+    """For each line how sure it is each recorded one, by place; without those that it cannot be."""
     by_key: dict[Key, dict[int, int]] = {}
-    for line in shown:
+    for line in window:
         key = line.key
         if key not in by_key:
             by_key[key] = {
                 place: sure for place, other in enumerate(recorded) if (sure := similarity(line, other))
             }
-    return [by_key[line.key] for line in shown]
+    return [by_key[line.key] for line in window]
 
 
 def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, older: bool) -> list[list[int]]:
@@ -270,23 +270,23 @@ def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, olde
 # --- results ------------------------------------------------------------------------------------------------
 
 
-def _place_results(places: list[int], recorded: Sequence[Line], shown: Sequence[Line]) -> None:
+def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
     """Sets the places of a window's results, where those of its other lines are known.
 
     A result is one of its own call's, or new. Where that call has slid out of the window, it is the last
     recorded one that bears the result's id before whatever the window shows next.
     """
-    results = [i for i, line in enumerate(shown) if line.role == "tool"]
+    results = [i for i, line in enumerate(window) if line.role == "tool"]
     if not results:
         return
-    callers, unmatched = _callers(shown), _Results(recorded)
+    callers, unmatched = _callers(window), _Results(recorded)
     for i in results:
         if i in callers:
-            places[i] = unmatched.first(shown[i], places[callers[i]])
+            places[i] = unmatched.first(window[i], places[callers[i]])
     end = len(recorded)
     for i in range(len(places) - 1, -1, -1):
-        if shown[i].role == "tool" and i not in callers:
-            places[i] = unmatched.last(shown[i], end)
+        if window[i].role == "tool" and i not in callers:
+            places[i] = unmatched.last(window[i], end)
         end = places[i] if places[i] >= 0 else end
 
 

@@ -85,20 +85,20 @@ def turn_id_of(message: Message) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def similarity(shown: Line, recorded: Line) -> int:
-    """How surely a shown line is the recorded one; 0 where it cannot be."""
-    if shown.role != recorded.role:
+def similarity(line: Line, recorded: Line) -> int:
+    """How surely a line of a window is the recorded one; 0 where it cannot be."""
+    if line.role != recorded.role:
         return 0
     if recorded.role == "call":
-        return _similarity_of_calls(shown, recorded)
-    if shown.calls != recorded.calls:
+        return _similarity_of_calls(line, recorded)
+    if line.calls != recorded.calls:
         return 0
-    if shown.text == recorded.text:
+    if line.text == recorded.text:
         return EQUAL
-    replaces = recorded.replaces(shown.text)
+    replaces = recorded.replaces(line.text)
     if recorded.role == "assistant" and not replaces:
-        return _similarity_of_answers(shown, recorded)
-    is_same = recorded.role != "user" or replaces or _same(shown, recorded, recorded.text)
+        return _similarity_of_answers(line, recorded)
+    is_same = recorded.role != "user" or replaces or _same(line, recorded, recorded.text)
     return WORDS if is_same else 0
 
 
@@ -109,12 +109,12 @@ def repeats(text: str, recorded: Line) -> bool:
     return cut_or_whole or reordered(text, generated) or recorded.replaces(text)
 
 
-def _similarity_of_calls(shown: Line, recorded: Line) -> int:
-    if shown.calls == recorded.calls:
+def _similarity_of_calls(line: Line, recorded: Line) -> int:
+    if line.calls == recorded.calls:
         return EQUAL
-    if shown.ids != recorded.ids or None in recorded.ids:
+    if line.ids != recorded.ids or None in recorded.ids:
         return 0
-    pairs = zip(shown.functions, recorded.functions, strict=False)
+    pairs = zip(line.functions, recorded.functions, strict=False)
     agree = all(a[:2] == b[:2] and _arguments(a[2]) == _arguments(b[2]) for a, b in pairs)
     return WORDS if agree else 0
 
@@ -127,18 +127,18 @@ def _arguments(text: str) -> object:
         return text
 
 
-def _similarity_of_answers(shown: Line, recorded: Line) -> int:
-    if _same(shown, recorded, recorded.generated) or _same(shown, recorded, recorded.text):
+def _similarity_of_answers(line: Line, recorded: Line) -> int:
+    if _same(line, recorded, recorded.generated) or _same(line, recorded, recorded.text):
         return WORDS
-    heard, generated = shown.letters(shown.text), recorded.letters(recorded.generated)
+    heard, generated = line.letters(line.text), recorded.letters(recorded.generated)
     if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):
         return CUT
-    if recorded.pending and shares_words(shown.text, recorded.generated):
+    if recorded.pending and shares_words(line.text, recorded.generated):
         return ALIKE
     same_length = len(heard) == len(recorded.letters(recorded.text))
-    return ALIKE if same_length and reordered(shown.text, recorded.text) else 0
+    return ALIKE if same_length and reordered(line.text, recorded.text) else 0
 
 
-def _same(shown: Line, recorded: Line, text: str) -> bool:
-    letters = shown.letters(shown.text)
-    return shown.text == text or bool(letters and letters == recorded.letters(text))
+def _same(line: Line, recorded: Line, text: str) -> bool:
+    letters = line.letters(line.text)
+    return line.text == text or bool(letters and letters == recorded.letters(text))

@@ -58,7 +58,7 @@ class Comparison:
         return [Line(entry) for entry in self.entries]
 
     @cached_property
-    def shown_lines(self) -> list[Line]:
+    def window_lines(self) -> list[Line]:
         """The window as lines."""
         return [Line(message) for message in self.lines]
 
@@ -74,7 +74,7 @@ class Comparison:
 
     def another_call(self) -> Alignment:
         """The alignment of a window that begins another call: none of its lines is recorded."""
-        places = align_lines((), self.shown_lines)
+        places = align_lines((), self.window_lines)
         return Alignment((), self.lines, places, 0, self.speech.shows_answers, new_call=True)
 
 
@@ -139,10 +139,18 @@ def single_message(c: Comparison) -> Alignment | None:
         return None
     if not (named or c.kind is WindowKind.LATEST):
         return None
-    latest, at = c.latest, c.arrival.at
+    words, entries, latest, at = c.lines[0], c.entries, c.latest, c.arrival.at
+    key, place, last = Line(words).key, None, newest_user(entries)
+    if named:
+        same_time = (i for i, e in enumerate(entries) if e.recorded_at == at and e.role == "user")
+        place = next((i for i in same_time if Line(entries[i]).key == key), None)
+    if place is None:
+        is_last = last is not None and (Line(entries[last]).key == key or entries[last].replaces(words.text))
+        is_new = latest is not None and is_other_turn(latest, c.arrival)
+        place = last if is_last and not is_new else NEW
     gap = _REPLACED_WITHIN if latest is not None and not latest.finished else 0
     follows = latest is not None and bool(latest.ended) and at > latest.ended + gap
-    alignment = c.aligned([_place_of_words(c)])
+    alignment = c.aligned([NEW if place is None else place])
     return msgspec.structs.replace(alignment, follows_answer=follows)
 
 
@@ -173,10 +181,10 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
     """
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
         return None
-    shown = c.shown_lines
-    if not shown or shown[-1].role != "user":
+    lines = c.window_lines
+    if not lines or lines[-1].role != "user":
         return None
-    least = 1 if shown[0].role == "assistant" else 2
+    least = 1 if lines[0].role == "assistant" else 2
     places = _places_before(c, 1) or _places_before_failures(c, least=least)
     if places is None or (_ends_with_latest_words(c.entries, c.lines) and is_latest_again(c)):
         return None
@@ -197,7 +205,7 @@ def content_or_new_call(c: Comparison) -> Alignment | None:
     """
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
         return None
-    places = align_lines(c.recorded_lines, c.shown_lines, moved=c.session.has_older)
+    places = align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older)
     # Calls alone are rather new ones than those of a former turn: the last words made the same.
     last = last_user(c.entries)
     only_calls = all(message.tool_calls or message.role == "tool" for message in c.lines)
@@ -217,7 +225,7 @@ def content(c: Comparison) -> Alignment | None:
     """
     if c.has_turn_ids and any(entry.engine_turn is not None for entry in c.entries):
         return None
-    return c.aligned(align_lines(c.recorded_lines, c.shown_lines, moved=c.session.has_older))
+    return c.aligned(align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older))
 
 
 def contradicting_turn_ids(c: Comparison) -> Alignment | None:
@@ -225,13 +233,13 @@ def contradicting_turn_ids(c: Comparison) -> Alignment | None:
     if c.kind is WindowKind.HISTORY:
         return None
     judge = begins_call if c.kind is WindowKind.LATEST else contradicts
-    return c.another_call() if judge(c.recorded_lines, c.shown_lines) else None
+    return c.another_call() if judge(c.recorded_lines, c.window_lines) else None
 
 
 def turn_id_matching(c: Comparison) -> Alignment | None:
     """Turn ids and roles tell which line is which; within these, time and words."""
-    places = match_turn_ids(c.recorded_lines, c.shown_lines)
-    return c.aligned(places, first_newer(c.recorded_lines, c.shown_lines))
+    places = match_turn_ids(c.recorded_lines, c.window_lines)
+    return c.aligned(places, first_newer(c.recorded_lines, c.window_lines))
 
 
 STRATEGIES: Final[Sequence[Strategy]] = (
@@ -294,21 +302,6 @@ def is_latest_again(c: Comparison) -> bool:
     return latest.fingerprint in request_fingerprints(speech, c.arrival.attempt)
 
 
-def _place_of_words(c: Comparison) -> int:
-    """The place of a window's single words."""
-    words, entries = c.lines[0], c.entries
-    key = Line(words).key
-    if c.arrival.attempt.name_digest:
-        same_time = (i for i, e in enumerate(entries) if e.recorded_at == c.arrival.at)
-        own = (i for i in same_time if entries[i].role == "user" and Line(entries[i]).key == key)
-        if (place := next(own, None)) is not None:
-            return place
-    last = newest_user(entries)
-    if last is None or not (Line(entries[last]).key == key or entries[last].replaces(words.text)):
-        return NEW
-    return NEW if c.latest and is_other_turn(c.latest, c.arrival) else last
-
-
 # --- the exact suffix ---------------------------------------------------------------------------------------
 
 
@@ -318,24 +311,22 @@ def _suffix_places(c: Comparison) -> list[int] | None:
     # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    for start in (*starts, size - count + _turns_ahead(entries, lines)):
+    if (newest := entries[-1].engine_turn) is not None:
+        # The window's last lines may be of turns behind all that is recorded.
+        ahead = 0
+        while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
+            ahead += 1
+        if 0 < ahead < count:
+            starts.append(size - count + ahead)
+    for start in starts:
         first, older = max(start, 0), max(-start, 0)
-        shown = min(count - older, size - first)
-        if (older and not moved) or shown <= 0:
+        length = min(count - older, size - first)
+        if (older and not moved) or length <= 0:
             continue
-        fits = shows_exactly(entries[first : first + shown], lines[older:] if older else lines)
+        fits = shows_exactly(entries[first : first + length], lines[older:] if older else lines)
         if fits and (start != once or is_latest_again(c)):
-            return [*[NEW] * older, *range(first, first + shown), *[NEW] * (count - older - shown)]
+            return [*[NEW] * older, *range(first, first + length), *[NEW] * (count - older - length)]
     return None
-
-
-def _turns_ahead(entries: Sequence[Entry], lines: Sequence[Message]) -> int:
-    """How many of the window's last lines are of turns behind all that is recorded."""
-    newest = entries[-1].engine_turn
-    if newest is None:
-        return 0
-    older = (i for i, message in enumerate(reversed(lines)) if (turn_id_of(message) or 0) <= newest)
-    return next(older, 0)
 
 
 def _revised_suffix_places(c: Comparison) -> list[int] | None:
@@ -350,8 +341,8 @@ def _revised_suffix_places(c: Comparison) -> list[int] | None:
     if not (continues(entries[last].text, words.text) or continues(words.text, entries[last].text)):
         return None
     first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
-    shown = zip(lines[older:], entries[first:last], strict=False)
-    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in shown):
+    pairs = zip(lines[older:], entries[first:last], strict=False)
+    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in pairs):
         return None
     return [*[NEW] * older, *range(first, last), NEW]
 
@@ -402,8 +393,8 @@ def _ends_with_latest_words(entries: Sequence[Entry], lines: Sequence[Message]) 
     before = entries[: 0 if last is None else last + 1]
     confirmed = [entry for entry in before if not entry.pending]
     return any(
-        len(shown) == len(lines) and shows_exactly(shown, lines)
-        for shown in (before[-len(lines) :], confirmed[-len(lines) :])
+        len(end) == len(lines) and shows_exactly(end, lines)
+        for end in (before[-len(lines) :], confirmed[-len(lines) :])
     )
 
 
@@ -415,21 +406,21 @@ def _places_before_failures(c: Comparison, *, least: int) -> list[int] | None:
 
     At least ``least`` lines stand before them, and what was answered among them is not recorded.
     """
-    recorded, shown = c.recorded_lines, c.shown_lines
-    for new in range(2, min(_FAILED, len(shown) - least) + 1):
-        line = shown[-new]
+    recorded, lines = c.recorded_lines, c.window_lines
+    for new in range(2, min(_FAILED, len(lines) - least) + 1):
+        line = lines[-new]
         if line.role != "user" and any(similarity(line, other) for other in recorded):
             return None
         if places := _places_before(c, new):
-            mark_repeated(places, recorded, shown)
+            mark_repeated(places, recorded, lines)
             return places
     return None
 
 
 def _places_before(c: Comparison, new: int) -> list[int] | None:
     """The places where all but the last lines are the last entries, or what was heard of these."""
-    recorded, shown = c.recorded_lines, c.shown_lines
-    before, least = shown[: len(shown) - new], ALIKE if new == 1 else CUT
+    recorded, lines = c.recorded_lines, c.window_lines
+    before, least = lines[: len(lines) - new], ALIKE if new == 1 else CUT
     for heard in _possibly_heard(recorded, confirmed=new == 1) if before else ():
         end = heard[-len(before) :]
         pairs = zip(before, end, strict=False)
@@ -460,12 +451,12 @@ def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bo
     matched = {place for place in places if place >= 0}
     if not matched:
         return False
-    recorded, shown = c.recorded_lines, c.shown_lines
+    recorded, lines = c.recorded_lines, c.window_lines
     users = [i for i, line in enumerate(recorded) if line.role == "user"]
     first = min(matched.intersection(users), default=max(matched))
     accounted = set(matched)
     # Words that the window shows in the same place, and more, are not taken back.
-    for (_, before), (line, place) in pairwise(zip(shown, places, strict=True)):
+    for (_, before), (line, place) in pairwise(zip(lines, places, strict=True)):
         if before >= 0 and place == NEW and line.role == "user":
             after = next((i for i in range(before + 1, len(recorded)) if recorded[i].role == "user"), None)
             if after is not None and continues(line.text, recorded[after].text):

@@ -22,16 +22,16 @@ Group = tuple[int, str, object]
 Fit = Callable[[Line, Line], bool]
 
 
-def match_turn_ids(recorded: Sequence[Line], shown: Sequence[Line]) -> list[int]:
+def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int]:
     """The place of each line in ``recorded``, or ``NEW``.
 
     Lines are known by turn id and role; within these by time and words, and only then by their order. A line
     without an id counts to the turn of the line before it.
     """
-    places = [NEW] * len(shown)
-    entries, lines = _grouped(recorded), _grouped(shown)
+    places = [NEW] * len(window)
+    entries, lines = _grouped(recorded), _grouped(window)
     opening = next(iter(lines))[0] if lines else None
-    first = next((i for i, line in enumerate(shown) if line.turn_id is not None), 0)
+    first = next((i for i, line in enumerate(window) if line.turn_id is not None), 0)
     # The places of the user's words tell where the others can be.
     groups = sorted(lines.items(), key=lambda item: item[0][1] != "user")
     for fits in _SURE, _LIKELY:
@@ -41,12 +41,17 @@ def match_turn_ids(recorded: Sequence[Line], shown: Sequence[Line]) -> list[int]
                 [i for i in indices if places[i] == NEW],
                 [place for place in entries.get(group, []) if place not in taken],
             )
-            for i, place in _pairs(recorded, shown, free, fits, cut=group[0] == opening):
-                # What stands before the first id may be of the turn before.
-                if (fits is _SURE and i >= first) or _keeps_order(places, shown, i, place):
+            for i, place in _pairs(recorded, window, free, fits, cut=group[0] == opening):
+                # What stands before the first id may be of the turn before; a pair has to be on the same side
+                # of all matched words of the user.
+                if (fits is _SURE and i >= first) or all(
+                    (u < i) == (p < place)
+                    for u, p in enumerate(places)
+                    if p >= 0 and window[u].role == "user"
+                ):
                     places[i] = place
-        _match_unnumbered(places, recorded, shown)
-    mark_repeated(places, recorded, shown)
+        _match_unnumbered(places, recorded, window)
+    mark_repeated(places, recorded, window)
     return places
 
 
@@ -62,44 +67,49 @@ def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
     return None if sorted(turns) == turns else sorted(range(len(lines)), key=turns.__getitem__)
 
 
-def first_newer(recorded: Sequence[Line], shown: Sequence[Line]) -> int:
+def first_newer(recorded: Sequence[Line], window: Sequence[Line]) -> int:
     """The place from which on entries are of newer turns than the window's newest."""
-    newest = max(_turns(shown), default=0)
+    newest = max(_turns(window), default=0)
     return next((i for i, turn in enumerate(_turns(recorded)) if turn > newest), len(recorded))
 
 
-def begins_call(recorded: Sequence[Line], shown: Sequence[Line]) -> bool:
+def begins_call(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether the turn ids of a latest request are those of another call.
 
     One revised text is no other call. An id that goes back is, with other words at another time; so are
     several turns that say something else, more of them than say the same.
     """
-    newest, last = _newest(shown), _newest(recorded)
+    newest, last = _newest(window), _newest(recorded)
     if newest is None or last is None:
         return False
     if newest >= last:
-        return contradicts(recorded, shown)
-    agreeing, differing, retimed = _evidence(recorded, shown)
+        return contradicts(recorded, window)
+    agreeing, differing, retimed = _evidence(recorded, window)
     oldest = min(line.turn_id for line in recorded if line.turn_id is not None)
     if newest < oldest:
-        time = _latest_time(shown)
+        time = _latest_time(window)
         return time is None or (_latest_time(recorded) or 0) < time
-    questions = [line for line in shown if line.role == "user" and line.turn_id == newest]
+    questions = [line for line in window if line.role == "user" and line.turn_id == newest]
     known = [line for line in recorded if line.role == "user" and line.turn_id == newest]
     differing += bool(questions) and all(_verdict(a, b) == _DIFFERS for a in questions for b in known)
     return (differing > 0 and differing >= agreeing) or (retimed > 0 and agreeing == 0)
 
 
-def contradicts(recorded: Sequence[Line], shown: Sequence[Line]) -> bool:
+def contradicts(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether the turn ids of a window are those of other turns than are recorded.
 
     More lines of the same id and role differ in words and time than agree, two at the least; or one does,
     none agrees, and others differ in time alone or all of the window was said long after the entries.
     """
-    agreeing, differing, retimed = _evidence(recorded, shown)
+    agreeing, differing, retimed = _evidence(recorded, window)
     if differing > max(1, agreeing):
         return True
-    return bool(differing and not agreeing and (retimed or _is_long_after(recorded, shown)))
+    if agreeing or not differing:
+        return False
+    times = [epoch_seconds(line.time) for line in window if line.turn_id is not None]
+    known, last = [time for time in times if time is not None], _latest_time(recorded)
+    is_long_after = last is not None and len(known) == len(times) and min(known) - last > _LONG_AFTER
+    return retimed > 0 or is_long_after
 
 
 def _turns(lines: Sequence[Line]) -> list[int]:
@@ -130,21 +140,30 @@ def _grouped(lines: Sequence[Line]) -> dict[Group, list[int]]:
 
 def _pairs(
     recorded: Sequence[Line],
-    shown: Sequence[Line],
+    window: Sequence[Line],
     free: tuple[list[int], list[int]],
     tests: Sequence[Fit],
     *,
     cut: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs of one group, the surest first; where the window cuts its turn, its last lines count."""
+    """Pairs of one group, the surest first; where the window cuts its turn, its last lines count.
+
+    In a wide group only lines that are equal to the letter are paired.
+    """
     indices, places = free
     if len(indices) * len(places) > _MAX_PAIRS:
-        return _equal_pairs(recorded, shown, free) if tests is _SURE else []
+        if tests is not _SURE:
+            return []
+        by_key: dict[Key, list[int]] = {}
+        for p in places:
+            by_key.setdefault(recorded[p].key, []).append(p)
+        candidates = ((i, by_key.get(window[i].key)) for i in reversed(indices))
+        return [(i, equal.pop()) for i, equal in candidates if equal]
     pairs = []
     for fits in tests if places else ():
         for i in indices[::-1] if cut else list(indices):
-            candidates = reversed(places) if cut else places
-            place = next((p for p in candidates if fits(shown[i], recorded[p])), None)
+            own = reversed(places) if cut else places
+            place = next((p for p in own if fits(window[i], recorded[p])), None)
             if place is not None:
                 pairs.append((i, place))
                 indices.remove(i)
@@ -152,46 +171,21 @@ def _pairs(
     return pairs
 
 
-def _equal_pairs(
-    recorded: Sequence[Line], shown: Sequence[Line], free: tuple[list[int], list[int]]
-) -> list[tuple[int, int]]:
-    """The pairs that are equal to the letter, the last ones first."""
-    by_key: dict[Key, list[int]] = {}
-    for place in free[1]:
-        by_key.setdefault(recorded[place].key, []).append(place)
-    candidates = ((i, by_key.get(shown[i].key)) for i in reversed(free[0]))
-    return [(i, places.pop()) for i, places in candidates if places]
-
-
-def _keeps_order(places: Sequence[int], shown: Sequence[Line], index: int, place: int) -> bool:
-    """Whether a pair is on the same side of all matched words of the user, before or behind them."""
-    users = ((i, p) for i, p in enumerate(places) if p >= 0 and shown[i].role == "user")
-    return all((i < index) == (p < place) for i, p in users)
-
-
-def _is_equal(line: Line, recorded: Line) -> bool:
-    return line.key == recorded.key and line.time in {recorded.time, None}
-
-
-def _is_of_same_time(line: Line, recorded: Line) -> bool:
-    return line.time is not None and line.time == recorded.time
-
-
-def _is_similar(line: Line, recorded: Line) -> bool:
-    """A line that has only its neighbour's id needs to be more like another turn's words."""
-    return similarity(line, recorded) >= (CUT if line.turn_id is None else 1)
-
-
 def _has_same_source(line: Line, recorded: Line) -> bool:
     """A line that came about in another way is another line."""
     return None in {line.source, recorded.source} or line.source == recorded.source
 
 
-_SURE: tuple[Fit, ...] = (_is_equal, _is_of_same_time, _is_similar)
+_SURE: tuple[Fit, ...] = (
+    lambda line, recorded: line.key == recorded.key and line.time in {recorded.time, None},
+    lambda line, recorded: line.time is not None and line.time == recorded.time,
+    # A line that has only its neighbour's id needs to be more like another turn's words.
+    lambda line, recorded: similarity(line, recorded) >= (CUT if line.turn_id is None else 1),
+)
 _LIKELY: tuple[Fit, ...] = (_has_same_source,)
 
 
-def _match_unnumbered(places: list[int], recorded: Sequence[Line], shown: Sequence[Line]) -> None:
+def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
     """Finds lines without an id in other turns than their neighbours', on either side."""
     left = set(range(len(recorded))).difference(places)
     unnumbered = {recorded[place].key for place in left if recorded[place].turn_id is None}
@@ -200,7 +194,7 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], shown: Sequen
         following = known if known >= 0 else following
         upcoming.append(following)
     last = NEW
-    for i, line in enumerate(shown):
+    for i, line in enumerate(window):
         if places[i] == NEW and left and (line.turn_id is None or line.key in unnumbered):
             near = upcoming[-1 - i] if last == NEW else last
             around = range(near) if last == NEW else range(near, len(recorded))
@@ -233,14 +227,14 @@ def _fits(line: Line, recorded: Line, *, adjacent: bool) -> bool:
 # --- contradictions -----------------------------------------------------------------------------------------
 
 
-def _evidence(recorded: Sequence[Line], shown: Sequence[Line]) -> tuple[int, int, int]:
+def _evidence(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:
     """How many lines agree, how many have other words and time, how many another time alone.
 
     Several lines of one turn and role count once, as what agrees best; a line that came about in another way
     than the recorded one says nothing.
     """
     known, counts = _by_turn(recorded), [0, 0, 0]
-    for key, lines in _by_turn(shown).items():
+    for key, lines in _by_turn(window).items():
         verdicts = [
             _verdict(line, other)
             for line in _ends(lines)
@@ -265,16 +259,16 @@ def _by_turn(lines: Sequence[Line]) -> dict[tuple[int, str], list[Line]]:
     return turns
 
 
-def _verdict(shown: Line, recorded: Line) -> int:
-    timed = shown.time is not None and recorded.time is not None
-    if timed and shown.time == recorded.time:
+def _verdict(window: Line, recorded: Line) -> int:
+    timed = window.time is not None and recorded.time is not None
+    if timed and window.time == recorded.time:
         return _AGREES
     agrees = (
-        same_words(shown.text, recorded.generated)
-        or continues(recorded.generated, shown.text)
-        or continues(shown.text, recorded.generated)
+        same_words(window.text, recorded.generated)
+        or continues(recorded.generated, window.text)
+        or continues(window.text, recorded.generated)
         or (recorded.role == "assistant" and recorded.replaced_hash is not None)
-        or recorded.replaces(shown.text)
+        or recorded.replaces(window.text)
     )
     if not agrees:
         return _DIFFERS
@@ -283,12 +277,6 @@ def _verdict(shown: Line, recorded: Line) -> int:
 
 def _newest(lines: Sequence[Line]) -> int | None:
     return max((line.turn_id for line in lines if line.turn_id is not None), default=None)
-
-
-def _is_long_after(recorded: Sequence[Line], shown: Sequence[Line]) -> bool:
-    times = [epoch_seconds(line.time) for line in shown if line.turn_id is not None]
-    known, last = [time for time in times if time is not None], _latest_time(recorded)
-    return last is not None and len(known) == len(times) and min(known) - last > _LONG_AFTER
 
 
 def _latest_time(lines: Sequence[Line]) -> float | None:

@@ -125,7 +125,12 @@ class SessionBuilder:
         entry = self._late_answer(message) or new_entry(message, call=self._call, turn=0, now=self._now)
         if entry.tool_call_id is not None:
             self._confirm_call(entry.tool_call_id)
-        turn = self._turn_of(entry, is_last=is_last)
+        before = self.entries[-1] if self.entries else None
+        if before is None:
+            turn = self._next_turn if is_last else self._alignment.entries[0].turn
+        else:
+            same_turn = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
+            turn = self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
         self._next_turn = max(self._next_turn, turn + 1)
         self._add(msgspec.structs.replace(entry, turn=turn), index)
 
@@ -149,13 +154,6 @@ class SessionBuilder:
             return None
         self._heard_late.append(entry)
         return renew_entry(entry, message)
-
-    def _turn_of(self, entry: Entry, *, is_last: bool) -> int:
-        if not self.entries:
-            return self._next_turn if is_last else self._alignment.entries[0].turn
-        before = self.entries[-1]
-        same_turn = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
-        return self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
 
     def _join_continued_words(self) -> None:
         """Drops unanswered words that new words repeat and go on from: they count under the newer turn.

@@ -78,17 +78,19 @@ def without_ellipsis(message: Message, generated: str) -> Message:
 
 def _shows_as_recorded(entry: Entry, message: Message) -> bool:
     """Whether the window shows just what is recorded, as most lines of most windows do."""
-    if entry.content != message.content or entry.pending or entry.broken or message.tool_calls:
+    if (
+        entry.content != message.content
+        or entry.pending
+        or entry.broken
+        or message.tool_calls
+        or (message.turn_id != entry.engine_turn and message.turn_id not in _ABSENT)
+        or (message.timestamp != entry.timestamp and message.timestamp not in _ABSENT)
+        or (message.name != entry.name and message.name not in _ABSENT)
+    ):
         return False
-    return (
-        (message.turn_id == entry.engine_turn or message.turn_id in _ABSENT)
-        and (message.timestamp == entry.timestamp or message.timestamp in _ABSENT)
-        and (message.name == entry.name or message.name in _ABSENT)
-        and (not message.metadata or _agrees(entry, message.metadata))
-    )
-
-
-def _agrees(entry: Entry, metadata: dict[str, Any]) -> bool:
+    metadata = message.metadata
+    if not metadata:
+        return True
     if metadata.get("source") not in (entry.source, None) or metadata.get("user") not in (entry.user, None):
         return False
     if metadata.get("interrupted") is not True:

@@ -39,7 +39,14 @@ def apply_request(
     """
     arrival, fingerprint = Arrival(attempt, now), request_fingerprint(speech, attempt)
     latest = session.latest_request
-    if latest is None or not _is_known(latest, speech, arrival, fingerprint):
+    if latest is None:
+        is_known = False
+    elif fingerprint != latest.fingerprint:
+        is_known = latest.includes(fingerprint)
+    else:
+        is_another = is_other_turn if is_single(speech.lines) else has_slid
+        is_known = not is_another(latest, arrival)
+    if not is_known:
         session = _merge(session, speech, arrival, fingerprint, alignment)
     latest = session.latest_request
     if latest is not None and latest.includes(fingerprint):
@@ -57,14 +64,6 @@ def repair_clock(session: Session, now: float) -> Session:
     if latest is None or latest.at <= now + CLOCK_TOLERANCE:
         return session
     return msgspec.structs.replace(session, latest_request=msgspec.structs.replace(latest, at=0.0))
-
-
-def _is_known(latest: LatestRequest, speech: Speech, arrival: Arrival, fingerprint: bytes) -> bool:
-    """Whether a request is merged already."""
-    if fingerprint != latest.fingerprint:
-        return latest.includes(fingerprint)
-    is_another = is_other_turn if is_single(speech.lines) else has_slid
-    return not is_another(latest, arrival)
 
 
 def _merge(
