@@ -87,7 +87,13 @@ def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None
     names = {entry.name for entry in words if _has_only_name(entry)}
     if len(users) <= 1 and len(names) <= 1:
         return [None] * len(entries)
-    return [_speaker_name(session, entry) for entry in entries]
+    owners: list[str | None] = []
+    for entry in entries:
+        if entry.role != "user" or entry.is_injected:
+            owners.append(None)
+        else:
+            owners.append(entry.name if _has_only_name(entry) else speaker(session, entry))
+    return owners
 
 
 def with_speaker_names(session: Session, entries: Sequence[Entry]) -> list[Entry]:
@@ -149,12 +155,6 @@ def transcript_lines(session: Session, *, naming: bool = False) -> list[str]:
             name = label(message.role, other if entry.role == "user" else None)
             lines.append(f"{name}: {one_line(message.text, _LONGEST_LINE)}")
     return lines
-
-
-def _speaker_name(session: Session, entry: Entry) -> str | None:
-    if entry.role != "user" or entry.is_injected:
-        return None
-    return entry.name if _has_only_name(entry) else speaker(session, entry)
 
 
 def _has_only_name(entry: Entry) -> bool:

@@ -102,18 +102,15 @@ def _as_recorded(message: Message) -> Message:
     """The message with functions as tools, without the tail of an expression, and without media."""
     if message.role != "user":
         return as_tool_call(message) if message.others or message.role == "function" else message
-    text = message.content
-    is_plain = isinstance(text, str) and "}" not in text
-    return message if is_plain else message_without_media(_without_tail(message))
-
-
-def _without_tail(message: Message) -> Message:
-    text = message.content if isinstance(message.content, str) else message.text
-    if "}" not in text or not text.rstrip().endswith("}"):
+    content = message.content
+    if isinstance(content, str) and "}" not in content:
         return message
+    text = message.text
     start = text.rfind("{")
-    words = text[:start].rstrip()
-    return message.saying(words) if words and _TAIL.fullmatch(text[start:].rstrip()) else message
+    words = text[:start].rstrip() if start > 0 else ""
+    if words and _TAIL.fullmatch(text[start:].rstrip()):
+        message = message.saying(words)
+    return message_without_media(message)
 
 
 # --- functions ----------------------------------------------------------------------------------------------
@@ -162,12 +159,12 @@ def without_media(content: Any) -> Any:
     """
     if not isinstance(content, list) or not any(map(_is_heavy, content)):
         return content
-    return [_mark(part) if _is_heavy(part) else part for part in content]
-
-
-def _mark(part: dict[str, Any]) -> dict[str, Any]:
-    kind = str(part.get("type"))[:_LONGEST]
-    return {"type": "text", "text": f"[{_MEDIA_NAMES.get(kind, kind)}]"}
+    light = []
+    for part in content:
+        kind = str(part.get("type"))[:_LONGEST]
+        mark = {"type": "text", "text": f"[{_MEDIA_NAMES.get(kind, kind)}]"}
+        light.append(mark if _is_heavy(part) else part)
+    return light
 
 
 def _is_heavy(part: dict[str, Any]) -> bool:

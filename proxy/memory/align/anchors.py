@@ -101,17 +101,8 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
         equal = window[i - 1].role == "user" and window[i - 1].key == window[i].key
         if equal and places[i] >= 0 and places[i - 1] == NEW:
             places[i - 1], places[i] = places[i], NEW
-    _match_out_of_order(places, recorded, window, moved=moved)
-    return places
-
-
-def _match_out_of_order(
-    places: list[int], recorded: Sequence[Line], window: Sequence[Line], *, moved: bool
-) -> None:
-    """Matches what stands close by in another order; not what stands before all that has not moved.
-
-    Ids of calls are counted anew, so calls stay in order.
-    """
+    # What stands close by in another order; not what stands before all that has not moved. Ids of calls are
+    # counted anew, so calls stay in order.
     left = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
     for i, line in enumerate(window):
@@ -119,10 +110,11 @@ def _match_out_of_order(
             continue
         around = [place for place in places[max(0, i - 2) : i + 3] if place >= 0]
         near = range(max(0, min(around) - 2), max(around) + 3) if around else range(0)
-        place = next((p for p in near if p in left and similarity(line, recorded[p]) >= CUT), None)
-        if place is not None:
-            places[i] = place
-            left.discard(place)
+        match = next((p for p in near if p in left and similarity(line, recorded[p]) >= CUT), None)
+        if match is not None:
+            places[i] = match
+            left.discard(match)
+    return places
 
 
 # --- anchors ------------------------------------------------------------------------------------------------
@@ -210,7 +202,12 @@ def gap_pairs(
     ``at_start`` and ``at_end`` say whether the gap begins and ends the window, and ``older`` whether the
     window may begin with lines that are older than all that is recorded.
     """
-    similar = _similarities(window, recorded)
+    by_key: dict[Key, dict[int, int]] = {}
+    for line in window:
+        if line.key not in by_key:
+            sures = ((place, similarity(line, other)) for place, other in enumerate(recorded))
+            by_key[line.key] = {place: sure for place, sure in sures if sure}
+    similar = [by_key[line.key] for line in window]
     scores = _scores(similar, len(recorded), at_end=at_end, older=older)
     pairs: list[Pair] = []
     # Windows slide, so what is recorded before a window costs nothing, and the last best place is its start.
@@ -230,18 +227,6 @@ def gap_pairs(
         else:
             break
     return pairs
-
-
-def _similarities(window: Sequence[Line], recorded: Sequence[Line]) -> list[dict[int, int]]:
-    """For each line how sure it is each recorded one, by place; without those that it cannot be."""
-    by_key: dict[Key, dict[int, int]] = {}
-    for line in window:
-        key = line.key
-        if key not in by_key:
-            by_key[key] = {
-                place: sure for place, other in enumerate(recorded) if (sure := similarity(line, other))
-            }
-    return [by_key[line.key] for line in window]
 
 
 def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, older: bool) -> list[list[int]]:

@@ -64,7 +64,18 @@ def forgotten_lines(session: Session, messages: Sequence[Message]) -> set[int]:
         return set()
     recorded = [Line(entry) for entry in session.entries if entry.call == session.call]
     own = [_mark(line, forgotten.at) for line in recorded]
-    matching = _matching(marks[: _end_of_history(messages)], forgotten.marks, own)
+    # Of words that were said again since, the first ones were deleted.
+    history = marks[: _end_of_history(messages)]
+    stamps = {mark.stamp for mark in forgotten.marks} - {mark.stamp for mark in own} - {b""}
+    left = Counter(mark.words for mark in forgotten.marks)
+    spare = Counter(mark.words for mark in history)
+    spare.subtract(mark.words for mark in own)
+    matching = set()
+    for i, mark in enumerate(history):
+        if mark.stamp in stamps or (left[mark.words] > 0 and spare[mark.words] > 0):
+            matching.add(i)
+            left[mark.words] -= 1
+            spare[mark.words] -= 1
     if not matching or not forgotten.whole:
         return matching
     # The answers behind the last of these lines go with it.
@@ -76,21 +87,6 @@ def forgotten_lines(session: Session, messages: Sequence[Message]) -> set[int]:
 def _end_of_history(lines: Sequence[Message]) -> int:
     """The index of the words that are new; the number of lines where there are none."""
     return len(lines) - (bool(lines) and lines[-1].role == "user")
-
-
-def _matching(shown: Sequence[Mark], forgotten: Sequence[Mark], own: Sequence[Mark]) -> set[int]:
-    """The lines that bear a mark; of words that were said again since, the first."""
-    stamps = {mark.stamp for mark in forgotten} - {mark.stamp for mark in own} - {b""}
-    left = Counter(mark.words for mark in forgotten)
-    spare = Counter(mark.words for mark in shown)
-    spare.subtract(mark.words for mark in own)
-    matching = set()
-    for i, mark in enumerate(shown):
-        if mark.stamp in stamps or (left[mark.words] > 0 and spare[mark.words] > 0):
-            matching.add(i)
-            left[mark.words] -= 1
-            spare[mark.words] -= 1
-    return matching
 
 
 def _is_recorded(line: Line, recorded: Sequence[Line]) -> bool:

@@ -42,8 +42,16 @@ def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int
     generated = sorted(bare(entry.generated) for entry in answers)
     counts, first = [], 0
     while first < len(lines):
-        counts.append(_count(generated, lines, first))
-        first += counts[-1]
+        letters, count = bare(lines[first].text) if _is_answer(lines[first]) else "", 1
+        while letters and first + count < len(lines):
+            line = lines[first + count]
+            more = bare(line.text) if _is_answer(line) else ""
+            at = bisect_left(generated, letters + more)
+            if not more or at == len(generated) or not generated[at].startswith(letters + more):
+                break
+            letters, count = letters + more, count + 1
+        counts.append(count)
+        first += count
     return counts if max(counts) > 1 else []
 
 
@@ -76,21 +84,6 @@ def _spans(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
 def _is_answer(message: Message) -> bool:
     spoken = message.role == "assistant" and not message.tool_calls
     return spoken and turn_id_of(message) is None and not message.interrupted
-
-
-def _count(generated: Sequence[str], lines: Sequence[Message], first: int) -> int:
-    """How many lines from the ``first`` on are one of the sorted answers."""
-    if not _is_answer(lines[first]):
-        return 1
-    letters, count = bare(lines[first].text), 1
-    while first + count < len(lines):
-        line = lines[first + count]
-        more = bare(line.text) if _is_answer(line) else ""
-        at = bisect_left(generated, letters + more)
-        if not more or at == len(generated) or not generated[at].startswith(letters + more):
-            break
-        letters, count = letters + more, count + 1
-    return count if letters else 1
 
 
 def _joined(pieces: Sequence[Message]) -> Message:

@@ -207,21 +207,23 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Seque
 
 def _nearest(line: Line, recorded: Sequence[Line], left: set[int], near: int, around: range) -> int | None:
     """The place nearest to a line's neighbour where it may be recorded."""
+    fitting = []
     if line.turn_id is not None:
-        fitting = (p for p in left if recorded[p].turn_id is None and recorded[p].key == line.key)
+        fitting = [p for p in left if recorded[p].turn_id is None and recorded[p].key == line.key]
     else:
         # An answer may be shown behind the words that cut it; what stands before all others is older.
         swapped = 1 if line.role == "assistant" and around.start else 0
-        reach = left.intersection(range(around.start - swapped, around.stop))
-        fitting = (p for p in reach if _fits(line, recorded[p], adjacent=p in around and abs(p - near) == 1))
+        for place in left.intersection(range(around.start - swapped, around.stop)):
+            other = recorded[place]
+            if line.key == other.key:
+                if other.turn_id is None or other.role != "user":
+                    fitting.append(place)
+                continue
+            is_next = place in around and abs(place - near) == 1
+            least = ALIKE if is_next and _has_same_source(line, other) else CUT
+            if other.role == "assistant" and similarity(line, other) >= least:
+                fitting.append(place)
     return min(fitting, key=lambda place: (abs(place - near), place), default=None)
-
-
-def _fits(line: Line, recorded: Line, *, adjacent: bool) -> bool:
-    if line.key == recorded.key:
-        return recorded.turn_id is None or recorded.role != "user"
-    least = ALIKE if adjacent and _has_same_source(line, recorded) else CUT
-    return recorded.role == "assistant" and similarity(line, recorded) >= least
 
 
 # --- contradictions -----------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import msgspec
 from proxy.memory.align.line import CUT, Line, similarity
 from proxy.memory.merge.builder import question_place
 from proxy.memory.merge.entries import renew_entry
-from proxy.memory.session import Entry, LatestRequest, QuestionRef, Session, message_of, with_unheard
+from proxy.memory.session import Entry, QuestionRef, Session, message_of, with_unheard
 from proxy.memory.wording import continues
 
 _NEAR: Final = 6
@@ -198,23 +198,15 @@ def _with_entries(
         for one, other in zip(entries, session.entries, strict=True)
     ):
         return session
-    session = msgspec.structs.replace(
-        session,
-        entries=entries,
-        latest_request=_shifted(session, entries),
-        updated=max(now, session.updated),
-    )
-    return with_unheard(session, replaced)
-
-
-def _shifted(session: Session, entries: Sequence[Entry]) -> LatestRequest | None:
-    """The latest window begins where its first line stands now, or what was put in the place of that."""
     latest, more = session.latest_request, len(entries) - len(session.entries)
     start = -1 if latest is None else latest.start - session.cold_count
-    if latest is None or not more or not 0 <= start < len(session.entries):
-        return latest
-    first = session.entries[start]
-    if start < len(entries) and entries[start] is first:
-        return latest
-    place = next((i for i, entry in enumerate(entries) if entry is first), start + more)
-    return msgspec.structs.replace(latest, start=session.cold_count + place)
+    if latest is not None and more and 0 <= start < len(session.entries):
+        # The latest window begins where its first line stands now, or what was put in the place of that.
+        first = session.entries[start]
+        if start >= len(entries) or entries[start] is not first:
+            place = next((i for i, entry in enumerate(entries) if entry is first), start + more)
+            latest = msgspec.structs.replace(latest, start=session.cold_count + place)
+    session = msgspec.structs.replace(
+        session, entries=entries, latest_request=latest, updated=max(now, session.updated)
+    )
+    return with_unheard(session, replaced)

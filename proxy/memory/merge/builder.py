@@ -124,7 +124,14 @@ class SessionBuilder:
         message = self._alignment.whole_line(index)
         entry = self._late_answer(message) or new_entry(message, call=self._call, turn=0, now=self._now)
         if entry.tool_call_id is not None:
-            self._confirm_call(entry.tool_call_id)
+            # A call that a result came back for was carried out, though no window may show it.
+            for i in range(self._calls_end, len(self.entries)):
+                self._calls |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
+            self._calls_end = len(self.entries)
+            place = self._calls.get(entry.tool_call_id)
+            if place is not None and self.entries[place].pending:
+                confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
+                self.entries[place] = confirmed
         before = self.entries[-1] if self.entries else None
         if before is None:
             turn = self._next_turn if is_last else self._alignment.entries[0].turn
@@ -133,16 +140,6 @@ class SessionBuilder:
             turn = self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
         self._next_turn = max(self._next_turn, turn + 1)
         self._add(msgspec.structs.replace(entry, turn=turn), index)
-
-    def _confirm_call(self, call: str) -> None:
-        """A call that a result came back for was carried out, though no window may show it."""
-        for i in range(self._calls_end, len(self.entries)):
-            self._calls |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
-        self._calls_end = len(self.entries)
-        place = self._calls.get(call)
-        if place is not None and self.entries[place].pending:
-            confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
-            self.entries[place] = confirmed
 
     def _late_answer(self, message: Message) -> Entry | None:
         """An answer that no window showed before, as this one does."""

@@ -4,18 +4,17 @@ Events may come late, twice and in any order: each leaves what it would have lef
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
 from filters.message import LARGEST, Message, epoch_seconds
-from proxy.memory.align.alignment import Alignment
 from proxy.memory.align.line import CUT, Line, similarity, turn_id_of
 from proxy.memory.align.strategies import WindowKind, align
 from proxy.memory.merge.request import apply_request
-from proxy.memory.session import COMMAND, Agents, Entry, Session
+from proxy.memory.session import COMMAND, Agents, Session
 from proxy.memory.speakers import without_prompts
 from proxy.memory.speech import Speech, as_tool_call, is_speech, speech_of
 
@@ -104,9 +103,20 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
     sure = [(line, entry) for line, entry in matched if similarity(Line(line), Line(entry)) >= CUT]
     if alignment.entries and not sure:
         return session
-    offset = _turn_id_offset(sure)
-    if offset is None:
-        alignment = msgspec.structs.replace(alignment, end=_end_of_history(alignment))
+    # How far the recorded turn ids are ahead of the history's: engines count one from 0, the other from 1.
+    turn_ids = ((turn_id_of(line), entry.engine_turn) for line, entry in sure)
+    offsets = Counter(own - other for other, own in turn_ids if other is not None and own is not None)
+    ((offset, count),) = offsets.most_common(1) or [(0, not sure)]
+    if 2 * count <= offsets.total():  # most of the lines that say the same do not agree on it
+        if alignment.matched:
+            # The history may be told late, or not to the end: words of the user that it shows last, and that
+            # are not recorded, stand for as many that are.
+            last = max(i for i, place in enumerate(alignment.places) if place >= 0)
+            more = sum(message.role == "user" for message in alignment.lines[last + 1 :])
+            rest = range(max(alignment.matched) + 1, len(alignment.entries))
+            users = [place for place in rest if alignment.entries[place].role == "user"]
+            if more < len(users):
+                alignment = msgspec.structs.replace(alignment, end=users[more])
         return apply_request(session, by_words, now=now, alignment=alignment)[0]
     numbered = _renumbered(speech, offset)
     alignment = align(session, numbered, kind=WindowKind.HISTORY)
@@ -115,8 +125,23 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
 
 def history_messages(contents: Sequence[Any]) -> list[Message]:
     """The messages of a history as the platform encodes it."""
-    items = [item for item in contents if isinstance(item, dict) and isinstance(item.get("role"), str)]
-    return with_speech_times([_message(item) for item in items])
+    messages = []
+    for item in contents:
+        if not isinstance(item, dict) or not isinstance(item.get("role"), str):
+            continue
+        content, metadata, number = item.get("content"), item.get("metadata"), item.get("turn_id")
+        at = item.get("timestamp")
+        messages.append(
+            Message(
+                role=item["role"],
+                content=content if isinstance(content, str) else "",
+                turn_id=number if isinstance(number, int) and 0 <= number < LARGEST else UNSET,
+                timestamp=at if plausible_time(at) is not None else UNSET,
+                metadata=metadata if isinstance(metadata, dict) else UNSET,
+                others={name: value for name, value in item.items() if name not in _MESSAGE_KEYS},
+            )
+        )
+    return with_speech_times(messages)
 
 
 def with_speech_times(messages: Sequence[Message]) -> list[Message]:
@@ -216,31 +241,6 @@ def _merge_call(session: Session, call: int, messages: Sequence[Message], now: f
     return msgspec.structs.replace(session, entries=merged, latest_request=latest)
 
 
-def _end_of_history(alignment: Alignment) -> int:
-    """The place behind the last entry that a history reaches: it may be told late, or not to the end.
-
-    Words of the user that it shows last, and that are not recorded, stand for as many that are.
-    """
-    if not alignment.matched:
-        return alignment.end
-    last = max(i for i, place in enumerate(alignment.places) if place >= 0)
-    more = sum(message.role == "user" for message in alignment.lines[last + 1 :])
-    rest = range(max(alignment.matched) + 1, len(alignment.entries))
-    users = [place for place in rest if alignment.entries[place].role == "user"]
-    return users[more] if more < len(users) else alignment.end
-
-
-def _turn_id_offset(sure: Sequence[tuple[Message, Entry]]) -> int | None:
-    """How far the recorded turn ids are ahead of the history's: engines count one from 0, the other from 1.
-
-    ``None`` where most of the lines that say the same do not agree on it.
-    """
-    pairs = ((turn_id_of(line), entry.engine_turn) for line, entry in sure)
-    offsets = Counter(own - other for other, own in pairs if other is not None and own is not None)
-    ((offset, count),) = offsets.most_common(1) or [(0, not sure)]
-    return offset if 2 * count > offsets.total() else None
-
-
 def _renumbered(speech: Speech, offset: int | None) -> Speech:
     """The speech with its turn ids so much further on, or without any."""
     lines = []
@@ -249,16 +249,3 @@ def _renumbered(speech: Speech, offset: int | None) -> Speech:
         turn_id = UNSET if number is None or offset is None else number + offset
         lines.append(msgspec.structs.replace(line, turn_id=turn_id))
     return Speech(lines, speech.shows_answers, speech.positions)
-
-
-def _message(item: Mapping[str, Any]) -> Message:
-    content, metadata, number = item.get("content"), item.get("metadata"), item.get("turn_id")
-    at = item.get("timestamp")
-    return Message(
-        role=item["role"],
-        content=content if isinstance(content, str) else "",
-        turn_id=number if isinstance(number, int) and 0 <= number < LARGEST else UNSET,
-        timestamp=at if plausible_time(at) is not None else UNSET,
-        metadata=metadata if isinstance(metadata, dict) else UNSET,
-        others={name: value for name, value in item.items() if name not in _MESSAGE_KEYS},
-    )

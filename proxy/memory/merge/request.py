@@ -187,18 +187,12 @@ def _missing_lines(
         is_question = not alignment.matched and i == alignment.question
         if known != NEW or not (first or not older_is_cold or is_question):
             continue
-        place = _place_of_missing(alignment, i, first, start, now)
+        # Before the next line that is recorded; where the latest window shows that, by arrival.
+        place = next((place for place in alignment.places[i:] if place >= first), start)
+        if place >= start:
+            earlier = (p for p in range(start, first, -1) if alignment.entries[p - 1].recorded_at <= now)
+            place = next(earlier, first)
         after = next((entry for entry in alignment.entries[place:] if entry.role == "user"), None)
         if message.role != "user" or after is None or not continues(after.text, message.text):
             missing.append((place, message))
     return missing
-
-
-def _place_of_missing(alignment: Alignment, index: int, first: int, start: int, now: float) -> int:
-    """Before the next line that is recorded; where the latest window shows that, by arrival."""
-    following = next((place for place in alignment.places[index:] if place >= first), start)
-    if following < start:
-        return following
-    entries = alignment.entries
-    earlier = (i + 1 for i in range(start - 1, first - 1, -1) if entries[i].recorded_at <= now)
-    return next(earlier, first)

@@ -16,22 +16,16 @@ def retracted(alignment: Alignment) -> set[int]:
         return _superseded(alignment)
     if matched.issuperset(range(min(matched), alignment.end)):
         return set()
-    absent = [place for place in range(alignment.end) if place not in matched]
-    users = _retracted_words(alignment, absent, matched)
-    return users | _unheard(alignment, absent, matched, users)
-
-
-def _retracted_words(alignment: Alignment, absent: list[int], matched: set[int]) -> set[int]:
-    """The user's words inside the window's span; engines may count roles apart, so each role has its own.
-
-    Calls alone take nothing back: without turn ids, another turn may have made the same.
-    """
     entries = alignment.entries
+    absent = [place for place in range(alignment.end) if place not in matched]
+    users: set[int] = set()
+    # Calls alone take nothing back: without turn ids, another turn may have made the same. Engines may count
+    # roles apart, so the user's words have a span of their own.
     has_turn_ids = any(turn_id_of(message) is not None for message in alignment.lines)
-    if not has_turn_ids and all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
-        return set()
-    first = min((i for i in matched if entries[i].role == "user"), default=max(matched))
-    return {i for i in absent if i > first and entries[i].role == "user"}
+    if has_turn_ids or not all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
+        first = min((i for i in matched if entries[i].role == "user"), default=max(matched))
+        users = {i for i in absent if i > first and entries[i].role == "user"}
+    return users | _unheard(alignment, absent, matched, users)
 
 
 def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
