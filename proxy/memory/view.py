@@ -4,6 +4,7 @@ import asyncio
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -16,11 +17,18 @@ from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.align.strategies import align
-from proxy.memory.facts.prompt import prompt_epoch
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Session, TurnRef, message_of
+from proxy.memory.session import (
+    NO_ATTEMPT,
+    START,
+    Arrival,
+    Attempt,
+    Session,
+    TurnRef,
+    message_of,
+)
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
@@ -29,6 +37,7 @@ from proxy.memory.tasks import in_thread_if_long
 # One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
 _MIN_ANSWERS_LEFT_OUT: Final = 2
 _MAX_BELATED_BY: Final = 6
+_EPOCH_BYTES: Final = 8
 
 
 class SessionView(NamedTuple):
@@ -170,6 +179,17 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     )
 
 
+def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
+    """Bytes that change when a call begins and when its turns are compacted, not from turn to turn.
+
+    ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
+    """
+    if not (injecting and session.summaries):
+        return b"%d.%d" % (call, session.cold_count)
+    shown = repr((call, [(segment.end, segment.text) for segment in session.summaries]))
+    return blake2b(shown.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
+
+
 def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine shows less than was generated.
 
@@ -289,8 +309,6 @@ class _WindowPart(NamedTuple):
 
 
 # --- results without their call -----------------------------------------------------------------------------
-
-
 def _without_stray_results(
     session: Session, redacted: RedactedView, part: _WindowPart
 ) -> tuple[_WindowPart, list[int], list[Message]]:
@@ -331,8 +349,6 @@ def _without_stray_results(
 
 
 # --- belated answers ----------------------------------------------------------------------------------------
-
-
 def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
     """The window with answers before the words that came after them, where it shows them behind."""
     window, origins, alignment = part
@@ -384,8 +400,6 @@ def _answering_order(alignment: Alignment) -> list[int] | None:
 
 
 # --- one-sided windows --------------------------------------------------------------------------------------
-
-
 class _OneSided(NamedTuple):
     """The lines of a window that come back along with their answers, and the places of all that."""
 
@@ -418,8 +432,6 @@ def _lines_without_answers(part: _WindowPart) -> _OneSided:
 
 
 # --- spelling -----------------------------------------------------------------------------------------------
-
-
 def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
     """The window's answers spelt as they come back once it has slid past them.
 
@@ -447,8 +459,6 @@ def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Seq
 
 
 # --- what summaries cover -----------------------------------------------------------------------------------
-
-
 def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
     """The messages of a window with those marked that a summary covers.
 

@@ -1,7 +1,6 @@
 """The facts in a prompt: a head that does not change from turn to turn, and news since."""
 
 from collections.abc import Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 
 import msgspec
@@ -9,8 +8,6 @@ import msgspec
 from filters.remembered import Remembered
 from proxy.memory.archive.records import Fact
 from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
-
-_EPOCH_BYTES = 8
 
 
 class PromptFacts(NamedTuple):
@@ -35,17 +32,6 @@ class PromptFacts(NamedTuple):
 
 def _remembered(fact: Fact, place: int | None) -> Remembered:
     return Remembered(kind="fact", text=fact.text, source=fact.id, at=fact.created, place=place)
-
-
-def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
-    """Bytes that change when a call begins and when its turns are compacted, not from turn to turn.
-
-    ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
-    """
-    if not (injecting and session.summaries):
-        return b"%d.%d" % (call, session.cold_count)
-    shown = repr((call, [(segment.end, segment.text) for segment in session.summaries]))
-    return blake2b(shown.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
 
 
 def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
