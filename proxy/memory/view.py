@@ -186,8 +186,8 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
     """
     if not (injecting and session.summaries):
         return b"%d.%d" % (call, session.cold_count)
-    shown = repr((call, [(segment.end, segment.text) for segment in session.summaries]))
-    return blake2b(shown.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
+    compacted = repr((call, [(*segment.end, segment.text) for segment in session.summaries]))
+    return blake2b(compacted.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
 
 
 def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:
