@@ -67,7 +67,7 @@ def test_the_first_call_finds_the_stores_open(serve: Serve, tmp_path: Path, conf
 def test_so_it_does_wherever_memory_is(
     serve: Serve, address: Address, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for patience in ("proxy.memory.memory._OPENING", "proxy.memory.stores.postgres.TIMEOUT"):
+    for patience in ("proxy.memory.memory._OPEN_WITHIN", "proxy.memory.stores.postgres.TIMEOUT"):
         monkeypatch.setattr(patience, 10.0)  # a busy machine takes its time
     proxy = serve(SHIPPED, MEMORY_URL=address(kind))
     assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
@@ -77,7 +77,7 @@ def test_so_it_does_wherever_memory_is(
 def test_a_database_at_some_distance_is_open_before_the_first_call(
     serve: Serve, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.memory._OPENING", 10.0)
+    monkeypatch.setattr("proxy.memory.memory._OPEN_WITHIN", 10.0)
     schema = asyncio.run(postgres.new_schema())
     with Relay(postgres.socket) as relay:
         url = f"postgresql://postgres@{LOOPBACK}:{relay.port}/postgres?search_path={schema}"

@@ -1,4 +1,4 @@
-"""What stands between a session's bytes and the store that keeps them."""
+"""What a session's bytes pass through on their way to a store and back."""
 
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -7,24 +7,22 @@ from typing import Any, Final, Protocol
 from proxy.memory.errors import Unreadable
 from proxy.memory.stores.store import Key
 
-# No msgpack value begins with C1, so that nothing which was written plainly is taken for marked.
+# No msgpack value begins with C1, so that plain bytes are never taken for marked ones.
 ENCRYPTED: Final = b"\xc1TK1"
-"""How a blob begins that Encryption made."""
+"""How bytes begin that Encryption made."""
+
 _PLAIN: Final = b"\xc1TK0"
+_MARK: Final = len(_PLAIN)
 _ENCRYPTION: Final = EntryPoint(
     "encryption", "proxy.memory.stores.encryption:Encryption", "turnkeeper.codecs"
 )
-_ADVICE: Final = "make one with: openssl rand -base64 32 | tr +/ -_"
-
-
-_MARK: Final = len(_PLAIN)
 
 
 class Codec(Protocol):
-    """Bytes of one session, there and back. Encoded bytes are of no use under any other key."""
+    """Encodes the bytes of one session, which are of no use under any other key, and decodes them."""
 
     def encode(self, key: Key, blob: bytes) -> bytes:
-        """The bytes that a store is to keep."""
+        """The bytes for the store."""
         ...
 
     def decode(self, key: Key, blob: bytes) -> bytes:
@@ -32,12 +30,12 @@ class Codec(Protocol):
         ...
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
-        """Keys for another purpose, newest first; none where nothing is encrypted."""
+        """Keys derived for another purpose, newest first; none without encryption."""
         ...
 
 
 class Plain:
-    """Bytes are kept as they are; those that look marked are marked as plain."""
+    """Stores bytes as they are; those that look marked are marked as plain."""
 
     def encode(self, key: Key, blob: bytes) -> bytes:  # noqa: ARG002 - any key
         """The same bytes."""
@@ -56,25 +54,22 @@ class Plain:
 
 
 def codec_from_keys(keys: Sequence[str]) -> Codec:
-    """Encryption by these keys in base64, newest first; none where all are empty.
+    """Encryption by keys in base64, newest first; none where all are empty.
 
-    Raises ValueError, which says how to make a key and never repeats what was given.
+    Raises ValueError, which says how to make a key and never repeats one.
     """
-    given = [key for key in keys if key.strip()]
-    if not given:
+    keys = [key for key in keys if key.strip()]
+    if not keys:
         return Plain()
-    encryption = _load_encryption()
+    # The cryptography is loaded when there is a key.
     try:
-        codec: Codec = encryption.parse(",".join(given))
-    except ValueError as error:
-        raise ValueError(f"{error}; {_ADVICE}") from None
-    return codec
-
-
-def _load_encryption() -> Any:
-    try:
-        return _ENCRYPTION.load()
+        encryption: Any = _ENCRYPTION.load()
     except ModuleNotFoundError as error:
         raise ValueError(
             f"encryption needs the module {error.name}; install turnkeeper[encryption]"
         ) from None
+    try:
+        codec: Codec = encryption.parse(",".join(keys))
+    except ValueError as error:
+        raise ValueError(f"{error}; make one with: openssl rand -base64 32 | tr +/ -_") from None
+    return codec

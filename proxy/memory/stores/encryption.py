@@ -24,9 +24,9 @@ _HEAD: Final = len(ENCRYPTED) + _NAME
 
 
 class Encryption:
-    """AES-256-GCM (NIST SP 800-38D). The first key encrypts, all decrypt; what was kept plain stays readable.
+    """AES-256-GCM (NIST SP 800-38D). The first key encrypts, all decrypt; what is stored plain is read.
 
-    Each session has a key of its own, drawn from the given one, so that random nonces never wear a key out;
+    Each session has a key of its own, derived from the given one, so that random nonces never wear a key out;
     and the tenant and the session are authenticated, so that a blob is of no use in another's place.
     """
 
@@ -39,7 +39,7 @@ class Encryption:
 
     @classmethod
     def parse(cls, text: str) -> "Encryption":
-        """Keys in base64, newest first, by commas. Raises ValueError, which never repeats what was given."""
+        """Keys in base64, newest first, by commas. Raises ValueError, which never repeats them."""
         try:
             keys = [base64.b64decode(part.strip(), b"-_", validate=True) for part in text.split(",")]
         except (binascii.Error, ValueError):
@@ -49,25 +49,27 @@ class Encryption:
     def encode(self, key: Key, blob: bytes) -> bytes:
         """The mark, the key's name, a nonce, and the bytes encrypted: 36 bytes more."""
         nonce = secrets.token_bytes(_NONCE)
-        owner = _owner(key)
-        sealed = _cipher(self._keys[self._newest], owner).encrypt(nonce, blob, owner)
+        session = _session_bytes(key)
+        sealed = _cipher(self._keys[self._newest], session).encrypt(nonce, blob, session)
         return ENCRYPTED + self._newest + nonce + sealed
 
     def decode(self, key: Key, blob: bytes) -> bytes:
-        """What was encrypted for this key, or kept plain."""
+        """The bytes that were encrypted for this key, or stored plain."""
         if blob[: len(ENCRYPTED)] != ENCRYPTED:
             return self._plain.decode(key, blob)
         used = self._keys.get(blob[len(ENCRYPTED) : _HEAD])
         if used is None:
             raise Unreadable("This session was encrypted with a key that is not among those given.")
-        owner = _owner(key)
+        session = _session_bytes(key)
         try:
-            return _cipher(used, owner).decrypt(blob[_HEAD : _HEAD + _NONCE], blob[_HEAD + _NONCE :], owner)
+            return _cipher(used, session).decrypt(
+                blob[_HEAD : _HEAD + _NONCE], blob[_HEAD + _NONCE :], session
+            )
         except (InvalidTag, ValueError):
             raise Unreadable("This session's bytes were altered, or belong to another session.") from None
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
-        """One of each key, the newest's first."""
+        """A key derived from each, the newest's first."""
         newest_first = sorted(self._keys, key=lambda name: name != self._newest)
         return tuple(
             hmac.digest(self._keys[name], b"turnkeeper " + purpose, hashlib.sha256) for name in newest_first
@@ -78,11 +80,11 @@ def _name(key: bytes) -> bytes:
     return hmac.digest(key, b"turnkeeper key name", hashlib.sha256)[:_NAME]
 
 
-def _owner(key: Key) -> bytes:
-    """No two keys are written alike: the tenant's length stands in front."""
+def _session_bytes(key: Key) -> bytes:
+    """The session as bytes, no two alike: the tenant's length stands in front."""
     tenant = key.tenant.encode("utf-8", "surrogatepass")
     return len(tenant).to_bytes(8, "big") + tenant + key.session.encode("utf-8", "surrogatepass")
 
 
-def _cipher(key: bytes, owner: bytes) -> AESGCM:
-    return AESGCM(hmac.digest(key, b"turnkeeper session\0" + owner, hashlib.sha256))
+def _cipher(key: bytes, session: bytes) -> AESGCM:
+    return AESGCM(hmac.digest(key, b"turnkeeper session\0" + session, hashlib.sha256))

@@ -34,14 +34,14 @@ from proxy.memory.stores.store import BACKGROUND_DEADLINE, BlobWrite, Key, Liste
 
 Rows = list[Any]
 TIMEOUT: Final = 0.2
-"""Seconds after which a command, or a connection that does not stand yet, is given up."""
+"""Seconds after which a command, or an attempt to connect, is given up."""
 _VERSION_BITS: Final = 53
 _CONNECTIONS: Final = 8
 _FEW_CONNECTIONS: Final = 2
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
 _LOCKED: Final = Statement(f"{READ.named} FOR UPDATE")
-# Whom another process is about to sweep is left to it.
+# What another process is about to sweep is left to it.
 _SWEEP: Final = Statement(
     f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED) RETURNING id"
 )
@@ -59,23 +59,21 @@ def _with_cold(change: Statement) -> Statement:
 
 
 _CREATE: Final = _with_cold(CREATE)
-
-
 _REPLACE: Final = _with_cold(REPLACE)
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
-    Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and
-    whoever reads leaves at the deadline. Where that gives everybody leisure, few come at once.
+    Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and a
+    read is given up at the deadline. A store with a deadline for background work needs few connections.
     """
     size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else 2 * _FEW_CONNECTIONS
     return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
 class PostgresStore:
-    """One round trip for each read and each write. Versions are drawn at random, as SqliteStore's are."""
+    """One round trip for each read and each write. Versions are random, as those of ``SqliteStore``."""
 
     def __init__(
         self,
@@ -88,59 +86,76 @@ class PostgresStore:
     ) -> None:
         self._deadline = deadline
         self._pool = Pool(url, timeout=timeout, size=size)
-        # How long a command may take is a connection's matter, and calls shall not wait for what is long.
+        # How long a command may take is a connection's matter, and calls shall not wait behind long replies.
         self._background = Pool(url, timeout=max(timeout, background_deadline), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """As the protocol has it."""
+        """The hot part."""
         pool, within = (self._background, None) if background else (self._pool, self._deadline)
         rows = await self._fetch(READ, key_arguments(key), pool, within)
         return StoredBlob(*rows[0]) if rows else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """As the protocol has it; what has expired is taken away first, in a round trip of its own."""
+        """Writes both parts; where an expired session is in the way, in a second round trip."""
         arguments = _arguments(key, put)
-        self._sweep()
+        if time.monotonic() >= self._sweep_due:
+            self._sweep_due = time.monotonic() + _SWEEP_EVERY
+            self._pool.start(_sweep)
         if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self._fetch(ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")
-        return put.version == 0 and await self._pool.run(partial(_created_anew, arguments))
+        return put.version == 0 and await self._pool.run(partial(_create_anew, arguments))
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """As the protocol has it, in several round trips."""
+        """Replaces both parts, in several round trips."""
         arguments = _arguments(key, put._replace(at=math.inf))
-        return await self._background.run(partial(_replaced if put.version else _created_anew, arguments))
+        if put.version == 0:
+            return await self._background.run(partial(_create_anew, arguments))
+
+        async def work(connection: Connection) -> bool:
+            return bool((await _execute(connection, arguments, EMPTY, CLEAR, _REPLACE))[-1])
+
+        return await self._background.run(work)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """As the protocol has it."""
-        given = {**key_arguments(key), "start": start, "limit": limit}
-        rows = await self._fetch(COLD, given, self._background)
-        return [row[0] for row in rows]
+        """The cold part."""
+        arguments = {**key_arguments(key), "start": start, "limit": limit}
+        return [row[0] for row in await self._fetch(COLD, arguments, self._background)]
 
     async def delete(self, key: Key) -> bool:
-        """As the protocol has it, in several round trips."""
-        return await self._background.run(partial(_deleted, key_arguments(key) | {"blob": b""}))
+        """Leaves a tombstone, in several round trips."""
+        arguments = key_arguments(key) | {"blob": b""}
+
+        async def work(connection: Connection) -> bool:
+            rows, *_ = await _execute(connection, arguments, _LOCKED, TOMBSTONE, EXPIRE_COLD)
+            return bool(rows)
+
+        return await self._background.run(work)
 
     async def deleted(self, key: Key) -> float | None:
-        """As the protocol has it."""
+        """When the session was deleted last."""
         rows = await self._fetch(STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """As the protocol has it, in the order of code points, whatever the database's collation is."""
-        given = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-        rows = await self._fetch(LIST, given, self._background)
+        """A tenant's sessions, in the order of code points, whatever the database's collation is."""
+        arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+        rows = await self._fetch(LIST, arguments, self._background)
         return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
     async def ping(self) -> None:
-        """A standby, or a server set to read only, could not take a turn."""
-        if await self._pool.run(_reads_only):
+        """Raises StoreError for a standby, or a server set to read only, which takes no turn."""
+
+        async def reads_only(connection: Connection) -> bool:
+            return cast("str", await connection.fetchval("SHOW transaction_read_only")) == "on"
+
+        if await self._pool.run(reads_only):
             raise StoreError("The memory database takes no writes: it is a standby, or set to read only.")
 
     async def aclose(self) -> None:
-        """As the protocol has it."""
+        """Closes all connections."""
         await asyncio.gather(self._pool.aclose(), self._background.aclose())
 
     async def _fetch(
@@ -150,17 +165,12 @@ class PostgresStore:
         pool: Pool | None = None,
         within: float | None = None,
     ) -> Rows:
-        given = statement.in_order({**arguments, "now": time.time()})
+        values = statement.in_order({**arguments, "now": time.time()})
 
         async def work(connection: Connection) -> Rows:
-            return cast("Rows", await connection.fetch(statement.numbered, *given))
+            return cast("Rows", await connection.fetch(statement.numbered, *values))
 
         return await (pool or self._pool).run(work, within)
-
-    def _sweep(self) -> None:
-        if time.monotonic() >= self._sweep_due:
-            self._sweep_due = time.monotonic() + _SWEEP_EVERY
-            self._pool.start(_swept)
 
 
 def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
@@ -175,34 +185,21 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
     }
 
 
-async def _replaced(arguments: Arguments, connection: Connection) -> bool:
-    return bool((await _in_turn(connection, arguments, EMPTY, CLEAR, _REPLACE))[-1])
+async def _create_anew(arguments: Arguments, connection: Connection) -> bool:
+    """Makes a session where one that has expired is in the way."""
+    return bool((await _execute(connection, arguments, EXPIRE, EXPIRE_COLD, _CREATE))[-1])
 
 
-async def _created_anew(arguments: Arguments, connection: Connection) -> bool:
-    """Where a session that has expired stands in the way."""
-    return bool((await _in_turn(connection, arguments, EXPIRE, EXPIRE_COLD, _CREATE))[-1])
-
-
-async def _deleted(arguments: Arguments, connection: Connection) -> bool:
-    there, *_ = await _in_turn(connection, arguments, _LOCKED, TOMBSTONE, EXPIRE_COLD)
-    return bool(there)
-
-
-async def _in_turn(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
-    """What comes of some statements in one transaction."""
-    given = {**arguments, "now": time.time()}
+async def _execute(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
+    """The rows of each statement, all in one transaction."""
+    values = {**arguments, "now": time.time()}
     async with connection.transaction():
-        return [await connection.fetch(one.numbered, *one.in_order(given)) for one in statements]
+        return [await connection.fetch(each.numbered, *each.in_order(values)) for each in statements]
 
 
-async def _swept(connection: Connection) -> None:
-    """Removes sessions that have expired, a few at a time."""
+async def _sweep(connection: Connection) -> None:
+    """Removes expired sessions, a few at a time."""
     while True:
-        given = _SWEEP.in_order(sweep_arguments(_SWEPT_AT_ONCE))
-        if len(await connection.fetch(_SWEEP.numbered, *given)) < _SWEPT_AT_ONCE:
+        values = _SWEEP.in_order(sweep_arguments(_SWEPT_AT_ONCE))
+        if len(await connection.fetch(_SWEEP.numbered, *values)) < _SWEPT_AT_ONCE:
             return
-
-
-async def _reads_only(connection: Connection) -> bool:
-    return cast("str", await connection.fetchval("SHOW transaction_read_only")) == "on"

@@ -11,7 +11,7 @@ import asyncpg
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.sql import APPLIED, LEDGER_TABLE, Types, pending_statements
-from proxy.memory.tasks import wait_until_done
+from proxy.memory.tasks import retrieve_exception, wait_until_done
 
 T = TypeVar("T")
 Connection = Any  # asyncpg says nothing of its types
@@ -27,15 +27,15 @@ TYPES: Final = Types(
         ),
     ),
 )
-# Whoever finds another process at it comes back.
-_WAITING: Final = 30.0
+# Another process may be at it: then a later command tries again.
+_MIGRATION_WAIT: Final = 30.0
 # A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
 _MIGRATING: Final = 6 * 3600.0
 _STATEMENTS: Final = 100
 _ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
-# Whoever waited for it has left by then, and a server that answers does so sooner.
+# Its caller has left by then, and a server that answers does so sooner.
 _CLOSING: Final = 0.4
-# Any number will do, as long as nobody else takes it: the letters "turnkeep".
+# Any number will do that no other program takes: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 _FAILURES: Final = (
     asyncpg.PostgresError,
@@ -49,7 +49,7 @@ _UNREADABLE: Final = (ValueError, IndexError, OverflowError)
 _HOST: Final = re.compile(
     r"/.*|(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?P<name>[^\s:\[\]@/]+))(?::(?P<port>[0-9]{1,5}))?"
 )
-_HIGHEST: Final = 65535
+_MAX_PORT: Final = 65535
 _MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _HOW: Final = (
     "write postgresql://user:password@host:port/database, and in a password %40 for '@', %3A for ':',"
@@ -63,8 +63,8 @@ Work = Callable[[Connection], Awaitable[T]]
 class Pool:
     """A few connections, made when they are needed, and made anew after the server was away.
 
-    Nobody waits longer than ``timeout`` seconds. Whoever stops waiting earlier leaves at once, while the
-    command ends, or is given up, on its own. Raises ValueError for an address that cannot be read.
+    No command takes longer than ``timeout`` seconds. A caller that stops waiting earlier leaves at once, and
+    the command ends, or is given up, on its own. Raises ValueError for an address that cannot be parsed.
     """
 
     def __init__(self, url: str, *, timeout: float, size: int) -> None:
@@ -76,21 +76,24 @@ class Pool:
         self._closed = False
 
     async def run(self, work: Work[T], within: float | None = None) -> T:
-        """What ``work`` makes of a connection to tables that are up to date.
+        """The result of ``work`` with a connection to tables that are up to date.
 
         Raises StoreError, after ``within`` seconds at the latest where that is given.
         """
         if self._closed:
             raise StoreError("The memory has been closed.")
-        return await self._awaited(self._start(self._carry_out(work)), within or self._timeout)
+        task = self._start(self._carry_out(work))
+        if not await wait_until_done(task, within or self._timeout):
+            raise StoreError("The memory database is too slow.")
+        return task.result()
 
     def start(self, work: Work[object]) -> None:
-        """Carries out ``work`` that nobody waits for."""
+        """Starts ``work`` without waiting for it."""
         if not self._closed:
             self._start(self._carry_out(work))
 
     async def aclose(self) -> None:
-        """What was begun has ended, or is given up; all connections are closed."""
+        """Closes all connections once what is in flight has ended, or is given up."""
         self._closed = True
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=min(4 * self._timeout, _CLOSING))
@@ -102,18 +105,9 @@ class Pool:
     def _start(self, work: Awaitable[T]) -> asyncio.Task[T]:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(retrieve_exception)
         return task
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # whoever waited may have left: the error is known all the same
-
-    async def _awaited(self, task: asyncio.Task[T], within: float) -> T:
-        if not await wait_until_done(task, within):
-            raise StoreError("The memory database is too slow.")
-        return task.result()
 
     async def _carry_out(self, work: Work[T]) -> T:
         try:
@@ -124,14 +118,14 @@ class Pool:
             raise _failure(error) from error
 
     async def _opened(self) -> Any:
-        """The pool of a database whose tables are up to date; one task opens it for all."""
+        """The pool of a database with its tables up to date; one task opens it for all."""
         if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
             self._opening = self._start(self._open())
         return await asyncio.shield(self._opening)
 
     async def _open(self) -> Any:
         try:
-            kept = _STATEMENTS if await self._migrated() else 0
+            kept = _STATEMENTS if await self._migrate() else 0
         except _UNREADABLE:
             raise StoreError("The address of the memory database cannot be understood.") from None
         # Connections are handed on as they are: nothing is set in a session that would have to be undone.
@@ -142,7 +136,7 @@ class Pool:
             timeout=self._timeout,
             command_timeout=self._timeout,
             statement_cache_size=kept,
-            reset=_as_it_is,
+            reset=_keep_state,
         )
         await pool
         try:
@@ -152,39 +146,39 @@ class Pool:
             raise
         return pool
 
-    async def _migrated(self) -> bool:
-        """Brings the tables up to date; whether what is prepared on a connection is there the next time.
+    async def _migrate(self) -> bool:
+        """Brings the tables up to date; whether prepared statements stay on a connection.
 
-        A pooler, as PgBouncer is, may go on with another connection of the server's: what was prepared is
-        unknown there, or is what another process has prepared under the same name.
+        A pooler such as PgBouncer may go on with another connection to the server, where they are unknown, or
+        are another process's of the same name.
         """
         connection = await asyncpg.connect(
             self._url, timeout=self._timeout, command_timeout=self._timeout, statement_cache_size=0
         )
         try:
             # A pooler tells its clients a number of its own.
-            return await _migrate(connection) == int(connection.get_server_pid())
+            return await _migrate_tables(connection) == int(connection.get_server_pid())
         finally:
             connection.terminate()
 
     async def _ready(self, pool: Any) -> None:
-        """Half of the connections stand, or as many as the server gives: callers come several at once."""
-        asked = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
-        for connection in await asyncio.gather(*asked, return_exceptions=True):
+        """Opens half of the connections, or as many as the server gives: calls come several at once."""
+        acquiring = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
+        for connection in await asyncio.gather(*acquiring, return_exceptions=True):
             if not isinstance(connection, BaseException):
                 await pool.release(connection)
 
 
-async def _as_it_is(_connection: Connection) -> None:
+async def _keep_state(_connection: Connection) -> None:
     """Saves the round trip of asyncpg's own reset."""
 
 
-async def _migrate(connection: Connection) -> int:
-    """The number of the process that did it for us."""
+async def _migrate_tables(connection: Connection) -> int:
+    """The id of the server's process that did it."""
     async with connection.transaction():
-        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_WAITING)
-        await connection.execute(LEDGER_TABLE, timeout=_WAITING)
-        taken = [row["name"] for row in await connection.fetch(APPLIED, timeout=_WAITING)]
+        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_MIGRATION_WAIT)
+        await connection.execute(LEDGER_TABLE, timeout=_MIGRATION_WAIT)
+        taken = [row["name"] for row in await connection.fetch(APPLIED, timeout=_MIGRATION_WAIT)]
         for statement in pending_statements(taken, TYPES):
             await connection.execute(statement, timeout=_MIGRATING)
     return int(process)
@@ -195,7 +189,7 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
 
 
 def _failure(error: BaseException) -> StoreError:
-    """Said without the address, which may hold a password."""
+    """Without the address, which may hold a password."""
     if isinstance(error, TimeoutError):
         return StoreError("The memory database is too slow.")
     if isinstance(error, asyncpg.PostgresError):
@@ -204,9 +198,9 @@ def _failure(error: BaseException) -> StoreError:
 
 
 def checked_address(url: str) -> str:
-    """The address, where the driver can read it; it would say so at each turn, and not before.
+    """An address that the driver can parse: it would complain at each turn, and not before.
 
-    Raises ValueError, which never shows what was written: it may hold a password.
+    Raises ValueError, which never shows the address: it may hold a password.
     """
     try:
         parts = urlsplit(url)
@@ -220,30 +214,30 @@ def checked_address(url: str) -> str:
     return url
 
 
-def _check_hosts(written: str) -> None:
-    for host in written.split(",") if written else ():
-        found = _HOST.fullmatch(host)
-        if not found or not _is_port(found["port"] or "5432"):
+def _check_hosts(text: str) -> None:
+    for host in text.split(",") if text else ():
+        match = _HOST.fullmatch(host)
+        if not match or not _is_port(match["port"] or "5432"):
             _refuse(_HOW)
-        name = unquote(found["name"] or "/")  # a socket's path may be written as a host
+        name = unquote(match["name"] or "/")  # a socket's path may be written as a host
         if not name.startswith("/") and not is_host_name(name):
             _refuse(ADVICE)
 
 
-def _check_options(written: str) -> None:
+def _check_options(text: str) -> None:
     try:
-        options = parse_qs(written, strict_parsing=bool(written))
+        options = parse_qs(text, strict_parsing=bool(text))
     except ValueError:
         _refuse("its options are written name=value, with & between two")
     _check_hosts(options.get("host", [""])[-1])
     if not all(map(_is_port, options.get("port", ["5432"])[-1].split(","))):
-        _refuse(f"a port is a number from 1 to {_HIGHEST}")
+        _refuse(f"a port is a number from 1 to {_MAX_PORT}")
     if options.get("sslmode", ["prefer"])[-1] not in _MODES:
         _refuse(f"sslmode is one of {', '.join(_MODES)}")
 
 
-def _is_port(written: str) -> bool:
-    return written.isascii() and written.isdigit() and 0 < int(written[:6]) <= _HIGHEST
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text[:6]) <= _MAX_PORT
 
 
 def _refuse(why: str) -> NoReturn:

@@ -1,4 +1,7 @@
-"""How the tables came to be: a list that only ever grows, each step recorded where it has been taken."""
+"""The tables in SQLite and PostgreSQL: statements that both understand, and how the tables came to be.
+
+Ids are bytes there: any text is an id, NUL and half characters included, and all databases sort alike.
+"""
 
 import re
 import time
@@ -10,17 +13,120 @@ import msgspec
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key
 
-LEDGER: Final = "turnkeeper_migrations"
 Arguments = Mapping[str, object]
-_PARAMETER = re.compile(r"(?<!:):([a-z]+)")
-_THIS = "tenant = :tenant AND session = :session"
+
+LEDGER: Final = "turnkeeper_migrations"
+LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY KEY)"
+APPLIED: Final = f"SELECT name FROM {LEDGER}"
+
+_PARAMETER: Final = re.compile(r"(?<!:):([a-z]+)")
+_THIS: Final = "tenant = :tenant AND session = :session"
+_UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
+
+
+class Statement:
+    """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
+
+    ``order`` has the name of each number.
+    """
+
+    __slots__ = ("named", "numbered", "order")
+
+    def __init__(self, named: str) -> None:
+        self.named = named
+        self.order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
+        self.numbered = _PARAMETER.sub(lambda match: f"${self.order.index(match[1]) + 1}", named)
+
+    def in_order(self, arguments: Arguments) -> list[object]:
+        """The arguments of the numbered form."""
+        return [arguments[name] for name in self.order]
+
+
+def id_bytes(text: str) -> bytes:
+    """An id in a database; the order of such bytes is the order of the texts."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def id_text(blob: bytes) -> str:
+    """The text of an id in a database."""
+    return bytes(blob).decode("utf-8", "surrogatepass")
+
+
+def key_arguments(key: Key) -> dict[str, object]:
+    """The arguments that name a session."""
+    return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
+
+
+def sweep_arguments(limit: int) -> dict[str, object]:
+    """The arguments for sweeping: what has expired, and tombstones that are old enough."""
+    now = time.time()
+    return {"now": now, "forgotten": now - TOMBSTONE_SECONDS, "limit": limit}
+
+
+READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
+STATE: Final = Statement(
+    "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
+    f" FROM turnkeeper_sessions WHERE {_THIS}"
+)
+REPLACE: Final = Statement(
+    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
+    " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
+    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {CLOCK_TOLERANCE} > :now)"
+)
+CREATE: Final = Statement(
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
+    " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
+    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
+    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
+    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {CLOCK_TOLERANCE} > :now)"
+)
+APPEND: Final = Statement(
+    "INSERT INTO turnkeeper_cold (session_id, position, blob)"
+    f" SELECT id, cold - :count + :index, :entry FROM turnkeeper_sessions WHERE {_THIS}"
+)
+# These two, carried out in this order before REPLACE, leave its new entries alone in the cold part.
+EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHANGED}")
+CLEAR: Final = Statement(
+    f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
+)
+ERASED_SINCE: Final = Statement(
+    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at"
+    f" AND deleted - {CLOCK_TOLERANCE} <= :now"
+)
+# These two take away what an expired session has left, but for when it was deleted before that.
+EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
+EXPIRE_COLD: Final = Statement(
+    "DELETE FROM turnkeeper_cold WHERE session_id IN"
+    f" (SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now)"
+)
+TOMBSTONE: Final = Statement(
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted)"
+    " VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now)"
+    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = 0, updated = 0,"
+    " expires = 0, cold = 0, deleted = excluded.deleted"
+)
+COLD: Final = Statement(
+    "SELECT turnkeeper_cold.blob FROM turnkeeper_cold"
+    " JOIN turnkeeper_sessions ON turnkeeper_sessions.id = turnkeeper_cold.session_id"
+    f" WHERE {_THIS} AND expires > :now AND position >= :start ORDER BY position LIMIT :limit"
+)
+LIST: Final = Statement(
+    "SELECT session, updated, length(blob) FROM turnkeeper_sessions"
+    " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
+)
+DUE: Final = Statement(
+    "SELECT id FROM turnkeeper_sessions WHERE expires <= :now AND deleted <= :forgotten"
+    " ORDER BY expires LIMIT :limit"
+)
+SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named})")
 
 
 class Types(msgspec.Struct, frozen=True):
-    """What a database calls its types."""
+    """A database's names of its types."""
 
     identity: str
-    """A whole number that the database gives to each row, its primary key."""
+    """The primary key, a number that the database gives to each row."""
     number: str
     real: str
     blob: str
@@ -29,12 +135,6 @@ class Types(msgspec.Struct, frozen=True):
 
 
 Migration = Callable[[Types], tuple[str, ...]]
-
-
-LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY KEY)"
-
-
-APPLIED: Final = f"SELECT name FROM {LEDGER}"
 
 
 def m001_sessions(types: Types) -> tuple[str, ...]:
@@ -66,17 +166,7 @@ def m002_deletions(types: Types) -> tuple[str, ...]:
 
 
 def m003_archive(types: Types) -> tuple[str, ...]:
-    """Every turn as heard, under whose it is; facts, documents, and the words of all of them."""
-    return (
-        *_people_tables(types),
-        *_turns_tables(types),
-        *_facts_tables(types),
-        *_passages_tables(types),
-        *types.index,
-    )
-
-
-def _people_tables(types: Types) -> tuple[str, ...]:
+    """Every turn as heard, under its owner; facts, documents, and the words of all of them."""
     people = f"""CREATE TABLE turnkeeper_people (
         id {types.identity},
         tenant {types.blob} NOT NULL,
@@ -98,10 +188,6 @@ def _people_tables(types: Types) -> tuple[str, ...]:
         mark {types.real} NOT NULL,
         UNIQUE (tenant, session, created)
     )"""
-    return people, tombstones, talks
-
-
-def _turns_tables(types: Types) -> tuple[str, ...]:
     turns = f"""CREATE TABLE turnkeeper_turns (
         id {types.identity},
         talk {types.number} NOT NULL REFERENCES turnkeeper_talks (id) ON DELETE CASCADE,
@@ -127,10 +213,6 @@ def _turns_tables(types: Types) -> tuple[str, ...]:
             ("recorded", "recorded"),
         )
     ]
-    return turns, *indexes
-
-
-def _facts_tables(types: Types) -> tuple[str, ...]:
     facts = f"""CREATE TABLE turnkeeper_facts (
         id {types.identity},
         owner {types.number} NOT NULL,
@@ -152,10 +234,6 @@ def _facts_tables(types: Types) -> tuple[str, ...]:
         blob {types.blob} NOT NULL,
         UNIQUE (tenant, path, chunk)
     )"""
-    return facts, documents
-
-
-def _passages_tables(types: Types) -> tuple[str, ...]:
     passages = f"""CREATE TABLE turnkeeper_passages (
         id {types.identity},
         owner {types.number} NOT NULL,
@@ -169,7 +247,8 @@ def _passages_tables(types: Types) -> tuple[str, ...]:
     )"""
     by_time = "CREATE INDEX turnkeeper_passages_at ON turnkeeper_passages (owner, at)"
     by_place = "CREATE INDEX turnkeeper_passages_place ON turnkeeper_passages (talk, place)"
-    return passages, by_time, by_place
+    tables = people, tombstones, talks, turns, *indexes, facts, documents, passages
+    return *tables, by_time, by_place, *types.index
 
 
 def m004_vectors(types: Types) -> tuple[str, ...]:
@@ -225,150 +304,20 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
 )
 
 
-def pending_statements(taken: Collection[str], types: Types) -> Iterator[str]:
-    """The statements that are still to be run, each step's record last.
+def pending_statements(applied: Collection[str], types: Types) -> Iterator[str]:
+    """The statements that are still to be run, each migration's record last.
 
-    Raises StoreError for a database that has taken steps which nobody here knows.
+    Raises StoreError for a database with migrations that are unknown here.
     """
-    known = {step.__name__: step for step in MIGRATIONS}
-    if unknown := sorted(set(taken) - known.keys()):
+    migrations = {migration.__name__: migration for migration in MIGRATIONS}
+    if unknown := sorted(set(applied) - migrations.keys()):
         raise StoreError(
             f"The memory database was made by a newer Turnkeeper ({unknown[0]} is unknown here)."
             " Upgrade Turnkeeper, or set MEMORY_URL to another database."
         )
-    return _statements([step for name, step in known.items() if name not in taken], types)
-
-
-def _statements(steps: list[Migration], types: Types) -> Iterator[str]:
-    for step in steps:
-        yield from step(types)
-        yield f"INSERT INTO {LEDGER} (name) VALUES ('{step.__name__}')"
-
-
-_UNCHANGED = f"{_THIS} AND version = :version AND expires > :now"
-
-
-class Statement:
-    """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
-
-    ``order`` has the name of each number.
-    """
-
-    __slots__ = ("named", "numbered", "order")
-
-    def __init__(self, named: str) -> None:
-        self.named = named
-        self.order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
-        self.numbered = _PARAMETER.sub(lambda found: f"${self.order.index(found[1]) + 1}", named)
-
-    def in_order(self, arguments: Arguments) -> list[object]:
-        """The arguments of the numbered form."""
-        return [arguments[name] for name in self.order]
-
-
-def id_bytes(text: str) -> bytes:
-    """An id as a database holds it; the order of such bytes is the order of the texts."""
-    return text.encode("utf-8", "surrogatepass")
-
-
-def id_text(blob: bytes) -> str:
-    """The id that a database holds so."""
-    return bytes(blob).decode("utf-8", "surrogatepass")
-
-
-def key_arguments(key: Key) -> dict[str, object]:
-    """The arguments that say whose session is meant."""
-    return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
-
-
-def sweep_arguments(limit: int) -> dict[str, object]:
-    """The arguments that say which sessions are to be swept: what has expired, and no deletion of late."""
-    now = time.time()
-    return {"now": now, "forgotten": now - TOMBSTONE_SECONDS, "limit": limit}
-
-
-READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
-
-
-STATE: Final = Statement(
-    "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
-    f" FROM turnkeeper_sessions WHERE {_THIS}"
-)
-
-
-REPLACE: Final = Statement(
-    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
-    " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
-    f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {CLOCK_TOLERANCE} > :now)"
-)
-
-
-CREATE: Final = Statement(
-    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
-    " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
-    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
-    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
-    " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
-    f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {CLOCK_TOLERANCE} > :now)"
-)
-
-
-APPEND: Final = Statement(
-    "INSERT INTO turnkeeper_cold (session_id, position, blob)"
-    f" SELECT id, cold - :count + :index, :entry FROM turnkeeper_sessions WHERE {_THIS}"
-)
-
-
-# These two, carried out in this order before REPLACE, leave its new entries alone in the cold part.
-EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHANGED}")
-
-
-CLEAR: Final = Statement(
-    f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
-)
-
-
-ERASED_SINCE: Final = Statement(
-    f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at"
-    f" AND deleted - {CLOCK_TOLERANCE} <= :now"
-)
-
-
-# These two take away what an expired session has left, but for when it was deleted before that.
-EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
-
-
-EXPIRE_COLD: Final = Statement(
-    "DELETE FROM turnkeeper_cold WHERE session_id IN"
-    f" (SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now)"
-)
-
-
-TOMBSTONE: Final = Statement(
-    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted)"
-    " VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now)"
-    " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = 0, updated = 0,"
-    " expires = 0, cold = 0, deleted = excluded.deleted"
-)
-
-
-COLD: Final = Statement(
-    "SELECT turnkeeper_cold.blob FROM turnkeeper_cold"
-    " JOIN turnkeeper_sessions ON turnkeeper_sessions.id = turnkeeper_cold.session_id"
-    f" WHERE {_THIS} AND expires > :now AND position >= :start ORDER BY position LIMIT :limit"
-)
-
-
-LIST: Final = Statement(
-    "SELECT session, updated, length(blob) FROM turnkeeper_sessions"
-    " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
-)
-
-
-DUE: Final = Statement(
-    "SELECT id FROM turnkeeper_sessions WHERE expires <= :now AND deleted <= :forgotten"
-    " ORDER BY expires LIMIT :limit"
-)
-
-
-SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named})")
+    return (
+        statement
+        for name, migration in migrations.items()
+        if name not in applied
+        for statement in (*migration(types), f"INSERT INTO {LEDGER} (name) VALUES ('{name}')")
+    )
