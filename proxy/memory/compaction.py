@@ -63,7 +63,8 @@ class Plan(msgspec.Struct, frozen=True):
 # --- planning
 def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """The summary that is due, if any; ``model`` is whether a model can replace digests."""
-    window = _in_estimated_tokens(window, session)
+    if window.max_tokens is not None:
+        window = _in_estimated_tokens(window, session)
     if not session.summaries:
         return _extension(session, window)
     return (
@@ -84,7 +85,9 @@ def overflow_plan(session: Session, window: Window) -> Plan | None:
     """A summary of all beyond twice the maximum, which cannot wait for a model."""
     if not window.summaries:
         return None
-    window, open_ = _in_estimated_tokens(window, session), uncovered(session)
+    if window.max_tokens is not None:
+        window = _in_estimated_tokens(window, session)
+    open_ = uncovered(session)
     if _exceeds(open_, window, times=2):
         return _cut(session, _keep(open_, window), strict=False)
     return _merger(session, window) if len(session.summaries) > 2 * window.summaries else None
@@ -171,9 +174,8 @@ def _keep(open_: Sequence[Entry], window: Window) -> int:
 
 def _in_estimated_tokens(window: Window, session: Session) -> Window:
     """The window with ``max_tokens`` as we estimate them, of which the model may count more or fewer."""
-    if window.max_tokens is None or not session.scale:
-        return window
-    return msgspec.structs.replace(window, max_tokens=int(window.max_tokens / session.scale))
+    most, scale = window.max_tokens, session.scale
+    return msgspec.structs.replace(window, max_tokens=int(most / scale)) if most and scale else window
 
 
 def _tokens(entry: Entry) -> int:
@@ -277,11 +279,11 @@ def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple
     """
     if not window.summaries:
         return cap(after, window.max_messages, window.keep_messages)
-    session = mark_stale(before, after)
+    session = mark_stale(before, after) if after.summaries else after
     while (plan := overflow_plan(session, window)) is not None:
         entries = [entry for entry in session.entries if plan.covers(entry)]
         session = insert_segment(session, plan, digest_segment(session, plan, entries, now=now))
-    return settle(session, window.keep_messages)
+    return settle(session, window.keep_messages) if session.summaries else (session, ())
 
 
 def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
@@ -289,7 +291,7 @@ def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
 
     Those that are kept are there to be aligned with windows that still replay them.
     """
-    cut = _covered(session) - keep if session.summaries else 0
+    cut = _covered(session) - keep
     while cut > 0 and not _begins_turn(session.entries, cut):
         cut -= 1
     return move_out(session, cut) if cut > 0 else (session, ())

@@ -84,14 +84,14 @@ class WindowRedaction:
 
     def window(self, window: Sequence[Message]) -> Sequence[Message]:
         """A window with marks; the same object if nothing is found."""
-        if not self.rules:
+        if not self.rules.enabled:
             return window
         lines = [self.rules.message(message) for message in window]
         return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
 
     def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
         """A session and a window, both redacted, so that they can be aligned."""
-        if not self.rules:
+        if not self.rules.enabled:
             return session, RedactedView(window)
         session, lines = self.rules.session(session), self.window(window)
         if lines is not window:
@@ -104,7 +104,7 @@ class WindowRedaction:
 
     def without_partial_match(self, text: str) -> str:
         """An answer whose stream broke off, without half a match at its end."""
-        if not self.rules:
+        if not self.rules.enabled:
             return text
         place = self.rules.shaped.settled(text)
         return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text

@@ -36,9 +36,7 @@ class Redaction:
     def __init__(self, marking: "Redact | None" = None) -> None:
         self._marking = marking
         self._clean: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return self._marking is not None
+        self.enabled: Final = marking is not None
 
     @property
     def marks(self) -> Mapping[str, str]:
@@ -126,7 +124,7 @@ class Redaction:
 
     def entries(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
         """Several entries, redacted."""
-        return _each(tuple(entries), self.entry) if self else tuple(entries)
+        return _each(tuple(entries), self.entry) if self.enabled else tuple(entries)
 
     def session(self, session: Session) -> Session:
         """A session, redacted."""

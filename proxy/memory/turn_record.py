@@ -138,7 +138,7 @@ def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float
 def _redacted(answer: Transcript, redaction: WindowRedaction) -> Transcript:
     """An answer as memory may see it."""
     rules, calls = redaction.rules, answer.tool_calls
-    if not rules:
+    if not rules.enabled:
         return answer
     text = answer.text if answer.finished else redaction.without_partial_match(answer.text)
     return msgspec.structs.replace(

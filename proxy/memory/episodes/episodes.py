@@ -252,4 +252,4 @@ class RedactedEpisodes:
 
 def with_redaction(episodes: Episodes, redaction: Redaction) -> Episodes:
     """The episodes with a redaction; themselves where it redacts nothing."""
-    return RedactedEpisodes(episodes, redaction) if redaction else episodes
+    return RedactedEpisodes(episodes, redaction) if redaction.enabled else episodes

@@ -250,7 +250,7 @@ class SessionStore:
 
         def work() -> tuple[Session, BlobWrite]:
             session, entries = put.session, put.cold
-            if self._redaction:
+            if self._redaction.enabled:
                 session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
             cold = [msgspec.msgpack.encode(entry) for entry in entries]
             return session, BlobWrite(encode(session), put.version, put.ttl, cold, put.at, put.background)
