@@ -63,7 +63,7 @@ def test_what_is_clean_is_the_very_same_object() -> None:
     message = Message(role="user", content="I need 3 lamps.", metadata={"source": "asr", "user": "ann"})
     assert REDACTION.session(clean) is clean and REDACTION.message(message) is message
     dirty = session()
-    assert NO_REDACTION.session(dirty) is dirty and not NO_REDACTION
+    assert NO_REDACTION.session(dirty) is dirty and not NO_REDACTION.enabled
 
 
 @pytest.mark.parametrize(
