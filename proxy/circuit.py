@@ -45,8 +45,8 @@ class CircuitBreaker:
     shortest pause passes as a probe.
 
     An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
-    the probation. ``on_change`` is called with true when the circuit opens, and with false
-    at the first success after that. ``clock`` returns monotonic seconds.
+    the probation. ``on_change`` is called with true when the circuit opens, and with false at the first
+    success after that. ``clock`` returns monotonic seconds.
     """
 
     __slots__ = (
@@ -98,7 +98,9 @@ class CircuitBreaker:
         """Record a success; one of a call that was made before the circuit opened counts for nothing."""
         if self._until is None:
             self._failures = self._openings = 0
-            self._change(failing=False)
+            if self._failing:
+                self._failing = False
+                self._on_change(self._failing)
 
     def record_failure(self, *, retry_after: float = 0.0) -> None:
         """Record a failure; one of a call that was made before the circuit opened counts for nothing.
@@ -111,12 +113,9 @@ class CircuitBreaker:
         if self._failures >= self._threshold:
             self._openings += 1
             self._until = self._clock() + self._backoff.pause(self._openings, retry_after=retry_after)
-            self._change(failing=True)
-
-    def _change(self, *, failing: bool) -> None:
-        if failing != self._failing:
-            self._failing = failing
-            self._on_change(failing)
+            if not self._failing:
+                self._failing = True
+                self._on_change(self._failing)
 
 
 class Outage:

@@ -35,7 +35,7 @@ class Upstream(Protocol):
         """Hold ready what a request needs, until cancelled; nothing is asked of the model."""
 
     async def aclose(self) -> None:
-        """Close all connections; whoever waits for one gets an UpstreamUnreachable."""
+        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
 
 
 class HttpUpstream:
@@ -93,7 +93,7 @@ class HttpUpstream:
         await self._warmer.run()
 
     async def aclose(self) -> None:
-        """Close all connections; whoever waits for one gets an UpstreamUnreachable."""
+        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
         await self._pool.aclose()
 
 
@@ -198,7 +198,7 @@ class Pool:
             self.release()
 
     async def aclose(self) -> None:
-        """Close all connections, and turn away whoever waits for one."""
+        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
         self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()

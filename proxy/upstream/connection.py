@@ -162,7 +162,9 @@ class HttpResponse:
     def reset(self) -> None:
         """Forget a failed connection: the request is sent once more."""
         self._error = None
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def hand_over(self) -> bool:
         """Whether what has arrived was taken by the reader at once."""
@@ -227,7 +229,9 @@ class HttpResponse:
 
     def _end(self) -> None:
         self.connection = self._take = None
-        self._stop_timer()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
@@ -244,11 +248,6 @@ class HttpResponse:
             )
         )
         self.wake()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
 
 class Connection(asyncio.Protocol):
@@ -349,7 +348,8 @@ class Connection(asyncio.Protocol):
             self._response = None
             # A response may overtake its request: the rest of that must not go before the next one.
             if self._keep_alive and not transport.get_write_buffer_size():
-                self.resume()
+                if self._paused:
+                    self.resume()
                 self._on_idle(self)
             else:
                 self.drop()

@@ -88,8 +88,8 @@ class HoldBack:
                 for name, value in (choice.delta or {}).items():
                     if value and name != "role":
                         self.thinking = True
-                        reasons = name.startswith(_REASONING) or _is_reasoning(value)
-                        begins = begins or not (self._content and reasons)
+                        if not (self._content and (name.startswith(_REASONING) or _is_reasoning(value))):
+                            begins = True
         return begins
 
 
