@@ -6,6 +6,10 @@ from proxy.describe.manual import metrics_reference
 from tests.proxy_server import Serve
 
 TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", metrics_reference(), re.MULTILINE))
+CONFIG = """
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines: {default: {upstreams: [main]}}
+"""
 
 
 def test_what_a_server_exposes_is_told(serve: Serve) -> None:
@@ -14,12 +18,6 @@ def test_what_a_server_exposes_is_told(serve: Serve) -> None:
     exposed = re.findall(r"^# TYPE (\w+) (\w+)$", server.client.get("/metrics").text, re.MULTILINE)
     ours = {name: kind for name, kind in exposed if not name.endswith("_created") and "process_" not in name}
     assert ours.items() <= TOLD.items()
-
-
-CONFIG = """
-upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
-pipelines: {default: {upstreams: [main]}}
-"""
 
 
 def test_every_metric_says_what_it_is() -> None:

@@ -8,8 +8,12 @@ from proxy.trial import testing
 from tests.ready import UPSTREAM, pipeline_of, results_of
 
 STEPS = "[repair_history, {drop_messages: {sources: [silence]}}]"
-CONFIG = UPSTREAM + f"pipelines: {{default: {{upstreams: [main], request: {STEPS}}}}}"
 SILENCE = {"role": "assistant", "content": "Hello?", "metadata": {"source": "silence"}}
+
+
+CONFIG = UPSTREAM + f"pipelines: {{default: {{upstreams: [main], request: {STEPS}}}}}"
+
+
 TALK = ["user: Hi", SILENCE, "user: Bye"]
 
 

@@ -1,3 +1,5 @@
+"""What is told of the mistakes that people make first, and that it helps."""
+
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,20 @@ from proxy.settings.load import config_errors, load
 from tests.configurations import ENVIRON, GOOD, SPLICES
 
 TRIAL = FilterRegistry("trial_filters")
+UPSTREAM = "upstreams:\n  main:\n    base_url: 'practice:'\n"
+PIPELINE = "pipelines:\n  default:\n    upstreams: [main]\n"
+SECRET = "s3cr:et,@/?"
+NOTICES = """\
+upstreams: {main: {base_url: 'practice:'}}
+pipelines: {default: {upstreams: [main]}}
+keys: "ann:one-long-secret,bob:other-long-secret"
+webhooks:
+  agora:
+    secret: "${AGORA_WEBHOOK_SECRET:-}"
+"""
+WHOSE = "webhooks.agora.tenant: name one of those in 'keys': ann, bob"
+UP = "upstreams: {main: {base_url: 'practice:'}}\n"
+DEFAULT = "pipelines:\n  default:\n    upstreams: [main]\n"
 
 
 @pytest.fixture
@@ -68,8 +84,6 @@ def test_settings_show_no_secret(good):
     assert "s3cret" not in str(good.model_dump())
 
 
-UPSTREAM = "upstreams:\n  main:\n    base_url: 'practice:'\n"
-PIPELINE = "pipelines:\n  default:\n    upstreams: [main]\n"
 SOUND = UPSTREAM + PIPELINE
 
 
@@ -228,9 +242,6 @@ def test_keys_that_could_not_be_read_are_not_taken_for_none(told):
     assert fault.startswith("8: keys: the environment has no K")
 
 
-SECRET = "s3cr:et,@/?"
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -318,19 +329,49 @@ def _check_any(tmp_path_factory, data):
         assert "s3cret" not in str(fault)
 
 
-NOTICES = """\
-upstreams: {main: {base_url: 'practice:'}}
-pipelines: {default: {upstreams: [main]}}
-keys: "ann:one-long-secret,bob:other-long-secret"
-webhooks:
-  agora:
-    secret: "${AGORA_WEBHOOK_SECRET:-}"
-"""
-WHOSE = "webhooks.agora.tenant: name one of those in 'keys': ann, bob"
-
-
 def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
     assert told(NOTICES) == []
     assert told(NOTICES, {"AGORA_WEBHOOK_SECRET": "s"}) == [f"5: {WHOSE}"]
     assert told(NOTICES + "    tenant: carl\n", {"AGORA_WEBHOOK_SECRET": "s"}) == [f"7: {WHOSE}"]
     assert told(NOTICES + "    tenant: bob\n", {"AGORA_WEBHOOK_SECRET": "s"}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            UP + DEFAULT + "    request:\n      - restore_interrupted:\n        show: both\n",
+            "indent the options of 'restore_interrupted' further than its name",
+        ),
+        (
+            UP + DEFAULT + "    request:\n      - redact: {}\n        recall: {}\n",
+            "two steps stand here as one; begin each with '- '",
+        ),
+        (
+            UP + DEFAULT + "    request:\n      redact:\n      recall:\n",
+            "write a list; begin each item with '- '",
+        ),
+        (
+            UP + "pipelines:\n  - default: {upstreams: [main]}\n",
+            "write keys and values here, without '- ' or [ ]",
+        ),
+        (UP + DEFAULT + "    filters: [redact]\n", "unknown key 'filters'; did you mean 'request'?"),
+        (UP + DEFAULT + "    steps: [redact]\n", "unknown key 'steps'; did you mean 'request'?"),
+        (UP + DEFAULT + "    redact: {}\n", "'redact' is a filter; make it a step under 'request:'"),
+        (UP + DEFAULT + "    speakable: {}\n", "'speakable' is a filter; make it a step under 'answer:'"),
+        ("upstreams: {main: {url: 'practice:'}}\n" + DEFAULT, "unknown key 'url'; did you mean 'base_url'?"),
+        ("upstreams: {main: {key: a}}\n" + DEFAULT, "unknown key 'key'; did you mean 'api_key'?"),
+        ("memory: {store: 'memory:'}\n" + UP + DEFAULT, "unknown key 'store'; did you mean 'sessions'?"),
+        (
+            UP + DEFAULT + "    request:\n      - system_prompt: {text: You are: Ada}\n",
+            "a text with ': ' or ', ' in it wants quotes",
+        ),
+        (
+            "listen: {host: '127.0.0.1:9000'}\n" + UP + DEFAULT,
+            "listen.host: write the port under listen.port",
+        ),
+    ],
+)
+def test_a_mistake_is_told_by_what_to_write_instead(tmp_path, text, said):
+    (tmp_path / "c.yaml").write_text(text)
+    assert said in "\n".join(map(str, config_errors(tmp_path / "c.yaml", {})))

@@ -18,9 +18,56 @@ from proxy.settings.load import config_errors
 from tests.configurations import ENVIRON, GOOD, SPLICES
 
 TRIAL = FilterRegistry("trial_filters", installed=False)
-EDITOR = Draft202012Validator(settings_schema(TRIAL))
 SHIPPED = sorted([*ROOT.glob("config/*.yaml"), *ROOT.glob("examples/*/*.yaml")])
 SOUND = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
+PIPELINE = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main], %s}}\n"
+STEP = "pipelines.default.request.0"
+VALUES = st.sampled_from(
+    [
+        "1",
+        "'1'",
+        "1.0",
+        "-1",
+        "1e3",
+        "true",
+        "'yes'",
+        "'On'",
+        "''",
+        "~",
+        "5s",
+        "1MB",
+        "any",
+        "'${A:-1}'",
+        "$$",
+        "[]",
+        "{}",
+        "[a, a]",
+        "{a: b}",
+        "user",
+        "0x1F",
+        "1_000",
+        "' 7 '",
+        "inf",
+        "'.5'",
+        "2001-01-01",
+        "practice:",
+        "keep_last",
+    ]
+)
+EVERYTHING = parse((ROOT / "config/everything.yaml").read_text()).value
+SHIPPED_EDITOR = Draft202012Validator(settings_schema(FilterRegistry(installed=False)))
+PLAIN = (
+    st.none()
+    | st.booleans()
+    | st.integers(-2, 11)
+    | st.floats(-2, 11)
+    | st.sampled_from(
+        ["a", "b", "ab", "abcd", "5", " 5", "+5", "5.0", "1e1", "-inf", "nan", "TRUE", "off", "t", "1_0"]
+    )
+)
+
+
+EDITOR = Draft202012Validator(settings_schema(TRIAL))
 
 
 def underlined(text, editor=EDITOR):
@@ -37,10 +84,6 @@ def test_it_is_a_schema():
 def test_a_shipped_file_is_not_underlined(path):
     editor = Draft202012Validator(json.loads((path.parent / "schema.json").read_text()))
     assert underlined(path.read_text(), editor) == []
-
-
-PIPELINE = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main], %s}}\n"
-STEP = "pipelines.default.request.0"
 
 
 @pytest.mark.parametrize(
@@ -121,40 +164,6 @@ def test_what_loads_is_not_underlined(text):
     assert underlined(text) == []
 
 
-VALUES = st.sampled_from(
-    [
-        "1",
-        "'1'",
-        "1.0",
-        "-1",
-        "1e3",
-        "true",
-        "'yes'",
-        "'On'",
-        "''",
-        "~",
-        "5s",
-        "1MB",
-        "any",
-        "'${A:-1}'",
-        "$$",
-        "[]",
-        "{}",
-        "[a, a]",
-        "{a: b}",
-        "user",
-        "0x1F",
-        "1_000",
-        "' 7 '",
-        "inf",
-        "'.5'",
-        "2001-01-01",
-        "practice:",
-        "keep_last",
-    ]
-)
-
-
 @given(st.data())
 def test_a_value_that_the_loader_takes_is_not_underlined(tmp_path_factory, data):
     """Any value of a good file in place of any other."""
@@ -175,10 +184,6 @@ def _compare(tmp_path_factory, text):
     file.write_text(text)
     if config_errors(file, ENVIRON, TRIAL) == []:
         assert underlined(text) == []
-
-
-EVERYTHING = parse((ROOT / "config/everything.yaml").read_text()).value
-SHIPPED_EDITOR = Draft202012Validator(settings_schema(FilterRegistry(installed=False)))
 
 
 def places(value, place=()):
@@ -229,15 +234,8 @@ class Odd(BaseModel):
 
 
 ODD = Draft202012Validator(lenient(model_schema(Odd)))
-PLAIN = (
-    st.none()
-    | st.booleans()
-    | st.integers(-2, 11)
-    | st.floats(-2, 11)
-    | st.sampled_from(
-        ["a", "b", "ab", "abcd", "5", " 5", "+5", "5.0", "1e1", "-inf", "nan", "TRUE", "off", "t", "1_0"]
-    )
-)
+
+
 GIVEN = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("yes"), inner)
 )

@@ -9,6 +9,8 @@ from proxy.describe.reference import diff, filter_reference, filters_reference
 from proxy.settings.filter_registry import FilterRegistry
 
 SHIPPED = pages(FilterRegistry(installed=False))
+BESIDE_THE_WORDS = {"filler", "interruptable"}
+
 
 every_page = pytest.mark.parametrize("shown", SHIPPED, ids=lambda shown: f"{shown.side} {shown.name}")
 
@@ -20,9 +22,6 @@ def test_every_filter_has_a_page_with_nothing_left_out(shown):
     assert [option.name for option in shown.options if not option.help] == []
     assert [option.name for option in shown.options if option.kind == "anything"] == []
     assert len(shown.examples) >= 2
-
-
-BESIDE_THE_WORDS = {"filler", "interruptable"}
 
 
 @every_page
