@@ -115,11 +115,11 @@ UNREDACTED: Final = WindowRedaction()
 
 def _interrupted(own: Message, shown: Message) -> Message:
     """The client's answer, marked as interrupted as memory marks it."""
-    text, heard, original = own.content, shown.content, shown.original
-    if isinstance(text, str) and isinstance(heard, str):
-        text = text if heard.endswith(_ELLIPSES) else text.rstrip(_ELLIPSIS)
-        if original is not None and original.startswith(heard):
-            original = text + original[len(heard) :]
+    text, shown_text, original = own.content, shown.content, shown.original
+    if isinstance(text, str) and isinstance(shown_text, str):
+        text = text if shown_text.endswith(_ELLIPSES) else text.rstrip(_ELLIPSIS)
+        if original is not None and original.startswith(shown_text):
+            original = text + original[len(shown_text) :]
     metadata = own.metadata if isinstance(own.metadata, dict) else {}
     marks = {**metadata, "interrupted": True, "original": original}
     return msgspec.structs.replace(own, content=text, metadata=marks)

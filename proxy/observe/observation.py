@@ -128,11 +128,11 @@ class TraceContext(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, header: str | None) -> Self:
         """The context that a ``traceparent`` header gives, or a new trace."""
-        found = _TRACEPARENT.fullmatch(header or "")
+        match = _TRACEPARENT.fullmatch(header or "")
         span_id = secrets.randbits(64) or 1
-        if not found:
+        if not match:
             return cls(secrets.randbits(128) or 1, None, span_id)
-        return cls(int(found[1], 16), int(found[2], 16), span_id, sampled=bool(int(found[3], 16) & 1))
+        return cls(int(match[1], 16), int(match[2], 16), span_id, sampled=bool(int(match[3], 16) & 1))
 
     @property
     def traceparent(self) -> str:

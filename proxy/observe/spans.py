@@ -70,11 +70,11 @@ class Spans:
         begin = start + int(turn.lead * _NANOSECONDS)
         for stage, seconds in turn.stages:
             if stage != _UPSTREAM:
-                until, kind, asked = begin + int(seconds * _NANOSECONDS), SpanKind.INTERNAL, None
+                until, kind, details = begin + int(seconds * _NANOSECONDS), SpanKind.INTERNAL, None
             else:  # it lasts until the answer has ended
                 until, kind = end, SpanKind.CLIENT
                 self._ids.span_ids.append(context.span_id)
-                asked = _without_none(
+                details = _without_none(
                     {
                         "gen_ai.operation.name": "chat",
                         "gen_ai.request.model": turn.model,
@@ -83,7 +83,7 @@ class Spans:
                         "turnkeeper.upstream": turn.upstream,
                     }
                 )
-            self._tracer.start_span(stage, inside, kind, attributes=asked, start_time=begin).end(until)
+            self._tracer.start_span(stage, inside, kind, attributes=details, start_time=begin).end(until)
             begin = until
         span.end(end)
 
