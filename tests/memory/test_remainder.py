@@ -17,7 +17,7 @@ from proxy.memory.session import START, Agents, Entry, Session, ShownFacts, Turn
 from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
 from tests.memory.exported import fields
-from tests.memory.test_contents import windows
+from tests.memory.test_interchange import windows
 
 
 def called(name: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from proxy.settings.build import build_stores
 from proxy.settings.memory import Memory as MemorySettings
 
 KEY = Key("acme", "call-1")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def opened(url: str) -> object:
@@ -121,7 +121,7 @@ def own(url: str, *, deadline: float) -> VolatileStore:
 async def test_what_calls_write_is_there_for_work_in_the_background_whoever_made_the_driver(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    others = [EntryPoint("own", "tests.memory.test_open:own", opening.GROUP)]
+    others = [EntryPoint("own", "tests.memory.stores.test_drivers:own", opening.GROUP)]
     monkeypatch.setattr(opening, "entry_points", lambda group: others)
     settings = MemorySettings.model_validate({"sessions": "own:x"})
     stores = build_stores(settings, no_meter)
