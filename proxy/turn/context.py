@@ -108,7 +108,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
         prompt = prompt_facts(session, epoch or b"", identity.user or "", facts, limit=limit, now=now)
         if prompt.head or prompt.tail:
             snapshot = msgspec.structs.replace(snapshot, facts=prompt.facts, news=prompt.news)
-        turn.shown_facts = None if epoch is None else prompt.shown
+        turn.shown_facts = None if epoch is None else prompt.shown_facts
     return snapshot
 
 

@@ -11,9 +11,9 @@ from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
 
 
 class PromptFacts(NamedTuple):
-    """Facts for the head of a prompt, and those that are newer; ``shown`` is what the session keeps of it."""
+    """Facts for the head of a prompt, newer facts for its tail, and the record of both for the session."""
 
-    shown: ShownFacts
+    shown_facts: ShownFacts
     head: tuple[Fact, ...]
     tail: tuple[Fact, ...]
 
@@ -25,7 +25,7 @@ class PromptFacts(NamedTuple):
     @property
     def news(self) -> tuple[Remembered, ...]:
         """The newer facts, for filters, each with its place in the prompt, unless that is the end."""
-        places = dict(self.shown.news)
+        places = dict(self.shown_facts.news)
         found = ((fact, places.get(fact.id, WITH_NEWEST)) for fact in self.tail)
         return tuple(_remembered(fact, None if place == WITH_NEWEST else place) for fact, place in found)
 

@@ -59,7 +59,7 @@ class Call:
             window=heard,
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
-            shown_facts=told.shown,
+            shown_facts=told.shown_facts,
             prompt=prompt,
         )
         self.session = decode(encode(apply_turn(self.session, said)))
@@ -185,31 +185,31 @@ def test_the_most_important_come_first_into_the_head_and_the_rest_is_no_news() -
     first = told_of(facts)
     assert [one.id for one in first.head] == ["f0", "f2"]
     assert first.tail == ()
-    second = told_of([*facts, fact(3)], first.shown)
+    second = told_of([*facts, fact(3)], first.shown_facts)
     assert second.head == first.head
     assert [one.id for one in second.tail] == ["f3"]
-    assert msgspec.structs.replace(second.shown, news=(), at=1.0) == first.shown
+    assert msgspec.structs.replace(second.shown_facts, news=(), at=1.0) == first.shown_facts
     assert told_of(
-        [*facts, fact(3)], with_positions(second.shown, [Message(role="user", content="Hi")])
-    ).shown.news
+        [*facts, fact(3)], with_positions(second.shown_facts, [Message(role="user", content="Hi")])
+    ).shown_facts.news
 
 
 def test_of_what_was_learnt_since_no_more_than_the_limit_is_told_the_newest() -> None:
     first = told_of([fact(0)])
-    second = told_of([fact(number) for number in range(4)], first.shown)
+    second = told_of([fact(number) for number in range(4)], first.shown_facts)
     assert [one.id for one in second.tail] == ["f2", "f3"]
 
 
 @pytest.mark.parametrize("other", [{"person": "bob"}, {"at": b"later"}])
 def test_another_person_or_another_epoch_is_told_anew(other: dict[str, Any]) -> None:
     first = told_of([fact(0)])
-    second = told_of([fact(0), fact(1)], first.shown, **other)
+    second = told_of([fact(0), fact(1)], first.shown_facts, **other)
     assert [one.id for one in second.head] == ["f0", "f1"]
-    assert second.shown != first.shown
+    assert second.shown_facts != first.shown_facts
 
 
 def test_a_session_keeps_no_word_of_what_is_known() -> None:
-    kept = encode(Session(shown_facts=told_of([fact(0), fact(1)]).shown))
+    kept = encode(Session(shown_facts=told_of([fact(0), fact(1)]).shown_facts))
     assert b"Fact" not in kept
     assert b"f0" in kept
 
@@ -222,7 +222,7 @@ def said(
 
 
 def test_a_record_keeps_what_was_told_last_and_a_failed_turn_keeps_nothing() -> None:
-    old, new = told_of([fact(0)], now=1.0).shown, told_of([fact(1)], now=2.0).shown
+    old, new = told_of([fact(0)], now=1.0).shown_facts, told_of([fact(1)], now=2.0).shown_facts
     assert apply_turn(Session(), said(1.0, old, answer=b"")).shown_facts is None
     session = apply_turn(apply_turn(Session(), said(2.0, new)), said(1.0, old, "Hi there"))
     assert session.shown_facts == new
