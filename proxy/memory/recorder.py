@@ -133,7 +133,8 @@ class Recorder:
         turns = self._queues[key]
         while turns:
             await self._write_first(turns)
-            self.backlog.settled(key)
+            if key in self.backlog.sessions:
+                self.backlog.settled(key)
             turns.popleft()
             self._pending -= 1
         del self._queues[key]
@@ -334,8 +335,8 @@ class Backlog:
 
     def settled(self, key: Key) -> None:
         """The first turn of a session waits no more."""
-        if self.sessions.pop(key, None) is not None:
-            self._end_outage()
+        del self.sessions[key]
+        self._end_outage()
 
     def _end_outage(self) -> None:
         if self._outage.active and True not in self.sessions.values():

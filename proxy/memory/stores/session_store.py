@@ -116,12 +116,12 @@ class SessionStore:
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
-        session, bytes_ = await self._encoded(put)
-        written = await self.write(key, bytes_)
+        session, encoded = await self._encoded(put)
+        written = await self.write(key, encoded)
         if written:
             loop = asyncio.get_running_loop()
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(bytes_.blob, session, loop.time())
+            self._cache[key] = _Cached(encoded.blob, session, loop.time())
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -130,8 +130,8 @@ class SessionStore:
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
-        _, bytes_ = await self._encoded(put)
-        return await self.replace(key, bytes_)
+        _, encoded = await self._encoded(put)
+        return await self.replace(key, encoded)
 
     async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
         """All entries of a session, those of the cold part first; fewer where it is deleted meanwhile."""
@@ -191,8 +191,8 @@ class SessionStore:
         """The cold part, decoded in a thread."""
 
         async def ask(driver: Store) -> list[bytes]:
-            found = await driver.cold(key, start=start, limit=limit)
-            return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in found])
+            blobs = await driver.cold(key, start=start, limit=limit)
+            return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in blobs])
 
         return await self._ask("cold", ask)
 
