@@ -210,14 +210,14 @@ class Windows:
 
     async def add_tokens(self, tenant: str, tokens: int) -> None:
         """Counts tokens; 0 probes whether the counts answer."""
-        await self._counts.add(f"tokens/{tenant}", tokens, lasting=_MINUTE)
+        await self._counts.add(f"tokens/{tenant}", tokens, ttl=_MINUTE)
 
     async def aclose(self) -> None:
         """Closes the counts."""
         await self._counts.aclose()
 
     async def _count(self, kind: str, tenant: str, limit: int, *, cost: int) -> Remaining:
-        number, reset = await self._counts.add(f"{kind}/{tenant}", cost, lasting=_MINUTE)
+        number, reset = await self._counts.add(f"{kind}/{tenant}", cost, ttl=_MINUTE)
         remaining = limit - number
         # What this request costs has been counted; of what it will cost there must be something left.
         within = remaining >= 0 if cost else remaining > 0

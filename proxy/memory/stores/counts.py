@@ -8,15 +8,15 @@ from typing import NamedTuple, Protocol
 class Count(NamedTuple):
     """A counter's value, and in how many seconds it expires."""
 
-    number: int
-    left: float
+    value: int
+    expires_in: float
 
 
 class Counts(Protocol):
     """Counters by key. Both methods may raise StoreError."""
 
-    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
-        """Adds to a counter; one that was 0 expires after ``lasting`` seconds."""
+    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
+        """Adds to a counter; one that was 0 expires after ``ttl`` seconds."""
         ...
 
     async def aclose(self) -> None:
@@ -31,12 +31,12 @@ class LocalCounts:
         self._clock = clock
         self._counters: dict[str, tuple[int, float]] = {}
 
-    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
         """Adds to a counter."""
         now = self._clock()
         number, until = self._counters.get(key, (0, now))
         if until <= now:
-            number, until = 0, now + lasting
+            number, until = 0, now + ttl
         self._counters[key] = number + amount, until
         return Count(number + amount, until - now)
 

@@ -378,9 +378,9 @@ class RedisCounts:
         self._link = Link(client_factory(place, deadline), deadline=deadline)
         self._names = KeyNames(place.prefix)
 
-    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
         """Adds to a counter."""
-        arguments = amount, int(lasting * 1000), _COUNTER_MILLISECONDS
+        arguments = amount, int(ttl * 1000), _COUNTER_MILLISECONDS
         number, left = await self._link.run(lambda client: COUNT(client, self._names.count(key), *arguments))
         return Count(int(number), int(left) / 1000)
 

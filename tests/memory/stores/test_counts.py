@@ -35,38 +35,38 @@ async def counts(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
 
 async def test_a_number_is_counted_up_by_its_key(counts: Counts) -> None:
     asked = (("a", 1), ("a", 4), ("b", 2))
-    found = [(await counts.add(key, amount, lasting=MINUTE)).number for key, amount in asked]
+    found = [(await counts.add(key, amount, ttl=MINUTE)).value for key, amount in asked]
     assert found == [1, 5, 2]
 
 
 async def test_to_add_nothing_is_to_look(counts: Counts) -> None:
-    assert (await counts.add("a", 0, lasting=MINUTE)).number == 0
-    await counts.add("a", 3, lasting=MINUTE)
-    assert (await counts.add("a", 0, lasting=MINUTE)).number == 3
+    assert (await counts.add("a", 0, ttl=MINUTE)).value == 0
+    await counts.add("a", 3, ttl=MINUTE)
+    assert (await counts.add("a", 0, ttl=MINUTE)).value == 3
 
 
 async def test_it_is_nothing_again_so_long_after_it_was_first_added_to(counts: Counts) -> None:
-    first = await counts.add("a", 2, lasting=0.4)
-    assert first.left == pytest.approx(0.4, abs=0.01)
+    first = await counts.add("a", 2, ttl=0.4)
+    assert first.expires_in == pytest.approx(0.4, abs=0.01)
     await asyncio.sleep(0.2)
-    again = await counts.add("a", 1, lasting=MINUTE)
-    assert again.number == 1 or again.left < first.left  # a busy machine may have slept for longer
-    await counts.add("b", 2, lasting=0.2)
+    again = await counts.add("a", 1, ttl=MINUTE)
+    assert again.value == 1 or again.expires_in < first.expires_in  # a busy machine may have slept for longer
+    await counts.add("b", 2, ttl=0.2)
     await asyncio.sleep(0.5)
-    assert (await counts.add("b", 1, lasting=MINUTE)).number == 1
+    assert (await counts.add("b", 1, ttl=MINUTE)).value == 1
 
 
 async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
-    found = await asyncio.gather(*(counts.add("a", 1, lasting=MINUTE) for _ in range(50)))
-    assert sorted(one.number for one in found) == list(range(1, 51))
-    assert all(0 < one.left <= MINUTE for one in found)
+    found = await asyncio.gather(*(counts.add("a", 1, ttl=MINUTE) for _ in range(50)))
+    assert sorted(one.value for one in found) == list(range(1, 51))
+    assert all(0 < one.expires_in <= MINUTE for one in found)
 
 
 async def test_a_clock_that_only_rises_tells_when_it_is_over() -> None:
     now = 100.0
     counted = LocalCounts(lambda: now)
-    await counted.add("a", 2, lasting=MINUTE)
+    await counted.add("a", 2, ttl=MINUTE)
     now = 159.9
-    assert await counted.add("a", 1, lasting=MINUTE) == (3, pytest.approx(0.1))
+    assert await counted.add("a", 1, ttl=MINUTE) == (3, pytest.approx(0.1))
     now = 160.0
-    assert await counted.add("a", 1, lasting=MINUTE) == (1, MINUTE)
+    assert await counted.add("a", 1, ttl=MINUTE) == (1, MINUTE)

@@ -90,7 +90,7 @@ class Watched(LocalCounts):
 
     async def add(self, key: str, amount: int, *, lasting: float) -> Count:
         self.asked.append((key, amount))
-        return await super().add(key, amount, lasting=lasting)
+        return await super().add(key, amount, ttl=lasting)
 
 
 def test_each_limit_is_asked_for_once() -> None:
@@ -137,7 +137,7 @@ class Fickle(LocalCounts):
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().add(key, amount, lasting=lasting)
+        return await super().add(key, amount, ttl=lasting)
 
 
 async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[float]:
