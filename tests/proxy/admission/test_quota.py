@@ -88,9 +88,9 @@ class Watched(LocalCounts):
         super().__init__(lambda: 100.0)
         self.asked: list[tuple[str, int]] = []
 
-    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
         self.asked.append((key, amount))
-        return await super().add(key, amount, ttl=lasting)
+        return await super().add(key, amount, ttl=ttl)
 
 
 def test_each_limit_is_asked_for_once() -> None:
@@ -133,11 +133,11 @@ class Fickle(LocalCounts):
         self.free = asyncio.Event()
         self.free.set()
 
-    async def add(self, key: str, amount: int, *, lasting: float) -> Count:
+    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().add(key, amount, ttl=lasting)
+        return await super().add(key, amount, ttl=ttl)
 
 
 async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[float]:
