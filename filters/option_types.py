@@ -112,7 +112,7 @@ def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator
         held = names_in(text)
         for name in held:
             if name not in names and not (STATE in names and _STATE_NAME.fullmatch(name)):
-                raise ValueError(f"{{{name}}} is no name for this template; there are: {_listed(names)}")
+                raise ValueError(f"{{{name}}} is no name for this template; available: {_listed(names)}")
         missing = [name for name in required if name not in held]
         if missing:
             raise ValueError(f"the template must hold {_listed(missing)}")

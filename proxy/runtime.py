@@ -58,7 +58,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         pipeline = self.pipelines.get(name)
         if pipeline is None:
             names = ", ".join(self.pipelines)
-            raise NotFound(f"There is no pipeline '{name}'; there are: {names}.", code="pipeline_not_found")
+            raise NotFound(f"There is no pipeline '{name}'; available: {names}.", code="pipeline_not_found")
         return pipeline
 
     @property

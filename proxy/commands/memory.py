@@ -74,7 +74,7 @@ def run_on_memory(
         settings = load_configured(config)
         tenants = tenant_names(settings)
         if tenant and tenant not in tenants:
-            raise TurnkeeperError(f"There is no key named '{tenant}'; there are: {', '.join(tenants)}.")
+            raise TurnkeeperError(f"There is no key named '{tenant}'; available: {', '.join(tenants)}.")
         if not tenant and len(tenants) > 1:
             raise TurnkeeperError(f"Say whose memory with --tenant: {', '.join(tenants)}.")
         for url in existing(settings.memory) if settings.memory else ():

@@ -40,7 +40,7 @@ def explain(
         posted = request_from_file(_read(request, settings.listen.max_body), headers)
         pipelines = build_pipelines(settings)
         if pipeline not in pipelines:
-            raise usage_error(f"There is no pipeline '{pipeline}'; there are: {', '.join(pipelines)}.")
+            raise usage_error(f"There is no pipeline '{pipeline}'; available: {', '.join(pipelines)}.")
         explanation = explain_request(
             posted, pipelines[pipeline], time.time(), remembers=settings.memory is not None
         )

@@ -34,7 +34,7 @@ def check_keys(fields: Fields) -> None:
     """Raises RequestError for an unknown key."""
     for name in fields:
         if name not in _KEYS:
-            raise RequestError(f"'{name}': unknown key; there are: {', '.join(_KEYS)}.", param=name)
+            raise RequestError(f"'{name}': unknown key; available: {', '.join(_KEYS)}.", param=name)
 
 
 def id_field(fields: Fields, name: str) -> str | None:

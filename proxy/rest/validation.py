@@ -79,7 +79,7 @@ def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestErr
     details = [each for each in details if _path(each) == path]
     types = {each["type"] for each in details}
     if "extra_forbidden" in types:
-        message = f"'{path}': unknown key; there are: {keys}."
+        message = f"'{path}': unknown key; available: {keys}."
     elif "missing" in types:
         type_ = model.model_json_schema()["properties"][path].get("type", "")
         message = f"'{path}' is missing; {_TYPES.get(type_, 'write it')}. The keys are: {keys}."

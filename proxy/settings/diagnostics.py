@@ -99,8 +99,8 @@ def alternatives(text: str, names: Iterable[str]) -> str:
     names = list(names)
     synonym = _SYNONYMS.get(text)
     near = [synonym] if synonym in names else get_close_matches(text, names, n=1)
-    suggestion = f"did you mean {near[0]!r}? " if near else ""
-    return f"; {suggestion}There are: {', '.join(names)}" if names else "; there are none here"
+    label = f"did you mean {near[0]!r}? Available" if near else "available"
+    return f"; {label}: {', '.join(names)}" if names else "; there are none here"
 
 
 def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:

@@ -202,7 +202,7 @@ def test_a_history_as_agora_sends_it_is_taken_as_it_stands(proxy: ProxyServer) -
     assert proxy.client.put(path_of("s1"), json=payload).status_code == 200
     assert contents(proxy, "s1") == AGORA
     told = refused(proxy.client.post(ALL, json={**payload, "id": "s2"}), 400, "agent_id")
-    assert "there are: id, user, contents" in told["message"]
+    assert "available: id, user, contents" in told["message"]
 
 
 @pytest.mark.parametrize("way", WAYS)

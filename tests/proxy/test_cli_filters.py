@@ -21,7 +21,7 @@ def turnkeeper(*arguments, **options):
 def test_the_list_is_plain_where_it_is_piped():
     done = turnkeeper("filters")
     assert done.stdout.startswith("request:\n  drop_messages ")
-    assert "  drop_messages        Drop messages by how they came about, or by who speaks.\n" in done.stdout
+    assert "  drop_messages        Drop messages by how they came about, or by their role.\n" in done.stdout
     assert "\x1b" not in done.stdout
 
 
@@ -62,7 +62,7 @@ def test_machines_get_json():
 def test_an_unknown_name_is_answered_with_what_was_meant():
     done = turnkeeper("filters", "drop_mesages")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("no filter named 'drop_mesages'; did you mean 'drop_messages'? There are: ")
+    assert done.stderr.startswith("no filter named 'drop_mesages'; did you mean 'drop_messages'? Available: ")
 
 
 def test_a_users_own_filters_are_listed_with_their_configuration():

@@ -109,7 +109,7 @@ def test_a_wrong_request_is_told_in_a_line(file, request_, options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--pipeline", "none"], "There is no pipeline 'none'; there are: default, other.\n"),
+        (["--pipeline", "none"], "There is no pipeline 'none'; available: default, other.\n"),
         (["--header", "x"], "Write a header as 'Name: value'.\n"),
         (["--header", "A: b", "--header", ": x"], "Write a header as 'Name: value'.\n"),
     ],

@@ -103,7 +103,7 @@ def test_one_that_cannot_be_loaded_is_a_fault_of_its_step_alone(check):
 
 
 def test_a_typing_error_is_answered_with_the_installed_too(check):
-    assert "did you mean 'polite'? There are: drop_messages, " in check("request: [polit]").stdout
+    assert "did you mean 'polite'? Available: drop_messages, " in check("request: [polit]").stdout
 
 
 def test_a_name_that_two_packages_bring_is_a_fault(check):

@@ -34,8 +34,8 @@ def refused(model, written) -> tuple[str, str | None]:
     ("model", "written", "said", "param"),
     [
         (users.NewFact, {}, f"'text' is missing; write text. The keys are: {FACT}.", "text"),
-        (users.NewFact, {"text": "a", "foo": 1}, f"'foo': unknown key; there are: {FACT}.", "foo"),
-        (users.NewFact, {"text": "a", "": 1}, f"'': unknown key; there are: {FACT}.", ""),
+        (users.NewFact, {"text": "a", "foo": 1}, f"'foo': unknown key; available: {FACT}.", "foo"),
+        (users.NewFact, {"text": "a", "": 1}, f"'': unknown key; available: {FACT}.", ""),
         (users.NewFact, {"text": 5}, "'text': write text.", "text"),
         (users.NewFact, {"text": None}, "'text': write text.", "text"),
         (users.NewFact, {"text": " "}, "'text': write a fact; blanks are none.", "text"),
@@ -62,7 +62,7 @@ def refused(model, written) -> tuple[str, str | None]:
         (
             users.FactChanges,
             {"replaces": "x"},
-            "'replaces': unknown key; there are: text, category, importance.",
+            "'replaces': unknown key; available: text, category, importance.",
             "replaces",
         ),
         (users.NewFact, [], f"Write an object as JSON; its keys are: {FACT}.", None),
@@ -129,7 +129,7 @@ def test_a_query_is_refused_in_the_same_words(serve, tmp_path: Path):
         "hours=x": "'hours': write a number.",
         "limit=0": "'limit': write a number of at least 1.",
         "limit=x": "'limit': write a whole number.",
-        "foo=1": "'foo': unknown key; there are: hours, limit.",
+        "foo=1": "'foo': unknown key; available: hours, limit.",
     }.items():
         got = proxy.client.get(f"/v1/memory/agents/a/episodes?{query}")
         assert (got.status_code, got.json()["error"]["message"]) == (400, said)

@@ -5,9 +5,9 @@ from proxy.settings.interpolation import Private
 def test_the_nearest_name_is_suggested_and_all_are_told():
     assert (
         alternatives("pipline", ["pipelines", "keys"])
-        == "; did you mean 'pipelines'? There are: pipelines, keys"
+        == "; did you mean 'pipelines'? Available: pipelines, keys"
     )
-    assert alternatives("zzz", ["keys"]) == "; There are: keys"
+    assert alternatives("zzz", ["keys"]) == "; available: keys"
     assert alternatives("zzz", []) == "; there are none here"
 
 

@@ -104,7 +104,7 @@ def test_upstreams_and_pipelines_are_enough(told):
         ("upstreams:\n  main: {model: x}\n" + PIPELINE, ["2: upstreams.main.base_url: this key is missing"]),
         (
             SOUND + "pipline:\n",
-            ["7: pipline: unknown key 'pipline'; did you mean 'pipelines'? There are: listen,"],
+            ["7: pipline: unknown key 'pipline'; did you mean 'pipelines'? Available: listen,"],
         ),
         (
             UPSTREAM + "    modl:\n      x\n" + PIPELINE,

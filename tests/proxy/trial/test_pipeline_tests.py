@@ -133,7 +133,7 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
         ("{name: x, messages: ['user: Hi'], memory: []}", "tests.0.memory: unknown key 'memory'"),
         (
             "{name: x, messages: ['user: Hi'], expect: {contain: []}}",
-            "tests.0.expect.contain: unknown key 'contain'; did you mean 'contains'? There are: contains",
+            "tests.0.expect.contain: unknown key 'contain'; did you mean 'contains'? Available: contains",
         ),
         (
             "{name: x, messages: ['user: Hi'], expect_answer: {contain: []}}",
@@ -147,7 +147,7 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
         ("{name: x, messages: [{content: Hi}]}", "tests.0.messages.0: this message has no role"),
         (
             "{name: x, messages: ['usr: Hi']}",
-            "tests.0.messages.0: no model knows the role 'usr'; did you mean 'user'? There are: system,",
+            "tests.0.messages.0: no model knows the role 'usr'; did you mean 'user'? Available: system,",
         ),
         (
             "{name: x, messages: [{role: User, content: Hi}]}",
