@@ -4,6 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -169,8 +170,8 @@ class SessionStore:
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
-        encode = self._codec.encode
-        put = put._replace(blob=encode(key, put.blob), cold=[encode(key, entry) for entry in put.cold])
+        encode = partial(self._codec.encode, key)
+        put = put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
         return await self._ask(
             "write",
             lambda driver: driver.write(key, put),
@@ -182,8 +183,8 @@ class SessionStore:
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, which are encoded in a thread: they may be large."""
         self._cache.pop(key, None)
-        encode = self._codec.encode
-        blob, *cold = await asyncio.to_thread(lambda: [encode(key, blob) for blob in (put.blob, *put.cold)])
+        encode = partial(self._codec.encode, key)
+        blob, *cold = await asyncio.to_thread(lambda: [*map(encode, (put.blob, *put.cold))])
         put = put._replace(blob=blob, cold=cold)
         return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
 
@@ -192,7 +193,7 @@ class SessionStore:
 
         async def ask(driver: Store) -> list[bytes]:
             blobs = await driver.cold(key, start=start, limit=limit)
-            return await asyncio.to_thread(lambda: [self._codec.decode(key, blob) for blob in blobs])
+            return await asyncio.to_thread(lambda: [*map(partial(self._codec.decode, key), blobs)])
 
         return await self._ask("cold", ask)
 
@@ -252,7 +253,7 @@ class SessionStore:
             session, entries = put.session, put.cold
             if self._redaction.enabled:
                 session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
-            cold = [msgspec.msgpack.encode(entry) for entry in entries]
+            cold = [*map(msgspec.msgpack.encode, entries)]
             return session, BlobWrite(encode(session), put.version, put.ttl, cold, put.at, put.background)
 
         return await in_thread_if_long(work, len(put.session.entries) + len(put.cold))

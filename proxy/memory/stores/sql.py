@@ -287,7 +287,7 @@ def m007_talks(types: Types) -> tuple[str, ...]:
 
 
 def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
-    """Where several spoke, all was indexed as one's: it is nobody's until it is found out whose it is."""
+    """Calls of several speakers were indexed as one user's: they have none until the archive tells."""
     spoken = "SELECT talk FROM turnkeeper_turns WHERE speaker IS NOT NULL"
     return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
 
