@@ -93,7 +93,9 @@ class InjectFacts(RequestFilter):
         front = [Injected(role=self.role, content=head)] if head else []
         return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
 
-    def _with_news(self, messages: Messages, news: Sequence[Remembered], told: Stated) -> Messages:
+    def _with_news(
+        self, messages: Messages, news: Sequence[Remembered], instructions_text: Stated
+    ) -> Messages:
         """The messages, each of the user's with what was told with it first."""
         places, with_news = users(messages), list(messages)
         blocks: dict[int, list[Remembered]] = {}
@@ -102,11 +104,13 @@ class InjectFacts(RequestFilter):
             at = last if fact.place is None else min(fact.place, last)
             blocks.setdefault(places[at], []).append(fact)
         for at, facts in blocks.items():
-            if block := fence("new_facts", _NEWS, self._lines(facts, told)):
+            if block := fence("new_facts", _NEWS, self._lines(facts, instructions_text)):
                 with_news[at] = messages[at].prefixed(f"{block}\n\n")
         return with_news
 
-    def _lines(self, facts: Sequence[Remembered], told: Stated) -> list[str]:
+    def _lines(self, facts: Sequence[Remembered], instructions_text: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""
         whole = (defused(one_line(fact.text, len(fact.text))) for fact in facts)
-        return [line[: self.max_length].strip() for line in whole if line and not told.contains(line)]
+        return [
+            line[: self.max_length].strip() for line in whole if line and not instructions_text.contains(line)
+        ]

@@ -45,38 +45,38 @@ def _normalized(text: str) -> str:
 _LETTERS: Final = {code: _normalized(chr(code)) or None for code in _SINGLES}
 
 
-def unheard(heard: str, original: str) -> str:
-    """What of ``original`` follows ``heard``; empty when nothing does, or when it begins with other words.
+def unheard(prefix: str, original: str) -> str:
+    """What of ``original`` follows ``prefix``; empty when nothing does, or when it begins with other words.
 
     Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
     unheard as a whole, except where words are not told apart by spaces.
     """
-    cut = len(heard)
-    clean = bool(heard) and original.startswith(heard)
+    cut = len(prefix)
+    clean = bool(prefix) and original.startswith(prefix)
     if not clean or not (
-        heard[-1].isspace() or original[cut : cut + 1].isspace() or _UNSPACED.match(heard[-1])
+        prefix[-1].isspace() or original[cut : cut + 1].isspace() or _UNSPACED.match(prefix[-1])
     ):
-        cut = _end_of_last_word(bare(heard), original)
+        cut = _end_of_last_word(bare(prefix), original)
     rest = original[cut:]
     words = next((chunk.start() for chunk in _CHUNK.finditer(rest) if bare(chunk.group())), len(rest))
     return rest[words:].strip()
 
 
-def _end_of_last_word(heard: str, original: str) -> int:
+def _end_of_last_word(prefix: str, original: str) -> int:
     """Where the first word begins that was not heard to its end; the very end when there is none."""
     done = 0
     for chunk in _CHUNK.finditer(original):
         word = bare(chunk.group())
-        if not heard.startswith(word, done):
-            rest = heard[done:]
+        if not prefix.startswith(word, done):
+            rest = prefix[done:]
             return chunk.start() + _within(chunk.group(), rest) if word.startswith(rest) else len(original)
         done += len(word)
     return len(original)
 
 
-def _within(chunk: str, heard: str) -> int:
+def _within(chunk: str, prefix: str) -> int:
     """How much of a chunk was heard, in characters, less the word that the cut is in."""
-    position = bisect_left(range(len(chunk)), len(heard), key=lambda end: len(bare(chunk[:end])))
+    position = bisect_left(range(len(chunk)), len(prefix), key=lambda end: len(bare(chunk[:end])))
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1
     return position

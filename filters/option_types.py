@@ -23,16 +23,16 @@ STATE = "state."
 _STATE_NAME = re.compile(r"state\.[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
-def _whole(given: object) -> object:
-    if isinstance(given, bool):
+def _whole(value: object) -> object:
+    if isinstance(value, bool):
         raise PydanticKnownError("int_type")
-    return given
+    return value
 
 
-def _number(given: object) -> object:
-    if isinstance(given, bool):
+def _number(value: object) -> object:
+    if isinstance(value, bool):
         raise PydanticKnownError("float_type")
-    return given
+    return value
 
 
 Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]

@@ -84,11 +84,11 @@ class Markdown(Rewriter):
         self._open(found)
         return found.end, ""
 
-    def _open(self, found: BlockOpening) -> None:
-        self._within, self._mark = True, found.mark
-        self._heading, self._row = found.kind == "heading", found.kind == "row"
+    def _open(self, start: BlockOpening) -> None:
+        self._within, self._mark = True, start.mark
+        self._heading, self._row = start.kind == "heading", start.kind == "row"
         mode = {"row": Markdown._inline, "rule": Markdown._rule_off, "fence": Markdown._fence_line}
-        self._mode = mode.get(found.kind, Markdown._block)
+        self._mode = mode.get(start.kind, Markdown._block)
 
     def _line_end(self, arriving: Arriving, i: int) -> _Step:
         self._begin_line()

@@ -129,7 +129,7 @@ class TextStage:
         content = delta.get("content")
         if not content:
             return delta
-        said = self._said(content)
+        said = self._rewrite(content)
         return delta if said is content or said == content else {**delta, "content": said}
 
     def close(self) -> Delta:
@@ -139,7 +139,7 @@ class TextStage:
             text = (step.feed(text) if text else "") + step.close()
         return {"content": text} if text else {}
 
-    def _said(self, content: Any) -> Any:
+    def _rewrite(self, content: Any) -> Any:
         if isinstance(content, str):
             for step in self._steps:
                 content = step.feed(content)
@@ -148,6 +148,8 @@ class TextStage:
 
     def _parts(self, parts: Sequence[Any]) -> list[Any]:
         return [
-            {**part, "text": self._said(part["text"])} if isinstance(part, dict) and is_text(part) else part
+            {**part, "text": self._rewrite(part["text"])}
+            if isinstance(part, dict) and is_text(part)
+            else part
             for part in parts
         ]
