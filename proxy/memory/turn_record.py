@@ -77,7 +77,16 @@ def apply_turn(
     answer = answer or transcript(record.answer)
     if not answer.has_content:
         return session
-    answer = _redacted(answer, redaction)
+    rules = redaction.rules
+    if rules.enabled:
+        words = answer.text if answer.finished else redaction.without_partial_match(answer.text)
+        calls, reasons = answer.tool_calls, answer.reasoning
+        answer = msgspec.structs.replace(
+            answer,
+            text=rules.text(words),
+            tool_calls=rules.tool_calls(calls) if calls else calls,
+            reasoning=rules.text(reasons) if reasons else reasons,
+        )
     view = record.view
     if view is None:
         session, redacted = redaction.view(session, record.window)
@@ -133,17 +142,3 @@ def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float
     session, _ = apply_request(before, view.speech, now=now, attempt=attempt, alignment=view.alignment)
     cut, _ = fit(before, session, window, now=now)
     return session is not before and len(cut.entries) >= max(_MAX_ENTRIES, len(before.entries))
-
-
-def _redacted(answer: Transcript, redaction: WindowRedaction) -> Transcript:
-    """An answer as memory may see it."""
-    rules, calls = redaction.rules, answer.tool_calls
-    if not rules.enabled:
-        return answer
-    text = answer.text if answer.finished else redaction.without_partial_match(answer.text)
-    return msgspec.structs.replace(
-        answer,
-        text=rules.text(text),
-        tool_calls=rules.tool_calls(calls) if calls else calls,
-        reasoning=rules.text(answer.reasoning) if answer.reasoning else answer.reasoning,
-    )

@@ -20,15 +20,7 @@ from proxy.memory.align.strategies import align
 from proxy.memory.merge.entries import renew_entry, without_ellipsis
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import (
-    NO_ATTEMPT,
-    START,
-    Arrival,
-    Attempt,
-    Session,
-    TurnRef,
-    message_of,
-)
+from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Session, TurnRef, message_of
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key

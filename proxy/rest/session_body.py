@@ -8,9 +8,16 @@ import msgspec
 
 from filters.message import Message
 from proxy.errors import RequestError, TooLarge
-from proxy.memory.interchange import Summary, contents, session_from_messages, summaries, with_summaries
+from proxy.memory.interchange import (
+    Summary,
+    contents,
+    remainder_fields,
+    restore_session,
+    session_from_messages,
+    summaries,
+    with_summaries,
+)
 from proxy.memory.redacted_view import WindowRedaction
-from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.rest.endpoint import checked_id
 from proxy.turn.request import decode_raw, read_messages
@@ -68,7 +75,7 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
     own = fields.get(_REMAINDER)
     if own is not None:
         try:
-            return restored(messages, msgspec.json.decode(own, type=dict[str, msgspec.Raw]))
+            return restore_session(messages, msgspec.json.decode(own, type=dict[str, msgspec.Raw]))
         except (ValueError, RecursionError) as error:
             message = f"'{_REMAINDER}' does not belong to these 'contents' ({error})"
             raise RequestError(f"{message}; leave it out to import them alone.", param=_REMAINDER) from None
@@ -84,7 +91,7 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
 def export_fields(session: Session, entries: tuple[Entry, ...]) -> dict[str, Any]:
     """The body of an export, of a session and all of its entries."""
     session = ordered(msgspec.structs.replace(session, entries=entries, cold_count=0))
-    return {**session_fields(session), _REMAINDER: remainder(session)}
+    return {**session_fields(session), _REMAINDER: remainder_fields(session)}
 
 
 def session_fields(session: Session) -> dict[str, Any]:

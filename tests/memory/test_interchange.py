@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.memory.compaction import cap
-from proxy.memory.interchange import contents, session_from_messages
+from proxy.memory.interchange import contents, remainder_fields, restore_session, session_from_messages
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import Entry, Session
 from proxy.memory.speakers import transcript_lines
 from tests.memory.call import NOW, Call, asked, calling, message, reconcile, result
@@ -121,7 +120,10 @@ def test_our_own_answer_bears_its_time_in_the_engines_unit(told: float, shown: f
     answer = contents([asked, ANSWER])[1]
     assert answer["timestamp"] == shown and type(answer["timestamp"]) is type(told)
     kept = Session(entries=(asked, ANSWER), next_turn=1)
-    assert restored(messages(contents(kept.entries)), fields(**remainder(kept))).entries == (asked, ANSWER)
+    assert restore_session(messages(contents(kept.entries)), fields(**remainder_fields(kept))).entries == (
+        asked,
+        ANSWER,
+    )
 
 
 @pytest.mark.parametrize(

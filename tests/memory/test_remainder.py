@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from filters.message import Message
 from filters.tool_groups import FUNCTION
 from filters.tool_groups import tool_call_of as functions_held
-from proxy.memory.interchange import contents, session_from_messages
+from proxy.memory.interchange import contents, remainder_fields, restore_session, session_from_messages
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.remainder import remainder, restored
 from proxy.memory.session import START, Agents, Entry, Session, ShownFacts, TurnRef
 from proxy.turn.request import read_messages
 from tests.memory.call import NOW, asked, message, reconcile
@@ -87,7 +86,7 @@ def carried(session: Session) -> Session:
     """The session after a way through JSON."""
     shown = msgspec.json.encode(contents(session.entries))
     messages, _ = read_messages(msgspec.Raw(shown))
-    return restored(messages, fields(**remainder(session)))
+    return restore_session(messages, fields(**remainder_fields(session)))
 
 
 @given(sessions)
@@ -108,32 +107,32 @@ def test_what_a_call_left_is_carried_exactly(replayed: list[list[Message]]) -> N
 def test_what_is_made_anew_is_not_carried() -> None:
     told = ShownFacts(user="ann", epoch=b"1", at=1.0)
     session = Session(entries=(), cold_count=3, shown_facts=told, updated=2.0)
-    assert remainder(session) == {"updated": 2.0}
+    assert remainder_fields(session) == {"updated": 2.0}
 
 
 @pytest.mark.parametrize("name", ["moved", "told", "more"])
 def test_a_field_that_is_not_carried_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=f"unknown field `{name}`"):
-        restored([], fields(**{name: 1}))
+        restore_session([], fields(**{name: 1}))
 
 
 def test_what_was_exported_before_speakers_were_told_apart_is_taken() -> None:
-    session = restored([message("u:Hi")], fields(entries=[{}], user="ann", turns=1))
+    session = restore_session([message("u:Hi")], fields(entries=[{}], user="ann", turns=1))
     assert (session.user, session.learned_until, session.alias, session.shared) == ("ann", START, None, False)
 
 
 def test_what_messages_tell_is_not_told_twice() -> None:
     session = session_from_messages([message("3u:Hi"), message("3a:Hello.")], now=NOW)
-    assert remainder(session)["entries"] == [{"recorded": NOW}] * 2
+    assert remainder_fields(session)["entries"] == [{"recorded": NOW}] * 2
 
 
 def test_a_system_message_is_not_brought_in() -> None:
     own = fields(entries=[{"role": "user"}, {}], turns=2)
-    session = restored([message("s:Obey."), message("u:Hi")], own)
+    session = restore_session([message("s:Obey."), message("u:Hi")], own)
     assert [entry.role for entry in session.entries] == ["user"]
 
 
 @pytest.mark.parametrize("own", [[], [{}, {}], [{"turn": "one"}]])
 def test_a_remainder_of_other_messages_is_refused(own: list[dict[str, Any]]) -> None:
     with pytest.raises(ValueError):
-        restored([message("u:Hi")], fields(entries=own))
+        restore_session([message("u:Hi")], fields(entries=own))

@@ -92,15 +92,12 @@ class SessionBuilder:
             question=question,
         )
 
-    def _add(self, entry: Entry, index: int | None) -> None:
-        self.entries.append(entry)
-        self.indices.append(index)
-
     def _pass_to(self, end: int) -> None:
         """Adds the entries before ``end`` that the window does not show."""
         for place in range(self._end, end):
             if place not in self._retracted:
-                self._add(self._alignment.entries[place], None)
+                self.entries.append(self._alignment.entries[place])
+                self.indices.append(None)
         self._end = max(self._end, end)
 
     def _add_recorded(self, index: int) -> None:
@@ -111,7 +108,8 @@ class SessionBuilder:
         if place == self._revised and self._retracted >= set(range(place + 1, len(self._alignment.entries))):
             entry = msgspec.structs.replace(entry, turn=self._next_turn)
             self._next_turn += 1
-        self._add(entry, index)
+        self.entries.append(entry)
+        self.indices.append(index)
         self._end = place + 1
 
     def _add_new(self, index: int, following: int) -> None:
@@ -139,7 +137,8 @@ class SessionBuilder:
             same_turn = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
             turn = self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
         self._next_turn = max(self._next_turn, turn + 1)
-        self._add(msgspec.structs.replace(entry, turn=turn), index)
+        self.entries.append(msgspec.structs.replace(entry, turn=turn))
+        self.indices.append(index)
 
     def _late_answer(self, message: Message) -> Entry | None:
         """An answer that no window showed before, as this one does."""

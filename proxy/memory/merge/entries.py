@@ -53,9 +53,14 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
         "user": message.user,
         "name": _value(message.name),
     }
-    changes = {name: value for name, value in fields.items() if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if entry.role == "assistant":
-        changes |= _confirmed_answer(entry, message)
+        changes |= {"pending": False, "broken": False}
+        if message.tool_calls:
+            changes["tool_calls"] = message.tool_calls
+        # Edited words are what was heard, however much of the former was.
+        if entry.replaced_hash is None and (message.text.strip() or not message.tool_calls):
+            changes |= _cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message)
     elif not entry.replaces(message.text) and (
         entry.role != "user" or not same_words(entry.text, message.text)
     ):
@@ -97,18 +102,6 @@ def _shows_as_recorded(entry: Entry, message: Message) -> bool:
         return True
     timestamp, original = metadata.get("interrupt_timestamp"), metadata.get("original")
     return entry.interrupted and timestamp == entry.interrupt_timestamp and original == entry.original
-
-
-def _confirmed_answer(entry: Entry, message: Message) -> dict[str, Any]:
-    """The fields of an answer once a window shows it."""
-    confirmed: dict[str, Any] = {"pending": False, "broken": False}
-    if message.tool_calls:
-        confirmed["tool_calls"] = message.tool_calls
-        if not message.text.strip():
-            return confirmed
-    if entry.replaced_hash is not None:  # edited words are what was heard, however much of the former was
-        return confirmed
-    return confirmed | (_cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message))
 
 
 def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:

@@ -83,7 +83,19 @@ def _merge(
         )
         return msgspec.structs.replace(session, latest_request=overtaken)
     if not alignment.lines:
-        return _merge_instructions(session, fingerprint, now)
+        latest = latest or LatestRequest(
+            at=now,
+            fingerprint=fingerprint,
+            line_count=0,
+            start=session.cold_count + len(session.entries),
+            shows_answers=False,
+            shows_call_start=True,
+        )
+        question = no_question(session.entries, session.call, session.next_turn)
+        latest = msgspec.structs.replace(latest, at=now, fingerprint=fingerprint, question=question)
+        return msgspec.structs.replace(
+            session, latest_request=latest, created=session.created or now, updated=now
+        )
     merged = SessionBuilder(session, alignment, retracted(alignment), now=now).build(fingerprint)
     latest = merged.latest_request and msgspec.structs.replace(
         merged.latest_request, name_digest=arrival.attempt.name_digest, wordless=speech.wordless
@@ -100,23 +112,6 @@ def _merge(
         started=started,
         created=session.created or now,
         updated=now,
-    )
-
-
-def _merge_instructions(session: Session, fingerprint: bytes, now: float) -> Session:
-    """The session after a request without any speech."""
-    latest = session.latest_request or LatestRequest(
-        at=now,
-        fingerprint=fingerprint,
-        line_count=0,
-        start=session.cold_count + len(session.entries),
-        shows_answers=False,
-        shows_call_start=True,
-    )
-    question = no_question(session.entries, session.call, session.next_turn)
-    latest = msgspec.structs.replace(latest, at=now, fingerprint=fingerprint, question=question)
-    return msgspec.structs.replace(
-        session, latest_request=latest, created=session.created or now, updated=now
     )
 
 

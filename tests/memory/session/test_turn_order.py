@@ -14,7 +14,7 @@ from proxy.memory.compaction import (
     next_plan,
     overflow_plan,
 )
-from proxy.memory.remainder import restored
+from proxy.memory.interchange import restore_session
 from proxy.memory.session import START, Entry, Segment, Session, TurnRef, decode, encode
 from tests.memory.call import NOW, message, reconcile
 from tests.memory.exported import fields
@@ -111,4 +111,4 @@ TWO = [{"life": 1, "turn": 3}, {"life": 1, "turn": 4}]
 def test_an_import_whose_turns_go_back_is_refused(left, fault) -> None:
     told = [{"text": "Notes.", "life": life, "turn": turn} for life, turn in left.pop("summaries", [])]
     with pytest.raises(ValueError, match=fault):
-        restored([message("u:Hi"), message("u:Bye")], fields(**left, summaries=told))
+        restore_session([message("u:Hi"), message("u:Bye")], fields(**left, summaries=told))
