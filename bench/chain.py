@@ -1,6 +1,6 @@
 """What the work between a request and the model costs: parse, filter, compose, over 24 messages.
 
-python bench/chain.py [CONFIG] [--profile] [--cold MB]
+python -m bench.chain [CONFIG] [--profile] [--cold MB]
 
 A server does other things between two requests: with ``--cold``, so many megabytes are copied before each
 piece of work, so that what it needs has left the processor's caches.

@@ -1,6 +1,6 @@
 """What memory costs a turn beside its store: reading what is held, on the call; writing it anew, after it.
 
-python bench/remember.py [--profile known|after]
+python -m bench.remember [--profile known|after]
 """
 
 import argparse

@@ -16,8 +16,6 @@ _SAID_ELSEWHERE = ("refusal", "audio", "function_call")
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 SYSTEM: Final = frozenset({"system", "developer"})
 """The roles of instructions."""
-
-
 Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 

@@ -37,12 +37,8 @@ def _number(value: object) -> object:
 
 Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
 """A whole number."""
-
-
 Number = Annotated[float, BeforeValidator(_number, json_schema_input_type=float)]
 """Any number."""
-
-
 Bound = Annotated[int | float, BeforeValidator(_number, json_schema_input_type=int | float)]
 """Any number, whole as it was written."""
 

@@ -21,8 +21,6 @@ _MARK = re.compile(r"\b(user|answer)(\d+)\b")
 _RANGE = re.compile(r"\b([ua])(\d+)-(\d+)\b")
 _TALK = "trains to the coast leave early and the hotel by the harbour has a room with a view of the lake"
 _WORDS = _TALK.split()
-
-
 CONFIG = """
 memory:
   sessions: "${MEMORY_URL}"

@@ -38,8 +38,6 @@ _BLOCK = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z0-9]{0,12}")
 _REST = re.compile(r"[^<>\n]{0,120}")
-
-
 _Rule = Callable[["Markdown", Arriving, int], _Step]
 
 

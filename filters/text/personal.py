@@ -66,23 +66,11 @@ _MOST_BEFORE_A_DIGIT = 45
 # A find may depend on what follows it: an octet more, a digit more.
 _LOOKED_AHEAD = 2
 _LOOKED_BACK_AT = 2
-
-
 _EMAIL = rf"(?<![{_LOCAL}])[{_LOCAL}]{{1,64}}@(?:[{_LABEL}]{{1,63}}\.){{1,5}}[A-Za-zÀ-ɏ][{_LABEL}]{{1,62}}"
-
-
 _IBAN = rf"{_ALONE}[A-Za-z]{{2}}[0-9]{{2}}(?:[ -]?[A-Za-z0-9]){{11,30}}"
-
-
 _IBAN_BEGUN = rf"{_ALONE}[A-Za-z](?:\Z|[A-Za-z](?:\Z|[0-9](?:\Z|[0-9](?:[ -]?[A-Za-z0-9])*[ -]?\Z)))"
-
-
 _CARD = rf"{_ALONE}[2-6](?:[ -]?[0-9]){{12,18}}"
-
-
 _IPV4 = rf"(?<![A-Za-z0-9_.])(?:{_OCTET}\.){{3}}{_OCTET}(?![A-Za-z0-9_]|\.[0-9])"
-
-
 _PHONE = (
     r"(?<![A-Za-z0-9_#=/+-])(?<![0-9][.,:])(?:"
     rf"\+[1-9](?:{_GAP}[0-9]){{7,14}}"  # +49 (0) 170 1234567
@@ -94,8 +82,6 @@ _PHONE = (
     r"|1[3-9][0-9][ -]?[0-9]{4}[ -]?[0-9]{4}"  # 138 1234 5678
     r")(?![A-Za-z0-9_])"
 )
-
-
 _BEGUN_IBAN = re.compile(_IBAN_BEGUN)
 
 

@@ -23,8 +23,6 @@ _TOO_DEEP: Final = "The body is nested too deeply."
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_messages = msgspec.json.Decoder(list[Message]).decode
-
-
 _TOP_LEVEL_EXTENSIONS: Final[Mapping[str, frozenset[object]]] = {
     "turn_id": frozenset({int, NoneType}),
     "timestamp": frozenset({int, float, NoneType}),

@@ -59,8 +59,6 @@ _TEXT = "content"
 _MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
 _NO_MAX_COMPLETION_TOKENS = MappingProxyType({**_MAX_TOKENS, "max_completion_tokens": "max_tokens"})
 _NO_DEVELOPER = MappingProxyType({"developer": "system"})
-
-
 OPENAI = Provider(
     name="openai",
     fields=_names(

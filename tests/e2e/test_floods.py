@@ -44,8 +44,6 @@ FLOODS: dict[str, list[Step]] = {
     "empty chunks": flood(b"data: {}\n\n" * 6_000, 100),
     "a compressed bomb": [PACKED, chunk(gzip.compress(b"data: {}\n\n" * 1_500_000)), END],
 }
-
-
 WORDS = "\n" * 2_000_000
 LONG_ANSWERS: dict[str, list[Step]] = {
     "whole": answer(completion(WORDS)),

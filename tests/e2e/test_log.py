@@ -26,8 +26,6 @@ from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited
 
 SECRET, KEY, UPSTREAM_KEY = "my card is 4111", "s3cret-key", "sk-upstream"
-
-
 SAID = {"model": "fake", "messages": [{"role": "user", "content": SECRET}], "session_id": "room 1"}
 
 

@@ -191,8 +191,6 @@ PLACES: dict[str, Callable[[str, Path], AbstractContextManager[Place]]] = {
     "redis failing over": redis_failing_over,
     "sqlite locked": sqlite_locked,
 }
-
-
 POSTGRES: dict[str, Callable[[PostgresServer], AbstractContextManager[None]]] = {
     "killed": postgres_killed,
     "silent": PostgresServer.frozen,

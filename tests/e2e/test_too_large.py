@@ -14,8 +14,6 @@ listen: {max_body: 2KB}
 upstreams: {main: {base_url: "practice:"}}
 pipelines: {default: {upstreams: [main]}}
 """
-
-
 SHORT = SMALL.replace("{max_body: 2KB}", "{max_messages: 3}")
 
 

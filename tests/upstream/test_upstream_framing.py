@@ -14,8 +14,6 @@ from tests.contract_upstream import Make, ask, rest, whole
 from tests.peers.http_peer import CHUNKED, LAST, Talk, answering, chunk, serve, sized
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
-
-
 FRAMED = {
     "length": sized(b"hello"),
     "empty": sized(b""),

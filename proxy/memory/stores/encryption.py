@@ -18,8 +18,6 @@ from proxy.memory.stores.store import Key
 KEY_BYTES: Final = 32
 _NAME: Final = 4
 _NONCE: Final = 12
-
-
 _HEAD: Final = len(ENCRYPTED) + _NAME
 
 

@@ -55,8 +55,6 @@ _HOW: Final = (
     "write postgresql://user:password@host:port/database, and in a password %40 for '@', %3A for ':',"
     " %2F for '/', %3F for '?', %23 for '#', %5B for '[' and %25 for '%'"
 )
-
-
 Work = Callable[[Connection], Awaitable[T]]
 
 

@@ -12,8 +12,6 @@ NORMAL = pytest.param(100, id="100 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
 GROUP = [calling("call_0"), result("call_0")]
 FIRST = ["u:One.", "calls call_0", "result call_0", "a:First."]
-
-
 CALLS = GROUP[0].tool_calls
 
 

@@ -12,8 +12,6 @@ from tests.memory.call import Call, message, shown
 
 USERS = ["yes", "no", "my secret is mango", "and then", "tell me more about it"]
 ANSWERS = ["ok", "I am sorry to hear that", "it is mango as ever", "there are three of them, which one"]
-
-
 TALK = st.lists(st.tuples(st.sampled_from(USERS), st.sampled_from(ANSWERS)), min_size=1, max_size=7)
 
 

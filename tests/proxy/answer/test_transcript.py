@@ -148,8 +148,6 @@ _CHOICES = st.fixed_dictionaries(
     optional={"index": st.none() | st.integers(0, 2), "finish_reason": st.none() | st.just("stop")},
 )
 _CHUNKS = st.fixed_dictionaries({}, optional={"choices": st.none() | st.lists(_CHOICES, max_size=3)})
-
-
 _EVENTS = (_CHUNKS | st.integers()).map(lambda chunk: b"data: %b\n\n" % json.dumps(chunk).encode())
 _TORN = b'data: {"choices": [{"delta": {"content": "no"}}]\n}\n\n'
 _ODD = st.sampled_from(

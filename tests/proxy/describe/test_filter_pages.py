@@ -10,8 +10,6 @@ from proxy.settings.filter_registry import FilterRegistry
 
 SHIPPED = pages(FilterRegistry(installed=False))
 BESIDE_THE_WORDS = {"filler", "interruptable"}
-
-
 every_page = pytest.mark.parametrize("shown", SHIPPED, ids=lambda shown: f"{shown.side} {shown.name}")
 
 

@@ -9,11 +9,7 @@ from proxy.describe.schema import model_schema
 from proxy.settings.settings import Settings
 
 CONFIG = Path(__file__).parents[3] / "config"
-
-
 EVERYTHING, SHIPPED = ((CONFIG / f"{name}.yaml").read_text() for name in ("everything", "agora"))
-
-
 MANUAL = settings_reference(EVERYTHING, SHIPPED)
 
 

@@ -65,8 +65,6 @@ PLAIN = (
         ["a", "b", "ab", "abcd", "5", " 5", "+5", "5.0", "1e1", "-inf", "nan", "TRUE", "off", "t", "1_0"]
     )
 )
-
-
 EDITOR = Draft202012Validator(settings_schema(TRIAL))
 
 
@@ -234,8 +232,6 @@ class Odd(BaseModel):
 
 
 ODD = Draft202012Validator(lenient(model_schema(Odd)))
-
-
 GIVEN = st.recursive(
     PLAIN, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("yes"), inner)
 )

@@ -9,11 +9,7 @@ from tests.ready import UPSTREAM, pipeline_of, results_of
 
 STEPS = "[repair_history, {drop_messages: {sources: [silence]}}]"
 SILENCE = {"role": "assistant", "content": "Hello?", "metadata": {"source": "silence"}}
-
-
 CONFIG = UPSTREAM + f"pipelines: {{default: {{upstreams: [main], request: {STEPS}}}}}"
-
-
 TALK = ["user: Hi", SILENCE, "user: Bye"]
 
 

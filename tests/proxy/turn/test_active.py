@@ -170,8 +170,6 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
 texts = st.sampled_from(
     ["", "!", "?", "Tell", "tell.", "I - Tell", "Tell me", "Té", LONG, LONG + "me", LONG + "it"]
 )
-
-
 messages = st.fixed_dictionaries(
     {"role": st.sampled_from(["user", "user", "assistant", "system"]), "content": texts},
     optional={
@@ -181,8 +179,6 @@ messages = st.fixed_dictionaries(
         "tool_calls": st.sampled_from([[], None, CALLED]),
     },
 )
-
-
 talks = st.lists(messages, max_size=3)
 
 

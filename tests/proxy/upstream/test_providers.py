@@ -52,8 +52,6 @@ OPENAI = ["system: You are Ada.", "developer: Speak plainly.", "assistant: Hello
 ADA, BOTH = ["system: You are Ada.", "system: Speak plainly."], ["system: You are Ada.\n\nSpeak plainly."]
 CUT = ["user: A joke", "user: please", "user: [system] The caller cut in.", "assistant: Still there?"]
 JOINED = ["user: …", "assistant: Hello!", "user: A joke\nplease\n[system] The caller cut in."]
-
-
 TOPS = {
     "openai": {**SHARED, **USAGE, **NEW_LIMIT, "seed": 7, "store": False},
     "azure": {**SHARED, **USAGE, **NEW_LIMIT, "seed": 7, "store": False},
