@@ -1,0 +1,1 @@
+"""Turnkeeper: an OpenAI-compatible LLM proxy for voice agents."""

@@ -1,4 +1,4 @@
-"""What calls are answered with: built from one configuration, and used for one generation of it."""
+"""All that one configuration runs with, and its replacement at a reload."""
 
 import asyncio
 from collections.abc import Iterator, Mapping

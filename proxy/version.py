@@ -1,4 +1,4 @@
-"""Which Turnkeeper this is."""
+"""The version of Turnkeeper."""
 
 from importlib.metadata import version
 

@@ -1,4 +1,4 @@
-"""A response of an upstream, and how a stream is told from a whole answer."""
+"""An upstream's response, and whether it is a stream."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

@@ -1,0 +1,1 @@
+"""Reference pages, manual and schemas, made from the code."""

@@ -1,4 +1,4 @@
-"""A client that disconnects takes its turn with it (law: a hang-up reaches the model)."""
+"""Cancels a turn when its client disconnects."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,4 @@
-"""What can go wrong in memory. None of these is an answer to a client.
+"""Exceptions of memory; a client gets none of them as it is.
 
 StoreError              the store cannot be used
 ├── SessionDeleted      the session was deleted meanwhile

@@ -202,7 +202,7 @@ def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Ra
     own = {**fields}
     differences = msgspec.json.decode(own.pop(_ENTRIES, b"[]"), type=list[dict[str, Any]])
     if len(messages) != len(differences):
-        raise ValueError("it has as many entries as there are messages")
+        raise ValueError(f"it has {len(differences)} entries for {len(messages)} messages")
     entries = tuple(
         msgspec.convert({**msgspec.to_builtins(entry), **more, "role": entry.role}, Entry)
         for entry, more in zip(entries_from_messages(messages, now=0.0), differences, strict=True)

@@ -1,4 +1,4 @@
-"""Turns are written to memory in the background, in their order, and again until the store takes them."""
+"""Writes turns to memory after they have ended, in order, and again until they are written."""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""A session: entries in calls and turns, the values that it keeps beside them, and its codec."""
+"""A session: entries in calls and turns, the values that it keeps beside them, and its codec.
+
+A field with a ``name`` is stored under that name, which sessions in use have: it must not change.
+"""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Who speaks in a session: its user, other users, and the engine by itself; and the talk as text."""
+"""The speakers of a session, and its transcript with their names."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Waiting for tasks for a while, and long work in a thread."""
+"""Helpers for asyncio: waiting with a deadline, and long work in a thread."""
 
 import asyncio
 from collections.abc import Callable, Coroutine

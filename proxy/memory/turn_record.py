@@ -1,4 +1,4 @@
-"""A turn as it went by, and the session after it: values in, values out."""
+"""The record of a turn that has ended, and the session after it."""
 
 from collections.abc import Sequence
 from typing import Final

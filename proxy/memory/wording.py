@@ -1,4 +1,4 @@
-"""Whether two texts are the same words, as far as engines keep words the same."""
+"""Whether two texts are the same words, whatever their case, punctuation and spacing."""
 
 import re
 from bisect import bisect_left

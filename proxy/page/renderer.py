@@ -1,4 +1,4 @@
-"""Rendering of pages: templates that escape what they are given, and headers that let nothing in."""
+"""Renders templates, which escape all values, with headers that allow no foreign content."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime

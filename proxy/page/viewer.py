@@ -1,4 +1,4 @@
-"""The browser that asks for a page: its tenant by a cookie, and a token that guards its forms.
+"""Login to the page: a cookie for the tenant, and a token against forged forms.
 
 The signed cookie is ``key.expiry.nonce.mac``, made with the digest of the API key that was given: it ends
 with that key, holds nothing of it, and every process that knows the key reads it. A browser without one gets

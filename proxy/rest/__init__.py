@@ -1,0 +1,1 @@
+"""The memory API and webhooks over HTTP."""

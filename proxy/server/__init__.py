@@ -1,0 +1,1 @@
+"""The server: processes, sockets, HTTP and routes."""

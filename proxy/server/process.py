@@ -1,4 +1,4 @@
-"""Serving in one process: uvicorn with a farewell, tasks beside the requests, and SIGHUP."""
+"""One server process: its sockets, its loop, reload and a graceful end."""
 
 import asyncio
 import gc

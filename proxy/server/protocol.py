@@ -1,4 +1,4 @@
-"""HTTP/1 as uvicorn parses it, with limits, OpenAI's errors and a short way to the client's socket."""
+"""uvicorn's HTTP/1 protocol with limits, errors in OpenAI's shape and direct writes."""
 
 import asyncio
 import secrets

@@ -1,4 +1,4 @@
-"""The paths that are no completion: health, metrics, models, the feed and the memory's REST interface."""
+"""The routes beside chat completions: health, metrics, models, feed, REST and pages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping

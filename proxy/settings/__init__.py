@@ -1,0 +1,1 @@
+"""From a YAML file to settings, and from settings to what runs."""

@@ -1,4 +1,4 @@
-"""Chunks and completions, as far as tools are concerned."""
+"""Tool calls in the chunks of a stream, read and written."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

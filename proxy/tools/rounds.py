@@ -1,4 +1,4 @@
-"""Several answers of a model made one: it calls memory tools, gets their results, and goes on."""
+"""Joins the answers of several rounds of memory tools into one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -1,0 +1,1 @@
+"""Requests explained and configurations tested, without a model."""

@@ -1,0 +1,1 @@
+"""One turn, from the client's request to the record of its answer."""

@@ -1,4 +1,4 @@
-"""Passes an answer on to the client as it comes, and fills silences in it."""
+"""Streams an answer to the client, with keep-alives and filler phrases while it is silent."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The one value of a turn, which fills up from the request to the record of its answer."""
+"""The ``Turn``: one value that fills up from the request to the record of its answer."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""One attempt at one upstream: its answer once it has begun, or what its failure calls for."""
+"""One attempt at one upstream, and which errors are retried."""
 
 import re
 import time

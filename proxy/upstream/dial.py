@@ -1,4 +1,4 @@
-"""The way to an upstream: its origin, the proxy before it, TLS, and the connections opened along it."""
+"""Opens connections to an upstream: origin, proxy, tunnel, TLS."""
 
 import asyncio
 import errno

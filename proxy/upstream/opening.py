@@ -1,4 +1,4 @@
-"""When an answer has begun: until then its failure can still become a status, or go to another upstream."""
+"""Holds a stream back until its first delta, so that an early failure can fall back."""
 
 import re
 from typing import Any

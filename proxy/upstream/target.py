@@ -1,4 +1,4 @@
-"""A model that may be asked, and how it fares."""
+"""An upstream with its model and limits, and the health of each model."""
 
 import logging
 import time

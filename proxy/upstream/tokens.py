@@ -1,4 +1,4 @@
-"""Exact token counts by tiktoken, whose vocabulary is loaded beside the calls."""
+"""Exact token counts by tiktoken, whose vocabulary is loaded in the background."""
 
 import asyncio
 import logging

@@ -1,0 +1,1 @@
+"""Which entry of a session each line of a window is."""

@@ -1,4 +1,4 @@
-"""Lines that were deleted and that an engine still shows: recognized by digests, and never recorded again.
+"""Recognises deleted lines that a platform still replays, by digests, so that they stay deleted.
 
 An engine goes on sending what it has, whatever was deleted here. So the first window after a deletion is
 taken for history, all of it but the words that are new. The digests of its lines stay in the session as long

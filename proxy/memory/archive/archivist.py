@@ -1,4 +1,4 @@
-"""Saving sessions in the archive: in the background, after the calls, and again until they are there."""
+"""Copies sessions into the archive in the background, with retries."""
 
 import asyncio
 import contextlib

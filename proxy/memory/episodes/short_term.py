@@ -1,4 +1,4 @@
-"""Short-term memory for an agent's own process, without a proxy, and the contexts that it goes into."""
+"""An agent's short-term memory for programs beside the proxy, and the prompt text made of it."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The facts in a prompt: a head that does not change from turn to turn, and news since."""
+"""The facts of a prompt: a head that stays as it is, and what was learnt since."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Facts of users: added, corrected and removed, read within a deadline, and changed until it succeeds."""
+"""The facts about a user: read, added, corrected and removed."""
 
 import asyncio
 import hashlib

@@ -1,4 +1,4 @@
-"""An answer as it left is put to the words that it answers."""
+"""Merges an answer into its session, behind the words that it answers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile

@@ -1,4 +1,4 @@
-"""A session built anew of its entries and of what a window shows."""
+"""Builds a session from its entries and an aligned window."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""A session's calls as a voice platform reports them: an agent joins, leaves, and what was said is told.
+"""Webhook events of a voice platform, merged into a session: an agent joins or leaves, a history arrives.
 
 Events may come late, twice and in any order: each leaves what it would have left in time, once.
 """

@@ -1,4 +1,4 @@
-"""A request is merged into its session: what its window shows was heard."""
+"""Merges the window of a request into its session; the same request again changes nothing."""
 
 import msgspec
 

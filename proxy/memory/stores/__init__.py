@@ -1,0 +1,1 @@
+"""Session stores: one store over a driver for SQLite, PostgreSQL, Redis or the process."""
