@@ -27,7 +27,7 @@ from proxy.memory.session import Entry
 from proxy.memory.stores import sql
 from tests.peers.fake_upstream import DONE, HEAD, ROLE, FakeUpstream, answer, chunk, completion, delta
 from tests.peers.postgres_server import PostgresServer
-from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, stopped
+from tests.peers.redis_server import LOOPBACK, RedisServer, caught_up, free_port, replicated, stopped
 from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import IMPATIENT as CONFIG
@@ -134,11 +134,10 @@ def redis_failing_over(_: str, folder: Path) -> Iterator[Place]:
 
         @contextlib.contextmanager
         def failing() -> Iterator[None]:
-            master.ask("WAIT", 1, 1000)
+            caught_up(master, replica)
             master.kill()
             yield
 
-        del replica
         yield Place(f"redis+sentinel://{LOOPBACK}:{sentinel.port}/calls", failing)
 
 

@@ -140,6 +140,12 @@ def replicated(folder: Path) -> Iterator[tuple[RedisServer, RedisServer, RedisSe
         yield master, replica, sentinel
 
 
+def caught_up(master: RedisServer, replica: RedisServer) -> None:
+    """Returns once the replica has all that the master has now."""
+    written = master.ask("INFO", "replication")["master_repl_offset"]
+    wait_until(lambda: replica.ask("INFO", "replication").get("slave_repl_offset", -1) >= written)
+
+
 @contextlib.contextmanager
 def cluster(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]:
     with closing([]) as servers:

@@ -12,7 +12,15 @@ import pytest
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
 from proxy.memory.episodes.episode import window_start
 from proxy.memory.episodes.episodes import parse_agent_id
-from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, replicated, single, stopped, wait_until
+from tests.peers.redis_server import (
+    LOOPBACK,
+    RedisServer,
+    caught_up,
+    free_port,
+    replicated,
+    single,
+    stopped,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -359,7 +367,7 @@ async def test_behind_sentinels_it_finds_the_new_master(tmp_path):
     with replicated(tmp_path) as (master, replica, sentinel):
         memory = ShortTermMemoryManager(f"redis+sentinel://{LOOPBACK}:{sentinel.port}/calls")
         first = await memory.add_interaction("thought", "before")
-        await asyncio.to_thread(wait_until, lambda: replica.ask("DBSIZE") == master.ask("DBSIZE") > 0)
+        await asyncio.to_thread(caught_up, master, replica)
         master.kill()
         second = await until_kept(memory)
         assert await memory.get_recent() == [second, first]
