@@ -17,7 +17,7 @@ from tests.remembering import settle
 CONFIG = """
 memory:
   sessions: "${MEMORY_URL}"
-  deadline: 300ms
+  deadline: 5s
   window: {max_messages: 20, keep_messages: 10, ttl: 30m}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
