@@ -2,9 +2,10 @@
 
 python -m bench.functions [CONFIG] [--list]
 
-A server runs in a thread of this process, in front of a fake model, with a SQLite file as its memory. The
-functions are counted by ``sys.setprofile`` in all of its threads, each one once, comprehensions and lambdas
-among them, for two seconds from the request on. What an idle server runs in as long a time is taken off.
+A server runs in a thread of this process, in front of a fake model, with a SQLite file as its memory; as
+under ``serve``, archive and jobs are another process's, which is not counted. The functions are counted by
+``sys.setprofile`` in all of its threads, each one once, comprehensions and lambdas among them, for two
+seconds from the request on. What an idle server runs in as long a time is taken off.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 
 from tests.called import Function, recorded
 from tests.peers.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, unread_inbox
 from tests.serving_process import at_rest
 from tests.waiting import until
 
@@ -50,7 +51,8 @@ def second_turn(config: Path, folder: Path, *, session: bool) -> list[Function]:
     with ExitStack() as stack:
         environ["UPSTREAM_BASE_URL"] = stack.enter_context(FakeUpstream()).url
         calls = stack.enter_context(recorded())
-        server = stack.enter_context(ProxyServer(config, environ))
+        inbox = stack.enter_context(unread_inbox())
+        server = stack.enter_context(ProxyServer(config, environ, inbox))
         for turn in range(len(TURNS)):
             until(lambda: at_rest(server.client), 30)
             calls.collect()

@@ -3,8 +3,8 @@
 python -m bench.model PORT
 
 The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
-once. Each delta carries the microsecond at which it was sent. ``noted`` notes no
-facts.
+once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB, and
+``noted`` notes no facts.
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from typing import NamedTuple, cast
 import uvloop
 
 _NAME = re.compile(rb'"model"\s*:\s*"paced-(\d+)-(\d+)"')
+_LARGE = re.compile(rb'"model"\s*:\s*"delta-(\d+)"')
 _NOTED = re.compile(rb'"model"\s*:\s*"noted"')
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _MARK = b"@" + b"0" * 16
@@ -53,6 +54,21 @@ def noted() -> Answer:
     return Answer([whole], answer(1, 0).tail, 0)
 
 
+@cache
+def large(megabytes: int) -> Answer:
+    """An answer of one delta."""
+    whole = _HEAD + _chunk(_event({"role": "assistant", "content": "word " * (200_000 * megabytes)}))
+    return Answer([whole], answer(1, 0).tail, 0)
+
+
+def _given(request: bytes) -> Answer:
+    if name := _NAME.search(request):
+        return answer(*map(int, name.groups()))
+    if delta := _LARGE.search(request):
+        return large(int(delta[1]))
+    return noted() if _NOTED.search(request) else answer(1, 0)
+
+
 def _base() -> dict[str, object]:
     return {
         "id": "chatcmpl-bench",
@@ -79,7 +95,8 @@ class Model(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
-        self._received = b""
+        self._received = bytearray()
+        self._due = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes the connection."""
@@ -92,13 +109,16 @@ class Model(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Answers once a request is whole."""
         self._received += data
-        head, found, rest = self._received.partition(b"\r\n\r\n")
-        length = _LENGTH.search(head)
-        if not found or len(rest) < int(length[1] if length else 0):
+        if not self._due:
+            head, found, _ = self._received.partition(b"\r\n\r\n")
+            if not found:
+                return
+            length = _LENGTH.search(head)
+            self._due = len(head) + len(found) + int(length[1] if length else 0)
+        if len(self._received) < self._due:
             return
-        name = _NAME.search(rest)
-        self._received = b""
-        given = answer(*map(int, name.groups())) if name else noted() if _NOTED.search(rest) else answer(1, 0)
+        given = _given(bytes(self._received))
+        self._received, self._due = bytearray(), 0
         self._say(given, 0, asyncio.get_running_loop().time())
 
     def _say(self, given: Answer, place: int, began: float) -> None:

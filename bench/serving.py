@@ -44,7 +44,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(
-    command: Sequence[str], url: str, core: int, *, environ: Mapping[str, str], log: Path
+    command: Sequence[str], url: str, core: int | None, *, environ: Mapping[str, str], log: Path
 ) -> Iterator[Running]:
     """The command's server, once ``url`` answers; it is ended at the end."""
     began = time.monotonic()
@@ -65,8 +65,10 @@ def running(
         process.wait(40)
 
 
-def pinned(command: Sequence[str], core: int) -> list[str]:
-    """The command, kept to one core where the system can do that."""
+def pinned(command: Sequence[str], core: int | None) -> list[str]:
+    """The command, kept to one core where one is named and the system can do that."""
+    if core is None:
+        return [*command]
     cores = os.cpu_count() or 1
     return ["taskset", "-c", str(core % cores), *command] if shutil.which("taskset") else [*command]
 

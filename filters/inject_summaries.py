@@ -66,10 +66,10 @@ class InjectSummaries(RequestFilter):
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with summaries in the place of what they stand for."""
         summaries = context.memory.summaries
-        if not summaries or not messages:
-            return messages
-        notes = Injected(role=self.role, content=fence(_MARK, self.introduction, summaries))
         kept = _uncovered(messages)
+        if not summaries or not messages:
+            return kept
+        notes = Injected(role=self.role, content=fence(_MARK, self.introduction, summaries))
         start = next((i for i, message in enumerate(kept) if message.role not in SYSTEM), len(kept))
         if notes in kept[: start + 1]:
             return kept

@@ -10,6 +10,11 @@ from typing import Final
 from filters.message import SYSTEM, Message, newest_user
 
 _ANGLES: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
+# A role, perhaps with a name, as a transcript would tell who speaks.
+_SPEAKER: Final = re.compile(
+    r"[\W_]*(?:system|developer|user|human|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]",
+    re.IGNORECASE,
+)
 # They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
 _STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
 _ENDS: Final = f".!\u2026\uff0e{_STOPS}"
@@ -28,7 +33,7 @@ _MOST_PLACES: Final = 100
 def fence(name: str, note: str, lines: Iterable[str]) -> str:
     """The lines between ``<name>`` and ``</name>``, the note first; empty where there are none.
 
-    What looks like an angle bracket in a line is none any more.
+    Each stands on one line, closes no fence, and begins as no message of somebody does.
     """
     kept = [defused(line) for line in lines]
     return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
@@ -36,7 +41,8 @@ def fence(name: str, note: str, lines: Iterable[str]) -> str:
 
 def defused(line: str) -> str:
     """The line as it stands in a fence."""
-    return line.translate(_ANGLES)
+    plain = one_line(line, len(line)).translate(_ANGLES)
+    return f"- {plain}" if _SPEAKER.match(plain) and not plain.startswith("- ") else plain
 
 
 class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any, ClassVar, Literal
 
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.injection import Injected
-from filters.message import Message
+from filters.message import MARKS, Message
 
 
 class MergeConsecutive(RequestFilter):
@@ -84,7 +84,7 @@ class MergeConsecutive(RequestFilter):
             return False
         if earlier.tool_calls or later.tool_calls or (earlier.name or None) != (later.name or None):
             return False
-        return _has_content(earlier) and _has_content(later) and earlier.others == later.others
+        return _has_content(earlier) and _has_content(later) and _unknown(earlier) == _unknown(later)
 
     def _merged(self, run: Sequence[Message]) -> Message:
         contents: list[Any] = [message.content for message in run if message.content]
@@ -97,6 +97,10 @@ class MergeConsecutive(RequestFilter):
             else:
                 parts += chain.from_iterable(group)
         return msgspec.structs.replace(run[0], content=parts)
+
+
+def _unknown(message: Message) -> Mapping[str, Any]:
+    return {name: value for name, value in message.others.items() if name not in MARKS}
 
 
 def _has_content(message: Message) -> bool:

@@ -8,14 +8,20 @@ from msgspec import UNSET, UnsetType
 
 # No clock and no engine counts further, and stores hold 64 bits.
 LARGEST = 2**62
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+"""Stands for what was no character, such as half an emoji."""
 Content = str | list[dict[str, Any]] | None
 # Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
 _MILLISECONDS_FROM = 1e11
 # What Chat Completions keeps in fields of its own.
 _SAID_ELSEWHERE = ("refusal", "audio", "function_call")
+_WORDS = frozenset({"text", "refusal"})
+_WEIGHT_OF_A_VALUE = 8
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 SYSTEM: Final = frozenset({"system", "developer"})
 """The roles of instructions."""
+MARKS: Final = frozenset({"source", "user", "interrupted", "interrupt_timestamp", "original"})
+"""What voice platforms say of a message, in its ``metadata`` or beside its role."""
 Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 
@@ -23,7 +29,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A Chat Completions message with the fields that voice platforms add to it.
 
     A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field
-    here names is kept in ``others``, so that it can be sent on where the upstream allows it.
+    here names is kept in ``others``, so that it can be sent on where the upstream allows it. The marks of a
+    voice platform are read from ``metadata``, else from there.
     """
 
     role: str
@@ -56,23 +63,38 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """How it came about: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
         metadata = self.metadata
         source = metadata.get("source") if isinstance(metadata, dict) else None
+        if source is None and self.others:
+            source = self.others.get("source")
         return source if isinstance(source, str) else None
 
     @property
     def user(self) -> str | None:
         """The speaker (Agora's ``metadata.user``)."""
-        return _text_or_none(self._mark("user"))
+        # Of names that lost a character, two could be one.
+        user = self._mark("user")
+        return user if isinstance(user, str) and REPLACEMENT not in user else None
 
     @property
     def interrupted(self) -> bool:
         """Whether the caller cut this answer short."""
         metadata = self.metadata
-        return isinstance(metadata, dict) and metadata.get("interrupted") is True
+        interrupted = metadata.get("interrupted") if isinstance(metadata, dict) else None
+        if interrupted is None and self.others:
+            interrupted = self.others.get("interrupted")
+        return interrupted is True
+
+    @property
+    def interrupt_timestamp(self) -> int | float | None:
+        """When the caller cut it short, in the engine's unit."""
+        at = self._mark("interrupt_timestamp")
+        is_time = isinstance(at, int | float) and not isinstance(at, bool) and abs(at) <= LARGEST
+        return at if is_time else None
 
     @property
     def original(self) -> str | None:
         """All that the model generated, where the caller heard only a part."""
-        return _text_or_none(self._mark("original"))
+        original = self._mark("original")
+        return original if isinstance(original, str) else None
 
     def saying(self, text: str) -> "Message":
         """The same message with other words; parts that are not text stay where they are."""
@@ -100,7 +122,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, content=[*parts[:first], words, *parts[first + 1 :]])
 
     def _mark(self, name: str) -> Any:
-        return self.metadata.get(name) if isinstance(self.metadata, dict) else None
+        mark = self.metadata.get(name) if isinstance(self.metadata, dict) else None
+        return self.others.get(name) if mark is None else mark
 
 
 def is_text(part: dict[str, Any]) -> bool:
@@ -131,10 +154,6 @@ def epoch_seconds(timestamp: object) -> float | None:
     return value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
 
 
-def _text_or_none(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
 class HasRole(Protocol):
     """A message, or a stored line of one."""
 
@@ -146,7 +165,37 @@ class HasRole(Protocol):
 
 def newest_user(lines: Sequence[HasRole]) -> int | None:
     """Where the newest words of the user stand; ``None`` when there are none."""
-    return next((i for i in range(len(lines) - 1, -1, -1) if lines[i].role == "user"), None)
+    for i in range(len(lines) - 1, -1, -1):
+        if lines[i].role == "user":
+            return i
+    return None
+
+
+def weight(message: Message) -> int:
+    """How much of a message is to be read: the length of its texts and names, and eight for each other value.
+
+    Pictures, sounds and files have none: no filter looks into them.
+    """
+    total, values = 0, list[Any]()
+    if isinstance(message.content, str):
+        total += len(message.content)
+    elif isinstance(message.content, list):
+        values += [part for part in message.content if not _WORDS.isdisjoint(part)]
+        total += _WEIGHT_OF_A_VALUE * (len(message.content) - len(values))
+    fields = (message.name, message.tool_call_id, message.tool_calls, message.metadata, message.others)
+    values += [field for field in fields if field]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, dict):
+            values += value
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+        else:
+            total += _WEIGHT_OF_A_VALUE
+    return total
 
 
 def newest_words(messages: Sequence[Message]) -> str:

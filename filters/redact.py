@@ -176,13 +176,13 @@ class Redact(RequestFilter, AnswerFilter):
         calls = message.tool_calls if self.arguments else None
         if calls and (shown := _changed(calls, self._call)) is not calls:
             changed["tool_calls"] = shown
-        if isinstance(message.metadata, dict) and (original := message.original):
-            text = self.text(original)
-            if text is not original:
-                changed["metadata"] = {**message.metadata, "original": text}
+        if isinstance(message.metadata, dict):
+            metadata = _with(message.metadata, "original", str, self.text)
+            if metadata is not message.metadata:
+                changed["metadata"] = metadata
         if message.others:
-            # What Chat Completions keeps in fields of its own.
-            others = _with(message.others, "refusal", str, self.text)
+            # What Chat Completions keeps in fields of its own, and some platforms beside the role.
+            others = _with(_with(message.others, "refusal", str, self.text), "original", str, self.text)
             if self.arguments:
                 others = _with(others, "function_call", dict, self._function)
             if others is not message.others:

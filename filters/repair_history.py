@@ -43,7 +43,8 @@ class RepairHistory(RequestFilter):
     """User messages that are control words, compared whole. The newest stays if no other message does."""
 
     repeated: bool = True
-    """Whether the second of two equal answers in a row is removed, in one turn or without turn numbers."""
+    """Whether the second of two equal answers in a row is removed, in one turn or without turn numbers.
+    White space may differ."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
@@ -111,10 +112,7 @@ class RepairHistory(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, put right; groups first, for they are judged by where they stood."""
-        if self.tools and any(
-            isinstance(m.tool_calls, list) or m.role == "tool" or "function_call" in m.others
-            for m in messages
-        ):
+        if self.tools and _has_calls(messages):
             whole = close_groups(messages, self.stub if self.unanswered == "stub" else None, waits=True)
             if len(whole) != len(messages) or any(a is not b for a, b in zip(whole, messages, strict=True)):
                 messages = whole
@@ -132,7 +130,10 @@ class RepairHistory(RequestFilter):
 
     def _without_empty(self, messages: Messages) -> Messages:
         """The messages, less control words and those that say nothing."""
-        if all(isinstance(m.content, str) and m.content.strip() not in self._no_words for m in messages):
+        for message in messages:
+            if not isinstance(message.content, str) or message.content.strip() in self._no_words:
+                break
+        else:
             return messages
         gone = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
         empty = set[int]()
@@ -156,19 +157,39 @@ class RepairHistory(RequestFilter):
         return message.text.strip() in self._control_words
 
 
+def _has_calls(messages: Messages) -> bool:
+    """Whether there is a tool call or a tool's result, of OpenAI's first form too."""
+    for message in messages:
+        if (
+            isinstance(message.tool_calls, list)
+            or message.role == "tool"
+            or "function_call" in message.others
+        ):
+            return True
+    return False
+
+
 def _without_repeats(messages: Messages) -> Messages:
     """The messages, less the second of two equal answers in a row."""
     shown: list[Message] = []
     for message in messages:
-        if not (shown and message.role == "assistant" and _is_repeat(shown[-1], message)):
+        both = shown and message.role == shown[-1].role == "assistant"
+        if not (both and _is_repeat(shown[-1], message)):
             shown.append(message)
     return messages if len(shown) == len(messages) else shown
 
 
 def _is_repeat(earlier: Message, later: Message) -> bool:
-    if earlier.role != "assistant" or earlier.content != later.content or earlier.name != later.name:
+    if earlier.name != later.name:
+        return False
+    if earlier.content != later.content and _words(earlier) != _words(later):
         return False
     if earlier.tool_calls or later.tool_calls or not later.text.strip():
         return False
     numbered = isinstance(earlier.turn_id, int) and isinstance(later.turn_id, int)
     return earlier.turn_id == later.turn_id or not numbered
+
+
+def _words(message: Message) -> object:
+    """The words of a text, whatever white space is between them; other content as it is."""
+    return message.content.split() if isinstance(message.content, str) else message.content

@@ -10,6 +10,7 @@ from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Content, Message, Role, is_text
 from filters.text.pattern import OwnPattern, compiled, encodable
 
+_MAX_ADDED = 1_000_000
 _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
 
 
@@ -42,13 +43,16 @@ class Replacement(BaseModel):
         finditer, pieces = compiled(self.pattern).finditer, _pieces(self.by)
 
         def rewritten(text: str) -> str:
-            shown, done = [], 0
+            shown, done, size = [], 0, 0
             for match in finditer(encodable(text)):
-                shown += [
-                    text[done : match.start()],
-                    *(p if isinstance(p, str) else match[p] or "" for p in pieces),
-                ]
+                replaced = [p if isinstance(p, str) else match[p] or "" for p in pieces]
+                shown += [text[done : match.start()], *replaced]
                 done = match.end()
+                size += sum(map(len, replaced))
+                if size > _MAX_ADDED:
+                    raise ValueError(
+                        f"what replaces {self.pattern!r} in a text has over {_MAX_ADDED} characters"
+                    )
             return "".join([*shown, text[done:]]) if shown else text
 
         return rewritten

@@ -42,7 +42,7 @@ class CircuitBreaker:
 
     ``closed``: calls pass; ``threshold`` failures in a row open it. ``open``: no call passes for the pause
     that ``backoff`` gives; pauses grow while probes fail. ``half_open``: the pause is over, and one call per
-    shortest pause passes as a probe.
+    shortest pause passes as a probe. Where there is nothing else to call, probes may be made sooner.
 
     An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
     the probation. ``on_change`` is called with true when the circuit opens, and with false at the first
@@ -50,7 +50,7 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_backoff", "_clock", "_failing", "_failures", "_on_change", "_openings", "_probe_at", "_threshold",
+        "_backoff", "_clock", "_failing", "_failures", "_on_change", "_openings", "_probed_at", "_threshold",
         "_until",
     )  # fmt: skip
 
@@ -69,7 +69,7 @@ class CircuitBreaker:
         self._failing = False
         self._failures = self._openings = 0
         self._until: float | None = None
-        self._probe_at = -inf
+        self._probed_at = -inf
 
     @property
     def state(self) -> CircuitState:
@@ -78,14 +78,21 @@ class CircuitBreaker:
             return "closed"
         return "open" if self._clock() < self._until else "half_open"
 
-    def admit(self) -> bool:
-        """Whether a call may be made; a call admitted while half open is the probe."""
+    def admit(self, *, probe_every: float | None = None) -> bool:
+        """Whether a call may be made; one that is admitted while the circuit is not closed is a probe.
+
+        With ``probe_every`` a probe passes so many seconds after the last one, though the pause is not over.
+        """
         if self._until is None:
             return True
         now = self._clock()
-        if now < max(self._until, self._probe_at):
+        if probe_every is None:
+            due = max(self._until, self._probed_at + self._backoff.shortest)
+        else:
+            due = self._probed_at + probe_every
+        if now < due:
             return False
-        self._probe_at = now + self._backoff.shortest
+        self._probed_at = now
         return True
 
     def record_answer(self) -> None:
@@ -112,7 +119,8 @@ class CircuitBreaker:
         self._failures += 1
         if self._failures >= self._threshold:
             self._openings += 1
-            self._until = self._clock() + self._backoff.pause(self._openings, retry_after=retry_after)
+            self._probed_at = now = self._clock()
+            self._until = now + self._backoff.pause(self._openings, retry_after=retry_after)
             if not self._failing:
                 self._failing = True
                 self._on_change(self._failing)

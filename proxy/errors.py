@@ -19,6 +19,7 @@ TurnkeeperError
 ├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or its answer cannot be used
 │   ├── UpstreamUnreachable     502  no connection
+│   ├── UpstreamUnavailable     503  it keeps failing, and is left alone for a moment
 │   ├── TooManyOpenFiles        503  no connection for want of an open file here
 │   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
 │   ├── UpstreamRedirected      502  the model is somewhere else
@@ -279,6 +280,21 @@ class UpstreamUnreachable(UpstreamError):
     """There is no connection to the model."""
 
     code = "upstream_unreachable"
+
+
+class UpstreamUnavailable(UpstreamError):
+    """The upstream keeps failing, and there is no other to ask."""
+
+    status = 503
+    code = "upstream_unavailable"
+
+    def __init__(self, name: str, *, retry_after: float) -> None:
+        super().__init__(f"The upstream '{name}' keeps failing, and is asked once a second; try again.")
+        self._after = retry_after
+
+    def headers(self) -> Mapping[str, str]:
+        """When to try again, in seconds."""
+        return {"retry-after": str(math.ceil(self._after))}
 
 
 class TooManyOpenFiles(UpstreamError):

@@ -140,7 +140,13 @@ class Generation:
         if runtime.memory:
             tasks.append(runtime.memory.health.run())
         self._tasks = [asyncio.get_running_loop().create_task(task) for task in tasks]
-        if runtime.runs_worker:
+        self.start_background()
+
+    def start_background(self) -> None:
+        """Starts what this process does of the background work: the archive, and the jobs on sessions."""
+        if self.runtime.memory:
+            self.runtime.memory.start()
+        if self.runtime.runs_worker:
             self.start_worker()
 
     def start_worker(self, *, every: float = EVERY) -> None:

@@ -28,6 +28,7 @@ _CREDENTIALS = frozenset({"authorization", "proxy-authorization", "api-key", "x-
 _MOST_CHUNK_TIMES = 200
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
+_WRITTEN_LATELY: Final = 60.0
 _MOST_ERASURES: Final = 1000
 # Longer than a turn takes, and no longer than a clock that was set back may mislead.
 _ERASURES_FOR: Final = 900.0
@@ -231,6 +232,16 @@ class Traces:
         report = trace.report
         _, user = self._sessions.get(Key(report.tenant, report.session or ""), (0.0, None))
         return user or (report.user if trace.users <= {report.user} else None)
+
+    def latest_session(self, owner: Owner) -> str | None:
+        """The session of a user that was written here last, within a minute: the archive may not have it."""
+        since = time.perf_counter() - _WRITTEN_LATELY
+        written = [
+            (at, key.session)
+            for key, (at, user) in self._sessions.items()
+            if at > since and Owner(key.tenant, user or "") == owner
+        ]
+        return max(written)[1] if written else None
 
     def oldest(self) -> Mapping[str, float]:
         """The arrival of each tenant's oldest turn, here or in the feed, in seconds since 1970."""

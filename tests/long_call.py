@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -18,7 +18,7 @@ from tests.peers.fake_upstream import Received, Step, answer, completion, sse, s
 
 SYSTEM = {"role": "system", "content": "You are the voice of a travel agency. Keep to what you know. " * 4}
 _MARK = re.compile(r"\b(user|answer)(\d+)\b")
-_RANGE = re.compile(r"\b([ua])(\d+)-(\d+)\b")
+_MARK_OR_RANGE = re.compile(r"\b(?:(user|answer)(\d+)|([ua])(\d+)-(\d+))\b")
 _TALK = "trains to the coast leave early and the hotel by the harbour has a room with a view of the lake"
 _WORDS = _TALK.split()
 CONFIG = """
@@ -44,16 +44,21 @@ def config(most: int, keep: int, text: str = CONFIG) -> str:
     return text.replace("MAX", str(most)).replace("KEEP", str(keep))
 
 
+def marks_in_order(messages: Iterable[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Which messages a prompt tells of, one after the other."""
+    for message in messages:
+        for name, number, kind, first, last in _MARK_OR_RANGE.findall(message.get("content") or ""):
+            if name:
+                yield name, int(number)
+            else:
+                yield from (
+                    ("user" if kind == "u" else "answer", i) for i in range(int(first), int(last) + 1)
+                )
+
+
 def marks(messages: Iterable[dict[str, Any]]) -> Counter[tuple[str, int]]:
     """Which messages a prompt tells of, and how often."""
-    found: Counter[tuple[str, int]] = Counter()
-    for message in messages:
-        text = message.get("content") or ""
-        found.update((kind, int(number)) for kind, number in _MARK.findall(text))
-        for kind, first, last in _RANGE.findall(text):
-            name = "user" if kind == "u" else "answer"
-            found.update((name, i) for i in range(int(first), int(last) + 1))
-    return found
+    return Counter(marks_in_order(messages))
 
 
 def ranges(found: Iterable[tuple[str, int]]) -> str:

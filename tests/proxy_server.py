@@ -5,7 +5,7 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ import uvicorn
 
 from proxy.server import process
 from proxy.server.app import build_app
+from proxy.server.bus import Inbox, WrittenSessions, inboxes
 from proxy.settings.load import load
 
 CONFIG = """
@@ -64,10 +65,11 @@ class _PromptServer(uvicorn.Server):
 
 
 class ProxyServer:
-    """Serves one configuration until it is left."""
+    """Serves one configuration until it is left; sessions are reported to ``inbox``, if there is one."""
 
-    def __init__(self, config: Path, environ: Mapping[str, str]) -> None:
-        self.app = build_app(load(config, environ))
+    def __init__(self, config: Path, environ: Mapping[str, str], inbox: Inbox | None = None) -> None:
+        notify = WrittenSessions(inbox).session_written if inbox else None
+        self.app = build_app(load(config, environ), notify=notify)
         self._server = _PromptServer(process.uvicorn_config(self.app, host="127.0.0.1", port=0))
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -126,6 +128,14 @@ class ProxyServer:
         extra = {name: call.pop(name) for name in ("headers", "params", "content") if name in call}
         body = {"model": "fake", "messages": messages or [{"role": "user", "content": "Hi"}], **call}
         return self.client.post(path, **({"json": body} | extra if "content" not in extra else extra))
+
+
+@contextlib.contextmanager
+def unread_inbox() -> Iterator[Inbox]:
+    """The inbox of a background process that is not there: the server runs what it runs beside one."""
+    (inbox,) = inboxes(1)
+    with inbox[0], inbox[1]:
+        yield inbox
 
 
 Serve = Callable[..., ProxyServer]

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,8 +14,8 @@ import httpx2
 from tests.peers.redis_server import free_port
 from tests.waiting import until
 
-LISTEN = 'listen: {port: "${PORT}"}\n'
-"""What a configuration has to have that is served by itself."""
+LISTEN = 'listen: {port: "${PORT}", drain: 10ms}\n'
+"""What a configuration has to have that is served by itself; it ends at once."""
 
 _UNFINISHED = re.compile(r"^turnkeeper_(?:turns_in_flight|memory_queue_turns) (\S+)$", re.MULTILINE)
 
@@ -24,11 +25,34 @@ def at_rest(client: httpx2.Client) -> bool:
     return [float(count) for count in _UNFINISHED.findall(client.get("/metrics").text)] == [0, 0]
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    with suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+def niceness(pid: int) -> int:
+    """How nice a process is to others; 19 is the most, also of one that has ended."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[16])
+    return 19
+
+
+def kill_all(process: "subprocess.Popen[Any]") -> None:
+    """SIGKILL to a server and all that it has started, as where the machine fails."""
+    process.send_signal(signal.SIGSTOP)  # or it would start one again
+    for pid in (*children(process.pid), process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
 class ServingProcess:
     """Serves a configuration, whose ``listen.port`` is ``${PORT}``, until it is left.
 
-    ``said`` is the file with all that it wrote. With ``options`` for several processes the first one's pid
-    is ``pid``, and those that serve are ``members``. ``command`` may be changed before it starts.
+    ``said`` is the file with all that it wrote. ``pid`` is the process that serves, of several the first, and
+    ``members`` are all that serve. ``command`` may be changed before it starts.
     """
 
     def __init__(self, folder: Path, config: str, *options: str, **environ: str) -> None:
@@ -67,7 +91,7 @@ class ServingProcess:
 
     @property
     def pid(self) -> int:
-        return self.process.pid
+        return next(iter(self.members), self.process.pid)
 
     @property
     def root(self) -> str:
@@ -99,10 +123,9 @@ class ServingProcess:
         self.process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """SIGKILL, to all of its processes at once."""
         self.client.close()
-        self.process.kill()
-        self.process.wait()
+        kill_all(self.process)
 
     def stop(self) -> int:
         """SIGTERM; the exit code."""
@@ -111,9 +134,14 @@ class ServingProcess:
 
     @property
     def members(self) -> list[int]:
-        """The pids of the processes that this one has started."""
-        children = Path(f"/proc/{self.pid}/task/{self.pid}/children")
-        return [int(pid) for pid in children.read_text().split()]
+        """The pids of the processes that serve."""
+        return [pid for pid in children(self.process.pid) if niceness(pid) == niceness(self.process.pid)]
+
+    @property
+    def background(self) -> int | None:
+        """The pid of the background process."""
+        own = niceness(self.process.pid)
+        return next((pid for pid in children(self.process.pid) if niceness(pid) > own), None)
 
     def open_files(self) -> int:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))

@@ -38,6 +38,7 @@ def test_a_plain_request_is_taken(vendor):
         ("openai", body(max_tokens=-1), 400, "'max_tokens': integer below minimum value"),
         ("azure", body(turn_id=1), 400, "Unrecognized request argument supplied: turn_id"),
         ("gemini", body(google={}), 400, 'Unknown name \\"google\\": Cannot find field'),
+        ("gemini", body({"extra_content": {}}), 400, "Unknown name \\\"extra_content\\\" at 'messages.0'"),
         ("mistral", body({"trimmed": True}), 422, '"loc": ["body", "messages", 0, "user", "trimmed"]'),
         ("mistral", body(store=False), 422, '"loc": ["body", "store"]'),
         ("mistral", body({"role": "assistant"}), 400, "Expected last role User or Tool"),

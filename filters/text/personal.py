@@ -56,16 +56,20 @@ _AS_DIGITS = {code: str(int(chr(code), 36)) for code in map(ord, ascii_letters)}
 _CARD_NUMBER = re.compile(
     r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
 )
+_MIN_DIGITS_OF_A_CARD = 13
 _LONGEST_IBAN = 67
 _ALPHANUMERIC = frozenset(ascii_letters + digits)
-_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+_AS_VALUES = {ord(digit): int(digit) for digit in digits}
+_DOUBLED = bytes.maketrans(bytes(range(10)), bytes((0, 2, 4, 6, 8, 1, 3, 5, 7, 9)))
 _WITHOUT_SEPARATORS = str.maketrans("", "", " -")
 _NO_SIGN = ("", 0)
 _DIGIT = re.compile("[0-9]")
+_DIGITS = re.compile("[0-9]+")
 _MOST_BEFORE_A_DIGIT = 45
 # A find may depend on what follows it: an octet more, a digit more.
 _LOOKED_AHEAD = 2
 _LOOKED_BACK_AT = 2
+_PIECE = 32_768
 _EMAIL = rf"(?<![{_LOCAL}])[{_LOCAL}]{{1,64}}@(?:[{_LABEL}]{{1,63}}\.){{1,5}}[A-Za-zÀ-ɏ][{_LABEL}]{{1,62}}"
 _IBAN = rf"{_ALONE}[A-Za-z]{{2}}[0-9]{{2}}(?:[ -]?[A-Za-z0-9]){{11,30}}"
 _IBAN_BEGUN = rf"{_ALONE}[A-Za-z](?:\Z|[A-Za-z](?:\Z|[0-9](?:\Z|[0-9](?:[ -]?[A-Za-z0-9])*[ -]?\Z)))"
@@ -104,7 +108,13 @@ class Shape(msgspec.Struct, frozen=True):
         """The finds from ``start`` on, in order; what stands before it is looked back at."""
         if self.sign[1] and text.count(self.sign[0]) < self.sign[1]:
             return
-        while candidate := self.candidate.search(text, start):
+        while start < len(text):
+            # A search lets nothing else run: a long text is searched piece by piece.
+            stop = start + _PIECE
+            candidate = self.candidate.search(text, start, stop + self.longest + _LOOKED_AHEAD)
+            if candidate is None or candidate.start() >= stop:
+                start = stop
+                continue
             end = self.end(candidate)
             if end:
                 yield candidate.start(), end, self.kind
@@ -142,14 +152,16 @@ def _end_of_iban(candidate: re.Match[str]) -> int:
 
 def _end_of_card(candidate: re.Match[str]) -> int:
     """Where a card's number ends: other numbers may follow it, and its check digit alone can tell."""
-    text = candidate.string
-    for end in range(candidate.end(), candidate.start(), -1):
-        if text[end - 1] not in _ALPHANUMERIC or text[end : end + 1] in _ALPHANUMERIC:
-            continue
-        number = text[candidate.start() : end].translate(_WITHOUT_SEPARATORS)
+    text, number, possible = candidate.string, "", list[tuple[str, int]]()
+    for group in _DIGITS.finditer(text, candidate.start(), candidate.end()):
+        number += group[0]
+        end = group.end()
+        if len(number) >= _MIN_DIGITS_OF_A_CARD and text[end : end + 1] not in _ALPHANUMERIC:
+            possible.append((number, end))
+    for number, end in reversed(possible):
         if _CARD_NUMBER.fullmatch(number):
-            backwards = [int(c) for c in reversed(number)]
-            if (sum(backwards[::2]) + sum(_DOUBLED[d] for d in backwards[1::2])) % 10 == 0:
+            backwards = number.translate(_AS_VALUES).encode()[::-1]
+            if (sum(backwards[::2]) + sum(backwards[1::2].translate(_DOUBLED))) % 10 == 0:
                 return end
     return 0
 

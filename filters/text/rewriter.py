@@ -10,6 +10,7 @@ from filters.message import is_text
 
 # How many characters of what has been said are still looked back at.
 _REMEMBERED = 2
+_PIECE = 100_000
 
 
 class Undecided(Exception):
@@ -141,6 +142,9 @@ class TextStage:
 
     def _rewrite(self, content: Any) -> Any:
         if isinstance(content, str):
+            if len(content) > _PIECE:  # a search in all of it would let nothing else run
+                pieces = (content[start : start + _PIECE] for start in range(0, len(content), _PIECE))
+                return "".join(map(self._rewrite, pieces))
             for step in self._steps:
                 content = step.feed(content)
             return content

@@ -10,7 +10,8 @@ import msgspec
 from proxy.errors import UpstreamBroken
 
 # One or more blank lines end an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
-_BLANK_LINE = re.compile(rb"(?>\r\n|\n|\r){2}[\r\n]*")
+_BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
+_LINE_FEEDS = re.compile(rb"\n*")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_EVENT = 16_000_000
@@ -53,9 +54,16 @@ class Framing:
 def events(whole: bytes) -> Iterator[bytes]:
     """The events in a run of bytes, each with the blank lines that end it; the last one may lack them."""
     start = 0
-    for blank in _BLANK_LINE.finditer(whole):
-        yield whole[start : blank.end()]
-        start = blank.end()
+    if b"\r" in whole:
+        for blank in _BLANK_LINE.finditer(whole):
+            yield whole[start : blank.end()]
+            start = blank.end()
+    else:  # an expression takes a quarter of a second for an event of 10 MB
+        while (blank_line := whole.find(b"\n\n", start)) >= 0:
+            rest = _LINE_FEEDS.match(whole, blank_line)
+            end = rest.end() if rest else blank_line + 2
+            yield whole[start:end]
+            start = end
     if start < len(whole):
         yield whole[start:]
 

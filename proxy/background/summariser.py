@@ -1,5 +1,6 @@
 """Writes summaries by a model: the prompts, and what of the answers is used."""
 
+import asyncio
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -8,6 +9,7 @@ import msgspec
 
 from filters.message import Message
 from filters.tokens import in_text
+from proxy.background.evidence import tells_of
 from proxy.background.models import ModelClient, PromptRedaction, PromptTooLong, TruncatedAnswer, json_line
 from proxy.errors import UpstreamError
 from proxy.memory.errors import InvalidSummary, NoSummaryModel, SummaryFailed, UnusableAnswer
@@ -35,23 +37,11 @@ _LEAST_TO_SPLIT: Final = 100
 _MOST_TOKENS: Final = 1000
 # About how many tokens the task itself takes.
 _TASK_TOKENS: Final = 400
-_LONGEST_REFUSAL: Final = 600
-_CANNOT: Final = r"(?:can(?:no|')t|could(?:n't| not)|won't|(?:a|')m (?:unable|not able))"
-_HELP: Final = "help|assist|provide|comply|fulfil|continue|summari[sz]e|write|do that|engage"
-_REFUSAL: Final = re.compile(
-    rf"(?:i'?m|i am) (?:\w+ )?(?:sorry|afraid)\b.{{0,60}}\b(?:i|we) ?{_CANNOT}"
-    rf"|(?:sorry|i apologi[sz]e)\b,? (?:but )?i ?{_CANNOT}"
-    rf"|i ?{_CANNOT}\b.{{0,20}}\b(?:{_HELP})"
-    r"|as an? (?:ai|artificial intelligence|(?:large )?language model)\b"
-    r"|(?:es )?tut mir (?:\w+ )?leid\b.{0,60}\b(?:kann|darf)\b"
-    r"|(?:je suis )?désolée?\b.{0,60}\bje ne (?:peux|suis|puis)\b"
-    r"|lo (?:siento|lamento)\b.{0,60}\bno puedo\b"
-    r"|(?:desculpe|sinto muito|lamento)\b.{0,60}\bnão posso\b"
-    r"|mi dispiace\b.{0,60}\bnon posso\b"
-    r"|(?:很|非常)?(?:抱歉|对不起).{0,30}(?:无法|不能)"
-    r"|申し訳(?:ありません|ございません).{0,60}(?:できません|かねます)",
-    re.IGNORECASE,
+# What a line of a transcript has beside the words that were said.
+_KEYS: Final = (
+    "role text user assistant tool speaker source command calls function name arguments interrupted true"
 )
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 class Summariser:
@@ -140,11 +130,13 @@ class Summariser:
             if not (halves := prompt.halves()):
                 raise
             return "\n".join([await self._write(half, model) for half in halves])
-        plain = text.replace("\N{RIGHT SINGLE QUOTATION MARK}", "'").lstrip("\"'*_ ")
-        if len(text) <= _LONGEST_REFUSAL and _REFUSAL.match(plain):
-            raise InvalidSummary("The model declined to write notes.")
         if in_text(text) > min(max(prompt.size, 40), _MOST_TOKENS):
             raise InvalidSummary("The model's notes are longer than what they stand for.")
+        data, task = _ESCAPE.sub(" ", prompt.data), f"{_TASK} {prompt.task} {_KEYS}"
+        if not await asyncio.to_thread(tells_of, text, data, task):
+            raise InvalidSummary(
+                "The model's notes share no name, number or rare words with what they stand for."
+            )
         return text
 
 

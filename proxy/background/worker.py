@@ -15,9 +15,9 @@ from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key
 
 EVERY: Final = 60.0
-"""How often a process that answers turns scans the store, in seconds."""
+"""How often a process that hears which sessions were written scans the store, in seconds."""
 ALONE_EVERY: Final = 5.0
-"""The same for a process that answers none."""
+"""The same for a process that hears of none."""
 
 _AT_ONCE: Final = 4
 _PAGE: Final = 100

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import os
-import signal
-import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -13,13 +13,12 @@ import typer
 from proxy.background.worker import ALONE_EVERY
 from proxy.commands.terminal import DEFAULT_CONFIG, ConfigArgument, load_configured, reported_errors
 from proxy.errors import ConfigError
-from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
-from proxy.server import listening, process, signals
+from proxy.server import background, listening, process, signals
 from proxy.server.app import build_app
 from proxy.server.listening import listen
 from proxy.server.reload import Reload
-from proxy.server.workers import Workers, check_workers
+from proxy.server.workers import CAN_FORK, Workers, check_workers
 from proxy.settings.build import build_runtime
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
@@ -44,7 +43,7 @@ def serve(
         sockets = listen(settings.listen.host, settings.listen.port)
     signals.block()
     typer.echo(greeting(settings, sockets[0].getsockname()[1]))
-    if workers > 1:
+    if CAN_FORK:
         succeeded = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
         raise typer.Exit(0 if succeeded else 1)
     reloading = Reload(app, settings, config, os.environ)
@@ -65,6 +64,8 @@ def greeting(settings: Settings, port: int) -> str:
         lines.append("  no archive: it is switched off")
     elif not memory.archive_url:
         lines.append("  no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them")
+    if memory and memory.sessions.get_secret_value() == "memory:":
+        lines.append("  sessions are in the server's own process (memory:), and so is background work")
     return "\n".join(lines)
 
 
@@ -84,7 +85,8 @@ def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
     signals.block(signals.RELOAD)
     with reported_errors():
         loaded = _load(config)
-    asyncio.run(_work(config, *loaded))
+    typer.echo("Turnkeeper works in the background.")
+    asyncio.run(background.work(*loaded, lambda: _reload(config), _jobs_alone))
 
 
 def _load(config: Path) -> tuple[Settings, Runtime]:
@@ -97,23 +99,10 @@ def _load(config: Path) -> tuple[Settings, Runtime]:
     return settings, runtime
 
 
-async def _work(config: Path, settings: Settings, runtime: Runtime) -> None:
-    loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, received.put_nowait, number)
-    signals.unblock()
-    typer.echo("Turnkeeper works in the background.")
-    while True:
-        with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-            generation = Generation(runtime)
-            generation.start_worker(every=ALONE_EVERY)
-            reloaded = None
-            while reloaded is None and await received.get() == signal.SIGHUP:
-                reloaded = _reload(config)
-            await generation.close()
-        if reloaded is None:
-            return
-        settings, runtime = reloaded
+@asynccontextmanager
+async def _jobs_alone(generation: Generation) -> AsyncIterator[None]:
+    generation.start_worker(every=ALONE_EVERY)
+    yield
 
 
 def _reload(config: Path) -> tuple[Settings, Runtime] | None:

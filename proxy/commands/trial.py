@@ -48,6 +48,8 @@ def explain(
             write_json(msgspec.json.encode(explanation))
         else:
             write_lines(render.render_explanation(explanation, timed=sys.stdout.isatty()), sys.stdout)
+    if explanation.sent is None:
+        raise typer.Exit(1)
 
 
 def _read(path: Path, max_bytes: int) -> bytes:

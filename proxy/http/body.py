@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import re
 import zlib
 from collections.abc import Mapping
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
-from starlette.types import Receive
+from starlette.types import Message, Receive
 
 from proxy.errors import RequestError, TooLarge, UnsupportedEncoding
 from proxy.http.disconnect import ClientDisconnected
@@ -15,35 +17,57 @@ from proxy.http.disconnect import ClientDisconnected
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 _LINGER = 2.0
 _MOST_PARAMETERS = 100
+# A parser takes some tens of milliseconds for so many bytes outside of texts, and holds up all else.
+_MAX_STRUCTURE: Final = 500_000
+# So small a body needs no measuring.
+_SMALL: Final = 65_536
+_SLICE: Final = 65_536
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
-async def read_body(receive: Receive, headers: Mapping[str, str], limit: int) -> bytes:
+class BodyLimit(NamedTuple):
+    """How large a JSON body may be: ``size`` bytes, as a ``setting`` says, ``structure`` outside of texts."""
+
+    size: int
+    structure: int = _MAX_STRUCTURE
+    setting: str | None = "listen.max_body"
+
+    def error(self) -> TooLarge:
+        """The error for a larger body."""
+        source = f"; '{self.setting}' sets the limit." if self.setting else ", which is the limit here."
+        return TooLarge(f"The body has more than {self.size} bytes{source}")
+
+    def structure_error(self) -> TooLarge:
+        """The error for a body with more outside of its texts."""
+        return TooLarge(
+            f"The body has more than {self.structure} bytes outside of its texts: brackets, commas, quotation"
+            " marks, numbers, escapes. Send fewer messages, parts or fields."
+        )
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLimit) -> bytes:
     """Reads the body, and decompresses it.
 
-    Raises TooLarge for more than ``limit`` bytes, compressed or not, UnsupportedEncoding for a compression
-    that is not gzip or deflate, and ClientDisconnected where the client leaves before the body's end.
+    Raises TooLarge for more than the limit, compressed or not, UnsupportedEncoding for a compression that is
+    not gzip or deflate, and ClientDisconnected where the client leaves before the body's end.
     """
-    if int(headers.get("content-length", "0")) > limit:
+    if int(headers.get("content-length", "0")) > limit.size:
         if "expect" not in headers:
             await _discard(receive)
-        raise _too_large(limit)
+        raise limit.error()
     message = await receive()
     body: bytes = message.get("body", b"")
-    if message.get("more_body"):
-        buffer = bytearray(body)
-        while message.get("more_body"):
-            if len(buffer) > limit:
-                await _discard(receive)
-                raise _too_large(limit)
-            message = await receive()
-            buffer += message.get("body", b"")
-        body = bytes(buffer)
-    if message["type"] != "http.request":
-        raise ClientDisconnected
-    if len(body) > limit:
-        raise _too_large(limit)
     encoding = headers.get("content-encoding")
-    return body if encoding is None else _decompress(body, encoding, limit)
+    if message.get("more_body") or len(body) > _SMALL:
+        body = await _read_large(receive, message, limit, is_json=encoding is None)
+    elif message["type"] != "http.request":
+        raise ClientDisconnected
+    if len(body) > limit.size:
+        raise limit.error()
+    if encoding is None:
+        return body
+    # zlib lets other threads run, but not the loop that it is called on.
+    return await asyncio.to_thread(_decompress, body, encoding, limit)
 
 
 def parse_query(raw: bytes) -> dict[str, str]:
@@ -51,7 +75,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
     if not raw:
         return {}
     try:
-        text = raw.decode()
+        text = raw.decode("utf-8", "surrogatepass")  # an id with half a character shall be seen to be one
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
     try:
@@ -59,6 +83,25 @@ def parse_query(raw: bytes) -> dict[str, str]:
     except ValueError:
         raise RequestError(f"The query has more than {_MOST_PARAMETERS} parameters.") from None
     return dict(reversed(pairs))
+
+
+async def _read_large(receive: Receive, message: Message, limit: BodyLimit, *, is_json: bool) -> bytes:
+    """The body that begins with ``message``, measured while it comes."""
+    buffer, structure = bytearray(), _Structure()
+    while message["type"] == "http.request":
+        piece = message.get("body", b"")
+        buffer += piece
+        if is_json:
+            structure.feed(piece)
+        exceeded = len(buffer) > limit.size or structure.size > limit.structure
+        if exceeded and message.get("more_body"):
+            await _discard(receive)
+        if structure.size > limit.structure:
+            raise limit.structure_error()
+        if exceeded or not message.get("more_body"):
+            return bytes(buffer)
+        message = await receive()
+    raise ClientDisconnected
 
 
 async def _discard(receive: Receive) -> None:
@@ -69,23 +112,47 @@ async def _discard(receive: Receive) -> None:
                 pass
 
 
-def _decompress(body: bytes, encoding: str, limit: int) -> bytes:
+class _Structure:
+    """Measures JSON as it comes: ``size`` is what stands outside of its strings, and the escapes within."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._in_string = 0
+        self._escape = b""
+
+    def feed(self, data: bytes) -> None:
+        """Measures the next bytes."""
+        for start in range(0, len(data), _SLICE):
+            piece = self._escape + data[start : start + _SLICE]
+            if b"\\" in piece:
+                piece, escapes = _ESCAPE.subn(b"", piece)
+                self.size += escapes
+                self._escape = b"\\" if piece.endswith(b"\\") else b""
+                piece = piece.removesuffix(b"\\")
+            parts = piece.split(b'"')
+            quotes = len(parts) - 1
+            self.size += quotes + sum(map(len, parts[self._in_string :: 2]))
+            self._in_string = (self._in_string + quotes) % 2
+
+
+def _decompress(body: bytes, encoding: str, limit: BodyLimit) -> bytes:
     encoding = encoding.strip().lower()
     if encoding == "identity":
-        return body
-    if encoding not in _WINDOWS:
+        data = body
+    elif encoding not in _WINDOWS:
         raise UnsupportedEncoding(f"'{encoding[:40]}' is not understood; send gzip, deflate or identity.")
-    decompressor = zlib.decompressobj(_WINDOWS[encoding])
-    try:
-        data = decompressor.decompress(body, limit + 1)
-    except zlib.error as error:
-        raise RequestError(f"The body is not what its Content-Encoding says: {error}.") from None
-    if len(data) > limit:
-        raise _too_large(limit)
-    if not decompressor.eof:
-        raise RequestError("The compressed body ends too early.")
+    else:
+        decompressor = zlib.decompressobj(_WINDOWS[encoding])
+        try:
+            data = decompressor.decompress(body, limit.size + 1)
+        except zlib.error as error:
+            raise RequestError(f"The body is not what its Content-Encoding says: {error}.") from None
+        if len(data) > limit.size:
+            raise limit.error()
+        if not decompressor.eof:
+            raise RequestError("The compressed body ends too early.")
+    structure = _Structure()
+    structure.feed(data)
+    if structure.size > limit.structure:
+        raise limit.structure_error()
     return data
-
-
-def _too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body has more than {limit} bytes; 'listen.max_body' sets the limit.")

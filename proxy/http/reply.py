@@ -14,6 +14,7 @@ Header = tuple[bytes, bytes]
 OUTLET: Final = "turnkeeper.outlet"
 """The key of a scope's extensions under which the server hands over its Outlet."""
 _JSON: Final = (b"content-type", b"application/json")
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 
 
 class Outlet(Protocol):
@@ -22,6 +23,11 @@ class Outlet(Protocol):
     @property
     def is_writable(self) -> bool:
         """Whether bytes can be written at once."""
+        ...
+
+    @property
+    def may_have_left(self) -> bool:
+        """Whether the client has ended its side of the connection, as one does that leaves."""
         ...
 
     def write(self, data: bytes) -> None:
@@ -63,7 +69,7 @@ class Reply:
         self.observation.degraded.append(name)
         self.add_header("x-turnkeeper-degraded", name)
 
-    def record(self) -> None:
+    def keep_chunks(self) -> None:
         """Keeps everything that goes to the client from now on, in ``observation.chunks``."""
         self._recording = self.observation.chunks = []
 
@@ -117,7 +123,7 @@ class Reply:
             await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
-        await self.send_whole(error.status, [_JSON, *own], error.body())
+        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, *own], error.body())
 
 
 class EventStream(StreamingResponse):

@@ -25,6 +25,7 @@ from proxy.memory.speakers import label, speaker_names
 
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
+_MAX_TOKENS: Final = 50_000
 _turn_ref: Final = attrgetter("turn_ref")
 
 
@@ -40,6 +41,10 @@ class Window(msgspec.Struct, frozen=True):
     ttl: float = 1800.0
     max_tokens: int | None = None
     summaries: int = 0
+
+    def bounded(self) -> "Window":
+        """The window for turns in which much is said: it cuts sessions down to what each turn can read."""
+        return msgspec.structs.replace(self, max_tokens=min(self.max_tokens or _MAX_TOKENS, _MAX_TOKENS))
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -69,10 +74,20 @@ def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan |
         return _extension(session, window)
     return (
         _renewal(session, lambda segment: segment.stale)
+        or merger_plan(session, window)
         or _extension(session, window)
-        or _merger(session, window)
         or (_renewal(session, lambda segment: segment.digest) if model else None)
     )
+
+
+def fallback_plan(session: Session, window: Window) -> Plan | None:
+    """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
+    if window.max_tokens is not None:
+        window = _in_estimated_tokens(window, session)
+    if stale := _renewal(session, lambda segment: segment.stale):
+        return stale
+    extension = _extension(session, window)
+    return extension and (merger_plan(session, window) or extension)
 
 
 def forced_plan(session: Session, window: Window) -> Plan | None:
@@ -83,14 +98,16 @@ def forced_plan(session: Session, window: Window) -> Plan | None:
 
 def overflow_plan(session: Session, window: Window) -> Plan | None:
     """A summary of all beyond twice the maximum, which cannot wait for a model."""
-    if not window.summaries:
+    if not window.summaries or _is_cleared(session):
         return None
     if window.max_tokens is not None:
         window = _in_estimated_tokens(window, session)
     open_ = uncovered(session)
     if _exceeds(open_, window, times=2):
+        if open_[0].call < session.call:
+            return _up_to(session, _end_of_call(open_))
         return _cut(session, _keep(open_, window), strict=False)
-    return _merger(session, window) if len(session.summaries) > 2 * window.summaries else None
+    return merger_plan(session, window) if len(session.summaries) > window.summaries + 1 else None
 
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
@@ -114,9 +131,11 @@ def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
 
 def _extension(session: Session, window: Window) -> Plan | None:
     """A further segment for the oldest uncovered turns."""
+    if _is_cleared(session):
+        return None
     open_ = uncovered(session)
-    if open_ and open_[0].call < session.call:  # of former calls, all
-        return _up_to(session, max(entry.turn_ref for entry in open_ if entry.call < session.call))
+    if open_ and open_[0].call < session.call:
+        return _up_to(session, _end_of_call(open_))
     keep = min(window.keep_messages, len(open_) // 2)
     if session.cold_count and not session.summaries:
         return _cut(session, keep)
@@ -135,13 +154,25 @@ def _has_grown(session: Session, open_: Sequence[Entry], window: Window) -> bool
     return sum(entry.recorded_at > last for entry in open_) >= least
 
 
-def _merger(session: Session, window: Window) -> Plan | None:
+def _is_cleared(session: Session) -> bool:
+    """Whether nothing was said since the summaries were cleared, and none was asked for."""
+    if session.summaries or session.cleared_until == START or not session.entries:
+        return False
+    return session.entries[-1].turn_ref <= session.cleared_until
+
+
+def merger_plan(session: Session, window: Window) -> Plan | None:
     """One segment for the oldest ones, if there are too many."""
     count = len(session.summaries)
     if count <= max(window.summaries, 1):
         return None
     last = count - window.summaries // 2
     return Plan(0, last, START, session.summaries[last - 1].end, merge=True)
+
+
+def _end_of_call(open_: Sequence[Entry]) -> TurnRef:
+    """The last turn of the call of the oldest entries: a summary tells of one call alone."""
+    return max(entry.turn_ref for entry in open_ if entry.call == open_[0].call)
 
 
 def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
@@ -278,12 +309,21 @@ def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple
     Digests replace what is uncovered beyond twice the maximum, so that prompts are bounded without a model.
     """
     if not window.summaries:
-        return cap(after, window.max_messages, window.keep_messages)
+        most, keep = window.max_messages, window.keep_messages
+        if window.max_tokens is not None and _exceeds(after.entries, window):
+            most, keep = min(most, len(after.entries) - 1), _keep(after.entries, window)
+        return cap(after, most, keep)
     session = mark_stale(before, after) if after.summaries else after
+    session = without_overflow(session, window, now=now)
+    return settle(session, window.keep_messages) if session.summaries else (session, ())
+
+
+def without_overflow(session: Session, window: Window, *, now: float) -> Session:
+    """The session with digests for what cannot wait for a model."""
     while (plan := overflow_plan(session, window)) is not None:
         entries = [entry for entry in session.entries if plan.covers(entry)]
         session = insert_segment(session, plan, digest_segment(session, plan, entries, now=now))
-    return settle(session, window.keep_messages) if session.summaries else (session, ())
+    return session
 
 
 def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:

@@ -21,7 +21,7 @@ from proxy.memory.summaries import Summaries
 
 # A store's own time-out ends a moment before, so that its error is seen.
 _OPEN_WITHIN: Final = 1.1
-_DRAIN_WITHIN: Final = 3.0
+_DRAIN_WITHIN: Final = 2.5
 # What is not archived by then is found again; a store that took its time was mostly the same database.
 _ARCHIVE_AT_LEAST: Final = 0.3
 _REFUSED_WITHIN: Final = 0.03
@@ -29,17 +29,18 @@ _PING_PAUSE: Final = 0.02
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """The archive of turns, the archivist that fills it, and what reads it for calls.
+    """The archive of turns, and what reads it for calls.
 
-    ``pending_changes`` are changes of facts that callers were told of.
+    ``archivist`` fills it, where this process does that. ``pending_changes`` are changes of facts that
+    callers were told of.
     """
 
     archive: Archive
     retriever: Retriever
-    archivist: Archivist
     recall: RecallReader
     facts: UserFacts
     fact_reader: FactReader
+    archivist: Archivist | None = None
     mem0: Mem0 | None = None
     pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
@@ -74,19 +75,20 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
             await _answers(self.archiving.archive.ping, until)
 
     def start(self) -> None:
-        """Starts what runs beside the calls."""
-        if self.archiving:
+        """Starts the archivist, where this process has it."""
+        if self.archiving and self.archiving.archivist:
             self.archiving.archivist.start()
 
     async def aclose(self) -> None:
-        """Writes what is pending, within three seconds for all of it, and closes the stores."""
+        """Writes what is pending, within 2.5 seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time
         until = clock() + _DRAIN_WITHIN
         pending = self.archiving.pending_changes if self.archiving else PendingChanges()
         await asyncio.gather(self.recorder.drain(), pending.drain())
         closing = [self.store.aclose()]
         if self.archiving:
-            await self.archiving.archivist.aclose(max(_ARCHIVE_AT_LEAST, until - clock()))
+            if self.archiving.archivist:
+                await self.archiving.archivist.aclose(max(_ARCHIVE_AT_LEAST, until - clock()))
             closing.append(self.archiving.archive.aclose())
             if self.archiving.mem0:
                 closing.append(self.archiving.mem0.aclose())

@@ -2,25 +2,28 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import msgspec
 
-from proxy.answer.transcript import transcript_off_loop
+from filters.message import Message, weight
+from proxy.answer.transcript import Transcript, transcript_off_loop
 from proxy.circuit import Backoff, Outage
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
-from proxy.memory.session import Session
-from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import Key
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.session import Entry, Session
+from proxy.memory.speech import MAX_SPEECH
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
+from proxy.memory.stores.store import Key, draw_version
+from proxy.memory.tasks import LARGE, in_thread_if_long
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_view
 from proxy.memory.view import SessionView
@@ -32,7 +35,7 @@ WRITE_TOLERANCE: Final = 0.2
 _BACKOFF: Final = Backoff(0.1, 2.0)
 _REVISE_WITHIN: Final = 2.0
 _MAX_PENDING: Final = 10_000
-_DRAIN_WITHIN: Final = 3.0
+_DRAIN_WITHIN: Final = 2.5
 _CHECK_EVERY: Final = 3.0
 _CHECK_AGAIN: Final = 1.0
 # No tenant has such a name, so that nothing is stored here.
@@ -44,14 +47,18 @@ SessionListener = Callable[[Key, Session], None]
 
 
 class Recorder:
-    """Writes turns in the background, those of one session one after the other."""
+    """Applies turns to their sessions as they end, and writes the sessions in the background.
+
+    A session whose turns are not written yet has a head in the store's ``heads``: what is asked next goes on
+    from there. Turns that end while one is being written are written together.
+    """
 
     def __init__(self, writer: "Writer") -> None:
         self.lost_turns = 0
         self.backlog = Backlog()
         self._writer = writer
         self._health = writer.health
-        self._queues: dict[Key, deque[TurnRecord]] = {}
+        self._unwritten: dict[Key, _Unwritten] = {}
         self._pending = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._successor: Recorder | None = None
@@ -81,28 +88,42 @@ class Recorder:
             self.backlog.lost()
             return
         self._pending += 1
-        if turn.key in self._queues:
+        unwritten = self._unwritten.get(turn.key)
+        if unwritten is None:
+            unwritten = self._unwritten[turn.key] = _Unwritten(turn.key)
+            work = self._write(unwritten)
+        else:
             self.backlog.joined(turn.key)
-            self._queues[turn.key].append(without_view(turn))
-            return
-        self._queues[turn.key] = deque([turn])
-        task = asyncio.get_running_loop().create_task(self._write_queue(turn.key))
+            work = self._apply_later(unwritten)
+        unwritten.turns.append(turn)
+        unwritten.is_applied.clear()
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def applied(self, key: Key, *, within: float) -> None:
+        """Returns once the turns of a session that have ended are applied, after so many seconds at most."""
+        unwritten = self._unwritten.get(key)
+        if unwritten is None or unwritten.is_applied.is_set():
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if math.isinf(within) else within):
+                await unwritten.is_applied.wait()
 
     def transfer(self, successor: "Recorder") -> None:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
         for task in self._tasks:
             task.cancel()
-        queues, self._queues, self._successor = self._queues, {}, successor
+        sessions, self._unwritten, self._successor = self._unwritten, {}, successor
         self._pending = 0
-        for queue in queues.values():
-            for turn in queue:
-                successor.put(turn)
+        for key, unwritten in sessions.items():
+            self._writer.store.heads.pop(key, None)
+            for turn in unwritten.turns:
+                successor.put(without_view(turn))
         successor.backlog, self.backlog = self.backlog, Backlog()
 
     async def drain(self) -> None:
-        """Waits until everything is written, for three seconds at most; what is left then is lost."""
+        """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:
@@ -120,7 +141,7 @@ class Recorder:
         until = time.monotonic() + _REVISE_WITHIN
         while time.monotonic() < until:
             try:
-                if key not in self._queues and await self._writer.write(key, change, at=at):
+                if key not in self._unwritten and await self._writer.revise(key, change, at=at):
                     return
             except SessionDeleted:
                 raise
@@ -129,43 +150,97 @@ class Recorder:
             await asyncio.sleep(_BACKOFF.shortest)
         raise error
 
-    async def _write_queue(self, key: Key) -> None:
-        turns = self._queues[key]
-        while turns:
-            await self._write_first(turns)
-            if key in self.backlog.sessions:
-                self.backlog.settled(key)
-            turns.popleft()
-            self._pending -= 1
-        del self._queues[key]
-
-    async def _write_first(self, turns: deque[TurnRecord]) -> None:
-        view, failures = turns[0].view, 0
-        while True:
+    async def _apply(self, unwritten: "_Unwritten") -> None:
+        """Applies the turns that are not applied yet; raises StoreError where the session cannot be read."""
+        turns = unwritten.turns
+        async with unwritten.lock:
             try:
-                if await self._writer.add(turns[0], view):
-                    return
+                while unwritten.applied < len(turns):
+                    # Turns before this one may be written meanwhile: its place is asked for again.
+                    try:
+                        if not await self._writer.apply(turns[unwritten.applied], unwritten):
+                            self._drop(unwritten, unwritten.applied)
+                    except TurnTooLong as error:
+                        _log.error("A turn is not remembered: %s", error)
+                        self._drop(unwritten, unwritten.applied, lost=True)
+                    except StoreError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - one turn that fails must not hold up the rest
+                        _log.error("A turn cannot be written: %s", type(error).__name__)
+                        self._drop(unwritten, unwritten.applied, lost=True)
+            finally:
+                unwritten.is_applied.set()
+
+    async def _apply_later(self, unwritten: "_Unwritten") -> None:
+        """Applies the turns of a session that another task writes; that one sees what fails."""
+        with suppress(StoreError):
+            await self._apply(unwritten)
+
+    async def _write(self, unwritten: "_Unwritten") -> None:
+        """Applies and writes the turns of a session until there are no more."""
+        key, turns, failures = unwritten.key, unwritten.turns, 0
+        while turns:
+            try:
+                await self._apply(unwritten)
+                if (count := unwritten.applied) and await self._writer.write(unwritten):
+                    for _ in range(count):
+                        self._drop(unwritten, 0)
+                failures = 0
             except SessionDeleted:
-                return
-            except TurnTooLong as error:
-                _log.error("A turn is not remembered: %s", error)
-                self.lost_turns += 1
-                return
+                await self._drop_first(unwritten)
             except StoreError as error:
                 failures += 1
-                self.backlog.refused(turns[0].key, error, len(turns))
+                self.backlog.refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
-                turns[0] = without_view(turns[0])
                 await asyncio.sleep(_BACKOFF.pause(failures))
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
                 _log.error("A turn cannot be written: %s", type(error).__name__)
-                self.lost_turns += 1
-                return
-            view = None
+                await self._drop_first(unwritten, lost=True)
+        del self._unwritten[key]
+        self._writer.store.heads.pop(key, None)
+
+    async def _drop_first(self, unwritten: "_Unwritten", *, lost: bool = False) -> None:
+        """Takes out the oldest turn, and has the others applied to the session as it is without it."""
+        async with unwritten.lock:
+            self._drop(unwritten, 0, lost=lost)
+            unwritten.is_applied.clear()
+            unwritten.reset()
+            self._writer.store.heads.pop(unwritten.key, None)
+
+    def _drop(self, unwritten: "_Unwritten", place: int, *, lost: bool = False) -> None:
+        """Takes out a turn that is written, or never will be."""
+        del unwritten.turns[place]
+        unwritten.applied -= place < unwritten.applied
+        self._pending -= 1
+        self.lost_turns += lost
+        if unwritten.key in self.backlog.sessions:
+            self.backlog.settled(unwritten.key)
+
+
+class _Unwritten:
+    """A session whose newest turns are not written yet.
+
+    Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
+    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is not set while turns
+    are being applied.
+    """
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.turns: deque[TurnRecord] = deque()
+        self.is_applied = asyncio.Event()
+        self.lock = asyncio.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        """Has all turns applied again, to the session as it is stored by then."""
+        self.applied, self.version = 0, 0
+        self.head: StoredSession | None = None
+        self.cold: list[Entry] = []
 
 
 class Writer:
-    """Writes one change of a session, once, and notifies the listeners.
+    """Applies turns to sessions, writes these, and notifies the listeners.
 
     ``window`` is how much of a session is kept; ``health`` watches the writes that are under way.
     """
@@ -180,64 +255,91 @@ class Writer:
         health: "HealthCheck | None" = None,
         redaction: WindowRedaction = UNREDACTED,
     ) -> None:
+        self.store = store
         self.window = window
         self.health = health or HealthCheck(store)
-        self._store = store
         self._listeners = listeners
         self._reasoning = reasoning
         self._redaction = redaction
         self._scales = Scales()
 
-    async def add(self, turn: TurnRecord, view: SessionView | None) -> bool:
-        """Whether a turn is written; it is not where another writer was faster since ``view`` was read.
+    async def apply(self, turn: TurnRecord, unwritten: _Unwritten) -> bool:
+        """Applies the next turn of a session; whether it is one to be remembered: a failed one is not.
 
-        Raises StoreError, SessionDeleted and TurnTooLong included.
+        Raises StoreError, TurnTooLong included.
         """
-        transcript = await transcript_off_loop(turn.answer)
+        transcript = within_bounds(await transcript_off_loop(turn.answer))
         if not transcript.has_content:
-            return True  # a failed turn leaves memory as it was, and makes no session
+            return False  # it leaves memory as it was, and makes no session
+        if unwritten.head is None:
+            unwritten.head = await self._stored(turn.key, turn.view)
+            unwritten.version = unwritten.head.version
+        before, version = unwritten.head
+        # What the turn read is of use if nothing was applied since.
+        own = turn if turn.view and turn.view.version == version else without_view(turn)
 
-        def change(session: Session) -> Session:
-            session = repair_clock(session, time.time())
+        def work() -> tuple[Session, Sequence[Entry]]:
             session = apply_turn(
-                session, turn, transcript, reasoning=self._reasoning, redaction=self._redaction
+                repair_clock(before, time.time()),
+                own,
+                transcript,
+                reasoning=self._reasoning,
+                redaction=self._redaction,
             )
             model, room = turn.model or session.model, 0 if turn.room is None else max(turn.room, 1)
             trimmed = room > 0 and (session.trimmed or not session.room)
             if (model, trimmed, room) != (session.model, session.trimmed, session.room):
                 session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
-            return session if model is None else with_scale(session, self._scale(model, turn))
+            if model is not None:
+                session = with_scale(session, self._scale(model, turn))
+            return prepare_write(before, session, window, now=turn.at)
 
-        return await self.write(turn.key, change, at=turn.at, view=view, lines=len(turn.window))
+        window = self.window.bounded() if turn.size > LARGE else self.window
+        session, cold = await in_thread_if_long(work, len(turn.window) + len(before.entries), turn.size)
+        unwritten.turns[unwritten.applied] = without_view(turn)
+        unwritten.applied += 1
+        unwritten.cold += cold
+        self.store.heads[turn.key] = unwritten.head = StoredSession(session, draw_version())
+        return True
 
-    async def write(
-        self,
-        key: Key,
-        change: Callable[[Session], Session],
-        *,
-        at: float,
-        view: SessionView | None = None,
-        lines: int = 0,
-    ) -> bool:
-        """Whether a change of a session is written, by a window of so many ``lines``.
+    async def write(self, unwritten: _Unwritten) -> bool:
+        """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
+        key, head, cold = unwritten.key, unwritten.head, tuple(unwritten.cold)
+        assert head is not None  # noqa: S101 - turns are applied to one
+        put = SessionWrite(
+            head.session,
+            unwritten.version,
+            self.window.ttl,
+            cold,
+            unwritten.turns[0].at,
+            new_version=head.version,
+        )
+        with self.health.writing(key):
+            written = await self.store.save(key, put)
+        async with unwritten.lock:
+            if written:
+                unwritten.version = head.version
+                del unwritten.cold[: len(cold)]
+                self.notify(key, head.session)
+            else:
+                unwritten.is_applied.clear()
+                unwritten.reset()
+        return written
 
-        ``view`` is what was read of it, where it was. ``at`` is the time of the change, in seconds since
-        1970. Raises StoreError.
+    async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
+        """Whether a session is changed; ``at`` is the time of the change, in seconds since 1970.
+
+        Raises StoreError.
         """
-        if view is None:
-            session, version = await self._store.load(key, background=True) or NOT_STORED
-        else:
-            session, version = view.session, view.version
-        if not version and (deleted_at := await self._store.deleted(key)):
-            session = deleted_session(deleted_at)
+        before, version = await self._stored(key)
 
         def work() -> SessionWrite:
-            changed, cold = prepare_write(session, change(session), self.window, now=at)
+            changed, cold = prepare_write(before, change(before), self.window, now=at)
             return SessionWrite(changed, version, self.window.ttl, cold, at)
 
-        put = await in_thread_if_long(work, lines + len(session.entries))
+        put = await in_thread_if_long(work, len(before.entries))
         with self.health.writing(key):
-            written = await self._store.save(key, put)
+            written = await self.store.save(key, put)
         if written:
             self.notify(key, put.session)
         return written
@@ -247,6 +349,16 @@ class Writer:
         for listener in self._listeners:
             listener(key, session)
 
+    async def _stored(self, key: Key, view: SessionView | None = None) -> StoredSession:
+        """The session as it is stored, or as a turn read it."""
+        if view is None:
+            stored = await self.store.load(key, background=True) or NOT_STORED
+        else:
+            stored = StoredSession(view.session, view.version)
+        if not stored.version and (deleted_at := await self.store.deleted(key)):
+            return StoredSession(deleted_session(deleted_at), 0)
+        return stored
+
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
         if turn.had_tool_rounds or not self._scales.wants_sample(model):
@@ -255,6 +367,16 @@ class Writer:
         return (
             self._scales.learn(model, estimate_tokens(turn.prompt, turn.tools), counted) if counted else None
         )
+
+
+def within_bounds(transcript: Transcript) -> Transcript:
+    """A transcript as it is remembered: beyond 250,000 characters it counts as broken off there."""
+    text, calls, reasoning = transcript.text, transcript.tool_calls, transcript.reasoning
+    if calls and weight(Message(role="assistant", tool_calls=calls)) > MAX_SPEECH:
+        calls = None
+    elif len(text) <= MAX_SPEECH and len(reasoning or "") <= MAX_SPEECH:
+        return transcript
+    return Transcript(text[:MAX_SPEECH], calls, reasoning and reasoning[:MAX_SPEECH], finished=False)
 
 
 class HealthCheck:

@@ -44,8 +44,6 @@ class RedactedView(NamedTuple):
 
     def originals_by_place(self, alignment: Alignment) -> dict[int, Message]:
         """The client's messages by the places of the entries that have the text of the window."""
-        if not self.own:
-            return {}
         return {
             place: self.own[position]
             for position, line, place in zip(

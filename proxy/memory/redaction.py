@@ -176,8 +176,8 @@ class Redaction:
         return _each(parts, self.value) if isinstance(content, list) else content
 
     def _others(self, others: dict[str, Any]) -> dict[str, Any]:
-        """A message's other fields; memory reads the function call and the reasoning of them."""
-        fields = {name: others[name] for name in ("function_call", REASONING) if others.get(name)}
+        """A message's other fields; memory reads function call, original and reasoning of them."""
+        fields = {name: others[name] for name in ("function_call", "original", REASONING) if others.get(name)}
         redacted = {name: self._part_of_call(name, value) for name, value in fields.items()}
         return others if redacted == fields else {**others, **redacted}
 

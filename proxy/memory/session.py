@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
+from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ _FINGERPRINT_BYTES: Final = 8
 _MAX_OVERTAKEN: Final = 4
 _MAX_UNHEARD: Final = 4
 
+_others: Final = attrgetter("others")
 T = TypeVar("T")
 Turned = TypeVar("Turned", "Entry", "Segment")
 
@@ -269,7 +271,7 @@ class LatestRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     def includes(self, fingerprint: bytes) -> bool:
         """Whether the request with this fingerprint has been recorded."""
-        return fingerprint == self.fingerprint or any(fingerprint == other for other, _ in self.overtaken)
+        return fingerprint == self.fingerprint or fingerprint in dict(self.overtaken)
 
     def question_of(self, fingerprint: bytes) -> QuestionRef | None:
         """The words that the request with this fingerprint asked to be answered."""
@@ -298,10 +300,9 @@ def _keyed(encoded: bytes, *, shows_answers: bool) -> bytes:
 
 
 def _encoded_lines(speech: Speech, attempt: Attempt) -> bytes:
-    lines = [
-        msgspec.structs.replace(line, others={}) if line.others else line
-        for line in speech.lines or speech.instructions
-    ]
+    lines = speech.lines or speech.instructions
+    if any(map(_others, lines)):
+        lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in lines]
     try:
         encoded = msgspec.msgpack.encode(lines)
     except (OverflowError, UnicodeEncodeError):
@@ -359,7 +360,7 @@ class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 def with_positions(facts: ShownFacts | None, shown: Sequence[Message]) -> ShownFacts | None:
     """The same, once the prompt is known in which the news was shown ``WITH_NEWEST``."""
-    if facts is None or not any(position == WITH_NEWEST for _, position in facts.news):
+    if not (facts and facts.news) or all(position != WITH_NEWEST for _, position in facts.news):
         return facts
     newest = len(users(shown)) - 1
     news = ((name, newest if position == WITH_NEWEST else position) for name, position in facts.news)
@@ -390,6 +391,8 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
     """They stand for the oldest turns, in order."""
+    cleared_until: TurnRef = msgspec.field(default=START, name="cleared")
+    """The newest turn when they were cleared: none is made before the next one."""
     model: str | None = None
     """The model that the session last asked."""
     trimmed: bool = False

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from filters.injection import one_line
-from filters.message import Message
+from filters.message import Message, newest_user
 from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, TurnRef, message_of
 from proxy.memory.speech import PROMPT_SOURCES
 from proxy.memory.wording import text_hash
@@ -35,10 +35,10 @@ def with_speakers(
     message alone does (``by_message``), it is the first user who is named in the window.
     """
     session = with_prompts(session, window)
-    users = [message.user for message in window if message.role == "user"]
-    speaking = users[-1] if users else None
+    last = newest_user(window)
+    speaking = None if last is None else window[last].user
     if session.user is None and user:
-        first = next((name for name in users if name), None)
+        first = next((name for m in window if m.role == "user" and (name := m.user)), None)
         owner = first if by_message and speaking == user else user
         alias = speaking if speaking != user else None
         session = msgspec.structs.replace(session, user=owner, alias=alias)
@@ -51,7 +51,13 @@ def with_speakers(
 
 def with_prompts(session: Session, window: Sequence[Message]) -> Session:
     """The session with the hashes of what a window marks as said by the engine; the newest sixteen."""
-    texts = (m.text for m in window if m.role == "assistant" and m.metadata and m.source in PROMPT_SOURCES)
+    texts = [
+        m.text
+        for m in window
+        if m.role == "assistant" and (m.metadata or m.others) and m.source in PROMPT_SOURCES
+    ]
+    if not texts:
+        return session
     newest = [*dict.fromkeys(texts)][-_MAX_PROMPTS:]
     hashes = dict.fromkeys(
         text_hash(text) for text in newest if text.strip() and len(text) <= _LONGEST_PROMPT
@@ -141,12 +147,11 @@ def label(role: str, name: str | None) -> str:
     return f"{role} {shown}" if shown else role
 
 
-def transcript_lines(session: Session, *, naming: bool = False) -> list[str]:
-    """The recent talk, a line each: ``user: Hello``; ``naming`` other users: ``user eve: Hello``.
+def transcript_lines(session: Session, entries: Sequence[Entry], *, naming: bool = False) -> list[str]:
+    """The talk in entries, a line each: ``user: Hello``; ``naming`` other users: ``user eve: Hello``.
 
     Tool results are no talk, nor is what a program put in the user's place.
     """
-    entries = session.entries
     others = other_users(session, entries) if naming else [None] * len(entries)
     lines = []
     for entry, other in zip(entries, others, strict=True):

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET
 
-from filters.message import SYSTEM, Message
+from filters.message import SYSTEM, Message, weight
 from filters.tool_groups import (
     FUNCTION,
     FUNCTION_CALL,
@@ -21,6 +22,8 @@ from filters.tool_groups import (
 PROMPT_SOURCES: Final = frozenset({"silence", "llm_failure"})
 """The sources of what an engine says by itself."""
 
+MAX_SPEECH: Final = 250_000
+"""How many characters of speech a window, and an answer, may have to be remembered."""
 _ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
 _CONTROL: Final = frozenset({"<continue>"})
 _FIRST_OF_SIGNS: Final = "<{"
@@ -28,6 +31,7 @@ _FIRST_OF_SIGNS: Final = "<{"
 _EXPRESSION: Final = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
 _TAIL: Final = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
 
+_role: Final = attrgetter("role")
 _LONGEST: Final = 500
 _TEXT_PARTS: Final = frozenset({"text", "refusal"})
 _MEDIA_NAMES: Final = {
@@ -56,27 +60,36 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     @property
     def wordless(self) -> bool:
         """Whether the window tells of the assistant that it was not heard, and no more."""
-        return self.shows_answers and all(line.role != "assistant" for line in self.lines)
+        return self.shows_answers and "assistant" not in map(_role, self.lines)
 
 
 def speech_of(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
-    positions = [i for i, message in enumerate(window) if is_speech(message)]
-    return Speech(
-        [_as_recorded(window[i]) for i in positions],
-        shows_answers(window),
-        positions,
-        () if positions else [message for message in window if message.role in SYSTEM],
-    )
+    lines, positions = [], []
+    for i, message in enumerate(window):
+        if is_speech(message):
+            lines.append(_as_recorded(message))
+            positions.append(i)
+    instructions = () if lines else [message for message in window if message.role in SYSTEM]
+    return Speech(lines, _shows_answers(window), positions, instructions)
 
 
-def shows_answers(window: Sequence[Message]) -> bool:
+def speech_weight(window: Sequence[Message]) -> int:
+    """How much there is of a window's speech, in characters."""
+    return sum(weight(message) for message in window if message.role in _ROLES)
+
+
+def _shows_answers(window: Sequence[Message]) -> bool:
     """Whether the window tells what the assistant said, if without words.
 
     Engines that number their turns do. Of others, some never show an answer.
     """
-    shown = any(message.role == "assistant" and message.source not in PROMPT_SOURCES for message in window)
-    return shown or any(isinstance(message.turn_id, int) for message in window)
+    for message in window:
+        if isinstance(message.turn_id, int):
+            return True
+        if message.role == "assistant" and message.source not in PROMPT_SOURCES:
+            return True
+    return False
 
 
 def is_speech(message: Message) -> bool:
@@ -86,7 +99,7 @@ def is_speech(message: Message) -> bool:
         return False
     if role in RESULTS or message.tool_calls or (message.others and is_call(message)):
         return True
-    if role == "assistant" and message.metadata and message.source in PROMPT_SOURCES:
+    if role == "assistant" and (message.metadata or message.others) and message.source in PROMPT_SOURCES:
         return False
     content = message.content
     if not isinstance(content, str):

@@ -11,16 +11,19 @@ from proxy.memory.compaction import (
     Plan,
     Window,
     digest_segment,
+    fallback_plan,
     forced_plan,
     insert_segment,
     make_segment,
+    merger_plan,
     next_plan,
     settle,
+    without_overflow,
 )
 from proxy.memory.errors import NoSummaryModel, WriteConflict
 from proxy.memory.interchange import session_from_messages
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
-from proxy.memory.session import Entry, Segment, Session, entries_fingerprint, made_anew
+from proxy.memory.session import START, Entry, Segment, Session, entries_fingerprint, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
@@ -118,12 +121,8 @@ class Summaries:
 
     async def run_fallback(self, key: Key) -> None:
         """Makes a digest where a summary is due, until a model answers."""
-        session = await self._read(key)
-        plan = next_plan(session, self._window, model=self._has_model) if session else None
-        if session and plan and not plan.merge:
-            former = session.summaries[plan.first : plan.last]
-            if not any(segment.digest and not segment.stale for segment in former):
-                await self._make(key, session, plan, _DIGESTS)
+        while (session := await self._read(key)) and (plan := fallback_plan(session, self._window)):
+            await self._make(key, session, plan, _DIGESTS)
 
     # --- on request
 
@@ -157,7 +156,10 @@ class Summaries:
                 return
             session = stored.session
             entries = await self._store.entries(key, session)
-            bare = msgspec.structs.replace(session, entries=entries, cold_count=0, summaries=())
+            last_turn = entries[-1].turn_ref if entries else START
+            bare = msgspec.structs.replace(
+                session, entries=entries, cold_count=0, summaries=(), cleared_until=last_turn
+            )
             if await self._store.overwrite(key, SessionWrite(bare, stored.version, KEEP_EXPIRY)):
                 return
         raise WriteConflict
@@ -170,12 +172,20 @@ class Summaries:
             return await self._append(key, session, messages, author)
         if session is None:
             return False
+        session = await self._merged(key, session, author)
         plan = next_plan(session, self._window, model=author.writer is not None) or forced_plan(
             session, self._window
         )
         if plan is not None:
             await self._make(key, session, plan, author)
         return plan is not None
+
+    async def _merged(self, key: Key, session: Session, author: Author) -> Session:
+        """The session, its oldest summaries merged if there is no room for another one."""
+        if plan := merger_plan(session, self._window):
+            await self._make(key, session, plan, author)
+            return await self._read(key) or session
+        return session
 
     async def _read(self, key: Key) -> Session | None:
         stored = await self._store.load(key, background=True)
@@ -222,6 +232,8 @@ class Summaries:
         entries = session_from_messages(self._redaction.window(messages), now=now).entries
         if not entries:
             return False
+        if former:
+            former = await self._merged(key, former, author)
         session = former or Session(created=now, updated=now)
         segment = await author.notes(session, _after_all(session), entries)
         for _ in range(_ATTEMPTS):
@@ -232,6 +244,7 @@ class Summaries:
             end = latest.summarized_until
             own = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
             longer = insert_segment(latest, _after_all(latest), own)
+            longer = without_overflow(longer, self._window, now=now)
             if await self._write(key, longer, version, ttl=self._window.ttl):
                 return True
         raise WriteConflict
@@ -253,4 +266,5 @@ def _fits(plan: Plan, session: Session, former: Session) -> bool:
         [(segment.text, segment.end) for segment in each.summaries[: plan.last]] for each in (former, session)
     )
     in_place = plan.first < plan.last or session.summarized_until == plan.behind
-    return in_place and before == now and not made_anew(session, former)
+    cleared = session.cleared_until != former.cleared_until
+    return in_place and before == now and not cleared and not made_anew(session, former)

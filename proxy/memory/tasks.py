@@ -9,6 +9,8 @@ T = TypeVar("T")
 _ROUNDS: Final = 8
 # So many messages take some ten milliseconds. Calls have fewer, and need no thread.
 _LONG: Final = 500
+LARGE: Final = 100_000
+"""How many bytes of a conversation are many."""
 
 
 async def wait_for(work: Coroutine[Any, Any, T], within: float | None) -> T:
@@ -45,6 +47,6 @@ def retrieve_exception(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
-async def in_thread_if_long(work: Callable[[], T], messages: int) -> T:
-    """The result of work on so many messages, done in a thread where they are many."""
-    return work() if messages < _LONG else await asyncio.to_thread(work)
+async def in_thread_if_long(work: Callable[[], T], messages: int, size: int = 0) -> T:
+    """The result of work on so many messages, or bytes of them, done in a thread where they are many."""
+    return work() if messages < _LONG and size < LARGE else await asyncio.to_thread(work)

@@ -30,7 +30,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model got, ``tools`` its tools as JSON, and ``shown_facts`` the facts in it; ``room`` is how many messages
     of the user it had room for, where some had to be left out. With ``had_tool_rounds``, the model counted
     the tokens of more than this prompt. ``view`` is the session as the turn read it, and ``attempt`` what the
-    request says of itself.
+    request says of itself. ``size`` is about how many bytes the window and the answer have.
+    ``interrupted`` is whether the client left before the turn was over.
     """
 
     key: Key
@@ -49,11 +50,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     had_tool_rounds: bool = False
     attempt: Attempt = NO_ATTEMPT
     ended_at: float = 0.0
-
-    @property
-    def placed_facts(self) -> ShownFacts | None:
-        """The facts that were shown, each with its position in the prompt."""
-        return with_positions(self.shown_facts, self.prompt)
+    size: int = 0
+    interrupted: bool = False
 
 
 def without_view(record: TurnRecord) -> TurnRecord:
@@ -94,7 +92,11 @@ def apply_turn(
     else:
         window = view.redacted.window
     session = with_speakers(
-        session, record.user, window, record.placed_facts, by_message=record.user_from_message
+        session,
+        record.user,
+        window,
+        with_positions(record.shown_facts, record.prompt),
+        by_message=record.user_from_message,
     )
     session, question = apply_request(
         session,
@@ -109,6 +111,7 @@ def apply_turn(
         tool_calls=answer.complete_calls,
         reasoning=answer.reasoning if reasoning else None,
         finished=answer.finished,
+        interrupted=record.interrupted,
         reached=answer.has_content,
         ended_at=record.ended_at,
         turn_id=record.turn,

@@ -1,11 +1,13 @@
 """A session as a turn sees it: aligned with the request's window, and what a prompt takes from both."""
 
 import asyncio
+import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import pairwise
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -17,10 +19,11 @@ from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.align.strategies import align
-from proxy.memory.merge.entries import renew_entry, without_ellipsis
+from proxy.memory.merge.entries import renew_entry, with_signatures, without_ellipsis
 from proxy.memory.merge.retraction import retracted
+from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Session, TurnRef, message_of
+from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
@@ -30,6 +33,11 @@ from proxy.memory.tasks import in_thread_if_long
 _MIN_ANSWERS_LEFT_OUT: Final = 2
 _MAX_BELATED_BY: Final = 6
 _EPOCH_BYTES: Final = 8
+_role: Final = attrgetter("role")
+_user: Final = attrgetter("user")
+_tool_calls: Final = attrgetter("tool_calls")
+_name: Final = attrgetter("name")
+_interrupted: Final = attrgetter("interrupted")
 
 
 class SessionView(NamedTuple):
@@ -54,17 +62,22 @@ class SessionView(NamedTuple):
 
 
 class RequestView(NamedTuple):
-    """What memory sees of a request: its redacted window, and how often it was sent."""
+    """What memory sees of a request: its redacted window, how often it was sent, its size, and when it came.
+
+    ``size`` is in bytes, and ``at`` in seconds since 1970.
+    """
 
     window: Sequence[Message]
     attempt: Attempt = NO_ATTEMPT
     redaction: WindowRedaction = UNREDACTED
+    size: int = 0
+    at: float = math.inf
 
     def view_of(self, session: Session, version: int = 0) -> SessionView:
         """A session aligned with the window."""
         session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
-        alignment = align(session, speech, Arrival(self.attempt)) if session.entries else None
+        alignment = align(session, speech, Arrival(self.attempt, self.at)) if session.entries else None
         return SessionView(session, version, self.window, redacted, speech, alignment)
 
 
@@ -117,44 +130,61 @@ async def _views(
         view = request.view_of(session, version)
         return view, prompt_view(view, needs)
 
-    return await in_thread_if_long(work, len(session.entries) + len(request.window))
+    return await in_thread_if_long(work, len(session.entries) + len(request.window), request.size)
 
 
 def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptView:
     """What filters may know of a session, and the window as they see it.
 
     In the window, answers are marked that the user did not hear to the end, and what summaries cover. A
-    window that leaves out all answers gives way to what is brought back.
+    window that leaves out all answers gives way to what is brought back. What the client's own system
+    messages tell of the session is not told beside them.
     """
     session, redacted, alignment = view.session, view.redacted, view.alignment
-    summaries = tuple(segment.text for segment in session.summaries) if needs.summaries else ()
+    preamble = Preamble.of(session, view.window)
+    segments = session.summaries if needs.summaries else ()
+    summaries = preamble.other_summaries(segments) if segments else ()
     if alignment is None:
         carried = () if session.cold_count else summaries  # of what was said elsewhere
         snapshot = Snapshot(state=session.state, summaries=carried)
         epoch = prompt_epoch(session, session.call, injecting=needs.summaries)
         return PromptView(snapshot, view.window, epoch)
-    originals = redacted.originals_by_place(alignment)
+    originals = redacted.originals_by_place(alignment) if redacted.own else {}
     part = _WindowPart(redacted.window, range(len(redacted.window)), alignment)
-    part, result_places, results = _without_stray_results(session, redacted, part)
-    part = _with_answers_in_place(part)
-    one_sided = _lines_without_answers(part) if needs.history else _NONE
-    alignment, behind = part.alignment, session.summarized_until if summaries else START
+    result_places: Sequence[int] = ()
+    results: Sequence[Message] = ()
+    if "tool" in map(_role, alignment.lines):
+        part, result_places, results = _without_stray_results(session, redacted, part)
+    one_sided = _NONE
+    if not part.alignment.is_continuation:
+        part = _without_copies(part) if needs.history else part
+        part = _with_answers_in_place(part)
+        one_sided = _lines_without_answers(part) if needs.history else _NONE
+    alignment, behind = part.alignment, session.summarized_until if segments else START
     call, entries = session.call + alignment.new_call, session.entries
     # A user who calls again speaks of what was said in calls that no summary covers yet.
     former = entries if needs.summaries and entries[0].call < call else ()
     dropped = (
-        *(message_of(entry) for entry in former if entry.call < call and entry.turn_ref > behind),
+        *(_messages_of_former_calls(former, call, behind, preamble) if former else ()),
         *missing_messages(
-            alignment, behind=behind, also=(*result_places, *one_sided.places), originals=originals
+            alignment,
+            behind=behind,
+            preamble=preamble,
+            also=(*result_places, *one_sided.places),
+            originals=originals,
         ),
         *results,
     )
     if one_sided.indices:
         part = part.without(one_sided.indices)
-    marked = mark_interrupted(part.window, part.alignment)
-    if needs.history:
-        marked = _with_recorded_spelling(part, marked)
-    if summaries:
+    marked = part.window
+    if not alignment.is_continuation:
+        marked = mark_interrupted(marked, part.alignment)
+        if needs.history:
+            marked = _with_recorded_spelling(part, marked)
+    elif True in map(_interrupted, entries):
+        marked = mark_interrupted(marked, part.alignment)
+    if segments:
         marked = _mark_covered(session, part, marked)
     snapshot = Snapshot(
         dropped=dropped,
@@ -162,13 +192,26 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
         scale=session.scale or 1.0,
         summaries=summaries,
         began=epoch_seconds(session.started),
-        speakers=frozenset(name for entry in alignment.entries for name in (entry.user, entry.name) if name),
+        speakers=frozenset({*map(_user, alignment.entries), *map(_name, alignment.entries)} - {None, ""}),
     )
+    shown = redacted.restore(part.origins, part.window, marked) if redacted.own else marked
+    if any(map(_tool_calls, alignment.entries)):
+        shown = _with_signed_calls(part.alignment, shown)
     return PromptView(
         snapshot,
-        redacted.restore(part.origins, part.window, marked),
+        shown,
         prompt_epoch(session, call, injecting=needs.summaries),
     )
+
+
+def _messages_of_former_calls(
+    entries: Sequence[Entry], call: int, behind: TurnRef, preamble: Preamble
+) -> list[Message]:
+    return [
+        message_of(entry)
+        for entry in entries
+        if entry.call < call and entry.turn_ref > behind and not preamble.includes(entry.turn_ref)
+    ]
 
 
 def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
@@ -185,9 +228,11 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
 def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine shows less than was generated.
 
-    An answer that the engine marks itself is left as it is, and so is everything else.
+    So are those whose client left before their end. An answer that the engine marks itself is left as it is,
+    and so is everything else.
     """
-    entries, lines, originals = alignment.entries, alignment.lines, {}
+    entries, lines = alignment.entries, alignment.lines
+    originals: dict[int, str | None] = {}
     for index, place in enumerate(alignment.places):
         if place < 0 or lines[index].role != "assistant":
             continue
@@ -196,13 +241,13 @@ def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequenc
         if message.interrupted or (not entry.interrupted and entry.content == message.content):
             continue
         renewed = renew_entry(entry, message) if entry.content != message.content else entry
-        original = renewed.original
-        if not renewed.interrupted or not original:
+        if not renewed.interrupted:
             continue
+        original = renewed.original or None
         split = alignment.split_answers.get(index)
         if split:
-            _, original = split.last(original)
-            index += len(split.pieces) - 1  # noqa: PLW2901 - the last piece is marked
+            original = original and split.last_of(original)
+            index += split.last  # noqa: PLW2901 - the last words are marked
         position = alignment.positions[index]
         if window[position] is lines[index]:
             originals[position] = original
@@ -211,8 +256,11 @@ def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequenc
     marked = list(window)
     for position, original in originals.items():
         message = window[position]
-        marks = {**(message.metadata or {}), "interrupted": True, "original": original}
-        marked[position] = msgspec.structs.replace(without_ellipsis(message, original), metadata=marks)
+        marks = {**(message.metadata or {}), "interrupted": True}
+        if original is not None:
+            marks["original"] = original
+            message = without_ellipsis(message, original)
+        marked[position] = msgspec.structs.replace(message, metadata=marks)
     return marked
 
 
@@ -220,23 +268,33 @@ def missing_messages(
     alignment: Alignment,
     *,
     behind: TurnRef = START,
+    preamble: Preamble = NO_PREAMBLE,
     also: Collection[int] = (),
     originals: Mapping[int, Message] = MappingProxyType({}),
 ) -> tuple[Message, ...]:
     """What the engine no longer shows and memory still has of this call, in order, of turns ``behind`` one.
 
     It is what stands before the window's first line, and ``also`` what stands at these places; a turn that
-    the window supersedes is not missing. ``originals`` are the client's own messages at some places.
+    the window supersedes, or that its ``preamble`` tells, is not missing. ``originals`` are the client's own
+    messages at some places.
     """
     entries = alignment.entries
-    first = min(alignment.matched, default=len(entries))
-    if first and alignment.is_stale:
-        first = min(first, last_user(entries) or 0)
+    if alignment.is_continuation:
+        first = alignment.places[0]
+    else:
+        first = min(alignment.matched, default=len(entries))
+        if first and alignment.is_stale:
+            first = min(first, last_user(entries) or 0)
     if not first and not also:
         return ()
-    places = sorted({*range(first), *also} - retracted(alignment))
+    places = sorted({*range(first), *also})
+    if not alignment.is_continuation:
+        gone = retracted(alignment)
+        places = [place for place in places if place not in gone]
     if behind > START:
         places = [place for place in places if entries[place].turn_ref > behind]
+    if preamble.last_turns:
+        places = [place for place in places if not preamble.includes(entries[place].turn_ref)]
     missing = []
     for place in places:
         message = message_of(entries[place])
@@ -311,8 +369,6 @@ def _without_stray_results(
     """
     alignment = part.alignment
     lines, places = alignment.lines, alignment.places
-    if not any(message.role == "tool" for message in lines):
-        return part, [], []
     shown = {call for message in lines for call in call_ids(message)}
     callers: dict[object, int] = {}
     for place, entry in enumerate(alignment.entries):
@@ -327,9 +383,11 @@ def _without_stray_results(
         is_shown = message.tool_call_id in (shown if place == NEW else before)
         if caller is not None and not is_shown and (place == NEW or caller < place):
             stray.add(index)
+    if not stray:
+        return part, [], []
     rest = part.without(stray)
-    realigned = align(session, speech_of(rest.window)) if stray else alignment
-    if not stray or realigned.new_call != alignment.new_call:
+    realigned = msgspec.structs.replace(align(session, speech_of(rest.window)), pause=alignment.pause)
+    if realigned.new_call != alignment.new_call:
         return part, [], []
     results = [
         redacted.own.get(alignment.positions[i]) or as_function_call(lines[i])
@@ -338,6 +396,18 @@ def _without_stray_results(
     ]
     recorded = [places[i] for i in sorted(stray) if places[i] != NEW]
     return rest._replace(alignment=realigned), recorded, results
+
+
+# --- answers that are shown twice ---------------------------------------------------------------------------
+def _without_copies(part: _WindowPart) -> _WindowPart:
+    """The window without the second copies of answers, however these are spelt."""
+    alignment = part.alignment
+    if REPEATED not in alignment.places:
+        return part
+    copies = {i for i, place in enumerate(alignment.places) if place == REPEATED}
+    for first, split in alignment.split_answers.items():
+        copies.difference_update(range(first, first + len(split.pieces)))
+    return part.without(copies)
 
 
 # --- belated answers ----------------------------------------------------------------------------------------
@@ -448,6 +518,22 @@ def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Seq
         msgspec.structs.replace(message, content=spelling[i]) if i in spelling else message
         for i, message in enumerate(marked)
     ]
+
+
+# --- signatures ---------------------------------------------------------------------------------------------
+def _with_signed_calls(alignment: Alignment, window: Sequence[Message]) -> Sequence[Message]:
+    """The window with its tool calls signed as they are recorded: some models refuse them otherwise."""
+    signed = {}
+    for index, place in enumerate(alignment.places):
+        if place >= 0 and alignment.entries[place].tool_calls:
+            message = window[alignment.positions[index]]
+            if message.tool_calls:
+                calls = with_signatures(message.tool_calls, alignment.entries[place])
+                if calls is not message.tool_calls:
+                    signed[alignment.positions[index]] = msgspec.structs.replace(message, tool_calls=calls)
+    if not signed:
+        return window
+    return [signed.get(position, message) for position, message in enumerate(window)]
 
 
 # --- what summaries cover -----------------------------------------------------------------------------------

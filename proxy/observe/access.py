@@ -1,4 +1,4 @@
-"""The access log: a line for each turn that has ended, and counts of refused requests."""
+"""The access log: a line for each turn that has ended, and counts of what is warned of once a minute."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from proxy.observe.observation import Observation, TurnReport
 _MOST_IGNORED: Final = 10
 _LONGEST_REASON: Final = 300
 _LONGEST_TEXT: Final = 2000
-_REFUSALS_EVERY: Final = 60.0
+_EVERY: Final = 60.0
 
 _log = logging.getLogger("turnkeeper")
 _turns_log = logging.getLogger("turnkeeper.turns")
@@ -66,16 +66,18 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-class RefusalLog:
-    """Logs the first refused request at once, then the counts of each minute by error code."""
+class MinuteLog:
+    """Warns of a first event at once, then of each minute's events, with their counts by ``field``."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: str, field: str) -> None:
+        self._message = message
+        self._field = field
         self._counts: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, code: str) -> None:
-        """Counts a request that was refused, for a wrong key or signature."""
-        self._counts[code] += 1
+    def add(self, value: str) -> None:
+        """Counts an event."""
+        self._counts[value] += 1
         if self._timer is None:
             self._log_counts()
 
@@ -84,12 +86,12 @@ class RefusalLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for code, count in self._counts.items():
-            _log.warning(LogEntry("requests refused", {"code": code, "count": count}))
+        for value, count in self._counts.items():
+            _log.warning(LogEntry(self._message, {self._field: value, "count": count}))
         self._counts.clear()
 
     def _log_counts(self) -> None:
-        refused_any = bool(self._counts)
+        any_new = bool(self._counts)
         self.flush()
-        if refused_any:
-            self._timer = asyncio.get_running_loop().call_later(_REFUSALS_EVERY, self._log_counts)
+        if any_new:
+            self._timer = asyncio.get_running_loop().call_later(_EVERY, self._log_counts)

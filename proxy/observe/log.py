@@ -85,9 +85,14 @@ def forking_logger(stream: TextIO, *, form: Format = "text", level: Level = "inf
 
 def exit_within_a_second() -> None:
     """Gives this process one second to write its last lines: their reader may have stalled."""
+    die_within(_PATIENCE)
+
+
+def die_within(seconds: float) -> None:
+    """Has the kernel end this process after so many seconds, whatever it does by then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    signal.setitimer(signal.ITIMER_REAL, _PATIENCE)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 class _UnbufferedHandler(logging.StreamHandler[TextIO]):

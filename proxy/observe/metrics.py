@@ -127,14 +127,14 @@ class Metrics:
         self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], Any] = {}
         self._models: set[str] = set()
         self._process = ProcessCollector(registry=None if shared else registry)
-        self._shared = shared
+        self.is_shared = shared
         self._multiprocess: _MultiprocessMetrics | None = None
         self._operations: list[tuple[str, str, float]] = []
 
     def add_gauges(self, read: Callable[[], GaugeValues]) -> None:
         """Exposes gauges, whose values are read at each scrape."""
         gauges = _GaugeCollector(lambda: self._with_model_labels(read()))
-        if self._shared:
+        if self.is_shared:
             self._multiprocess = _MultiprocessMetrics(gauges, self._process)
         else:
             self._registry.register(gauges)

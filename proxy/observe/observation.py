@@ -20,6 +20,12 @@ State = Literal["streaming", "done", "degraded", "interrupted", "cancelled", "fa
 """The state of a turn: ``degraded`` is done with something left out; a turn that was left or superseded is
 ``interrupted`` after its first token and ``cancelled`` before it."""
 
+NO_SESSION: Final = "session"
+"""Stands in ``degraded`` where a voice platform names no session, so that nothing can be remembered."""
+SESSION_ADVICE: Final = (
+    "A voice platform's turns name no session, so nothing of them is remembered: "
+    "set 'channel' in Agora's llm.params, or send X-Session-Id"
+)
 # A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096

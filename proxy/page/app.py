@@ -21,7 +21,8 @@ from proxy.runtime import Runtime, ServerState
 
 _WITHOUT_KEY: Final = ("/login", "/assets/")
 _TIMEOUT: Final = 5.0
-_LARGEST_FORM, _MOST_FIELDS = 1_000_000, 40
+_MOST_FIELDS: Final = 40
+_FORM_LIMIT: Final = body.BodyLimit(1_000_000, structure=1_000_000, setting=None)
 _WRONG_KEY_DELAY: Final = 0.5
 
 Handler = Callable[[PageRequest], Awaitable[Response]]
@@ -66,7 +67,7 @@ class PageApp:
         handler, params = self._match(scope)
         form: Mapping[str, str] = {}
         if scope["method"] == "POST":
-            form = _fields(await body.read_body(receive, headers, _LARGEST_FORM))
+            form = _fields(await body.read_body(receive, headers, _FORM_LIMIT))
             check_form(viewer, headers, form.get("token", ""))
         request = PageRequest(
             server=self._server,

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
 from proxy.observe.hour import MinuteStats
-from proxy.observe.observation import State, TurnReport
+from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, State, TurnReport
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
 
@@ -66,6 +66,8 @@ async def _show(request: PageRequest) -> Response:
     values: dict[str, Any] = {
         "upstreams": _upstreams(request, recent),
         "memory": memory,
+        "session_advice": SESSION_ADVICE,
+        "without_session": sum(NO_SESSION in report.degraded for report in recent),
         "plots": _plots(minutes),
         "turns": sum(minute.turns for minute in minutes),
         "server_status": status,

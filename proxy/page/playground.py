@@ -129,10 +129,12 @@ def _try(tenant: str, pipeline: Pipeline, body: str, yaml: str, filters: FilterR
         explanation = _explain(tenant, msgspec.structs.replace(pipeline, filters=steps.request), body)
     except TurnkeeperError as error:
         return Trial(fault=error.message, doubts=warnings)
+    sent = None if explanation.sent is None else msgspec.json.encode(explanation.sent)
     return Trial(
+        fault=explanation.error["message"] if explanation.error else None,
         explanation=explanation,
         steps=[step_diff(number, step) for number, step in enumerate(explanation.steps, 1)],
-        sent=msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode(),
+        sent="" if sent is None else msgspec.json.format(sent, indent=2).decode(),
         doubts=warnings,
     )
 

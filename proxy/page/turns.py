@@ -277,7 +277,7 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
 def sent_body(trace: Trace) -> bytes:
     """The body as it was sent to the upstream that was asked last; empty where none was."""
     turn = trace.content
-    if turn is None:
+    if turn is None or not turn.chat.messages:
         return b""
     try:
         return turn.chat.to(_target(trace, turn)).body

@@ -27,29 +27,34 @@ Change = Callable[[Session], tuple[Session, int | None]]
 
 
 class WebhookEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One event; ``notice_id`` is the same whenever it is sent again. Times are as Agora writes them."""
+    """One event; ``notice_id`` is the same whenever it is sent again.
+
+    Its times are Agora's, ``notify_ms`` that of the sending.
+    """
 
     notice_id: str | int | float
     event_type: int
     payload: Mapping[str, Any] | None = None
     notify_ms: int | float | None = None
 
-    @property
-    def agent(self) -> Agent:
-        """The agent of the event, as far as it is named."""
-        payload = self.payload or {}
+    def agent(self, now: float) -> Agent:
+        """The agent of the event, as far as it is named, by our clock at the arrival, which shows ``now``.
+
+        How long ago something was is what Agora's clock tells: it may be ahead of ours, or behind.
+        """
+        payload, sent_at = self.payload or {}, plausible_time(self.notify_ms)
+
+        def by_our_clock(name: str) -> float | None:
+            at = plausible_time(payload.get(name))
+            if at is None:
+                return None
+            return min(now, at if sent_at is None else now - (sent_at - at))
+
         return Agent(
             id=identifier(payload.get("agent_id")) or "",
-            start=plausible_time(payload.get("start_ts")),
-            stop=plausible_time(payload.get("stop_ts")),
+            start=by_our_clock("start_ts"),
+            stop=by_our_clock("stop_ts"),
         )
-
-    @property
-    def at(self) -> float | None:
-        """When the event happened; of a history, when its first message may have."""
-        start, stop = self.agent.start, self.agent.stop
-        time_ = start or stop if self.event_type == _HISTORY else stop or start
-        return time_ or plausible_time(self.notify_ms)
 
 
 _EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
@@ -77,7 +82,9 @@ async def _receive(request: Request) -> Response:
     change = _change_of(event, now, memory.redaction)
     if channel is None or change is None:
         return json_response({"status": "ignored"})
-    event_id, agent = str(event.notice_id), event.agent
+    event_id, agent = str(event.notice_id), event.agent(now)
+    # Of a history, when its first message may have been said.
+    at = agent.start or agent.stop if event.event_type == _HISTORY else agent.stop or agent.start
 
     def apply(session: Session) -> Session:
         if calls.has_seen(session, event_id):
@@ -86,7 +93,7 @@ async def _receive(request: Request) -> Response:
         return calls.with_event(session, event_id, agent, call)
 
     try:
-        await memory.recorder.revise(Key(webhook.tenant, channel), apply, at=event.at or now)
+        await memory.recorder.revise(Key(webhook.tenant, channel), apply, at=at or now)
     except SessionDeleted:  # the session was erased after the event
         return json_response({"status": "ignored"})
     return json_response({"status": "taken"})
@@ -106,10 +113,9 @@ def _decode(body: bytes) -> WebhookEvent:
 
 def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> Change | None:
     """What an event does to its session; ``None`` for an unknown event."""
-    agent = event.agent
+    agent = event.agent(now)
     if event.event_type == _JOINED:
-        start = agent.start or plausible_time(event.notify_ms) or now
-        joining = msgspec.structs.replace(agent, start=start)
+        joining = msgspec.structs.replace(agent, start=agent.start or now)
         return lambda session: calls.agent_joined(session, joining)
     if event.event_type == _LEFT:
         return lambda session: calls.agent_left(session, agent)

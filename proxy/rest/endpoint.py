@@ -1,6 +1,6 @@
 """What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
-from proxy.http.body import read_body
+from proxy.http.body import BodyLimit, read_body
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
@@ -19,7 +19,9 @@ from proxy.runtime import Runtime
 from proxy.turn.identity import identifier
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-ID: Final = "a text of 1 to 256 characters without control characters, but not . or .."
+_SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
+_PIECE: Final = 500
+ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
 
 
 class Methods:
@@ -100,11 +102,37 @@ def checked_id(value: object, name: str) -> str:
     return id_
 
 
-async def body_of(request: Request) -> bytes:
-    """The body, whatever its content type: forms of other sites have been refused by then."""
-    return await read_body(request.receive, request.headers, runtime_of(request).max_body)
+async def body_of(request: Request, most: BodyLimit = _SMALL_BODY) -> bytes:
+    """The body, whatever its content type: forms of other sites have been refused by then.
+
+    It has as much as ``most`` says, and no more than ``listen.max_body``.
+    """
+    limit = runtime_of(request).max_body
+    return await read_body(
+        request.receive, request.headers, most if most.size < limit else BodyLimit(limit, most.structure)
+    )
 
 
 def json_response(content: Any, status: int = 200) -> Response:
     """A value as JSON."""
     return Response(msgspec.json.encode(content), status, media_type="application/json")
+
+
+def long_response(content: Any, status: int = 200) -> Response:
+    """A value as JSON that may be long, for a thread: while the encoder runs, nothing else does."""
+    return Response(b"".join(_encoded_pieces(content)), status, media_type="application/json")
+
+
+def _encoded_pieces(value: Any) -> Iterator[bytes]:
+    """A value as JSON, long arrays piece by piece."""
+    if isinstance(value, dict):
+        for i, (name, each) in enumerate(value.items()):
+            yield (b"," if i else b"{") + msgspec.json.encode(name) + b":"
+            yield from _encoded_pieces(each)
+        yield b"}" if value else b"{}"
+    elif isinstance(value, list | tuple) and len(value) > _PIECE:
+        for start in range(0, len(value), _PIECE):
+            yield (b"," if start else b"[") + msgspec.json.encode(value[start : start + _PIECE])[1:-1]
+        yield b"]"
+    else:
+        yield msgspec.json.encode(value)

@@ -8,6 +8,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.errors import RequestError, TooLarge
+from proxy.http.body import BodyLimit
 from proxy.memory.interchange import (
     Summary,
     contents,
@@ -20,7 +21,7 @@ from proxy.memory.interchange import (
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.rest.endpoint import checked_id
-from proxy.turn.request import decode_raw, read_messages
+from proxy.turn.request import check_count, decode_raw, read_messages
 
 Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]
@@ -28,6 +29,9 @@ State = dict[str, Any]
 _REMAINDER: Final = "turnkeeper"
 """The key of what an export holds beside Agora's shape, so that an import makes the very same session."""
 _KEYS: Final = ("id", "user", "contents", "summaries", "state", _REMAINDER)
+_MAX_MESSAGES: Final = 10_000
+LARGEST: Final = BodyLimit(16_000_000, structure=1_500_000, setting=None)
+"""How large an import may be."""
 _LARGEST_STATE: Final = 8_000
 """The size of a state as JSON, in bytes, at most: it is read with each turn."""
 
@@ -54,6 +58,7 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
     """The session of a body, redacted; raises RequestError, which names the key."""
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
+    check_count(fields["contents"], "contents", _MAX_MESSAGES, "a session of at most {limit} can be imported")
     messages, _ = read_messages(fields["contents"], "contents")
     session = _session(redaction.window(messages), fields)
     try:

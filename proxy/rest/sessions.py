@@ -27,11 +27,13 @@ from proxy.rest.endpoint import (
     checked_id,
     json_response,
     key_of,
+    long_response,
     memory_of,
     runtime_of,
     session_not_found,
 )
 from proxy.rest.session_body import (
+    LARGEST,
     State,
     check_keys,
     check_state,
@@ -128,7 +130,7 @@ def _page_size(text: str | None) -> int:
 
 async def _create(request: Request) -> Response:
     memory = memory_of(request)
-    fields = raw_fields(await body_of(request) or b"{}", '{"id": "...", "user": "..."}')
+    fields = raw_fields(await body_of(request, LARGEST) or b"{}", '{"id": "...", "user": "..."}')
     name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
     check_keys(fields)
     whole = {"contents": msgspec.Raw(b"[]"), **non_null(fields)}
@@ -139,19 +141,19 @@ async def _create(request: Request) -> Response:
     if not await memory.store.save(key, write):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     memory.writer.notify(key, hot)
-    return await asyncio.to_thread(lambda: json_response({"id": name, **session_fields(session)}, status=201))
+    return await asyncio.to_thread(lambda: long_response({"id": name, **session_fields(session)}, status=201))
 
 
 async def _export(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     session = await _read_or_404(memory, key)
     entries = await memory.store.entries(key, session)
-    return await asyncio.to_thread(lambda: json_response(export_fields(session, entries)))
+    return await asyncio.to_thread(lambda: long_response(export_fields(session, entries)))
 
 
 async def _import(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
-    body = await body_of(request)
+    body = await body_of(request, LARGEST)
     session = await asyncio.to_thread(
         lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
     )
@@ -162,7 +164,7 @@ async def _import(request: Request) -> Response:
         write = SessionWrite(hot, version, memory.writer.window.ttl, cold)
         if await memory.store.overwrite(key, write):
             memory.writer.notify(key, hot)
-            return await asyncio.to_thread(lambda: json_response(session_fields(session)))
+            return await asyncio.to_thread(lambda: long_response(session_fields(session)))
     raise _conflict()
 
 
@@ -254,8 +256,10 @@ async def _get_context(request: Request) -> Response:
 
 
 async def _summaries_response(memory: Memory, key: Key, session: Session) -> Response:
-    data = summaries(session, await memory.store.entries(key, session))
-    return json_response({"object": "list", "data": data})
+    entries = await memory.store.entries(key, session)
+    return await asyncio.to_thread(
+        lambda: json_response({"object": "list", "data": summaries(session, entries)})
+    )
 
 
 async def _list_turns(request: Request) -> Response:

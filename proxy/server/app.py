@@ -16,10 +16,11 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
-from proxy.http.body import parse_query, read_body
+from proxy.http.body import BodyLimit, parse_query, read_body
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import OUTLET, Reply
 from proxy.memory.memory import Memory
+from proxy.memory.recorder import SessionListener
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
@@ -41,22 +42,33 @@ _log = logging.getLogger("turnkeeper")
 
 
 def build_app(
-    settings: Settings, environ: Mapping[str, str] = os.environ, *, metrics: Metrics | None = None
+    settings: Settings,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    metrics: Metrics | None = None,
+    notify: SessionListener | None = None,
 ) -> "App":
-    """Builds the application that a configuration describes; ``environ`` names proxies to upstreams."""
+    """Builds the application that a configuration describes; ``environ`` names proxies to upstreams.
+
+    ``notify`` tells the background process of sessions that were written, where there is one.
+    """
     metrics, traces = metrics or Metrics(), Traces()
-    return App(build_runtime(settings, environ, metrics, traces), metrics, traces)
+    return App(build_runtime(settings, environ, metrics, traces, notify=notify), metrics, traces)
 
 
 class App:
     """The ASGI application. Its ``phase`` is starting, ready or draining.
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
+    ``background_failures`` are the jobs of the background process, if this is the one that shows them, and
+    ``orphaned`` is whether the process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
         self.phase = "starting"
         self.process_name = ""
+        self.background_failures: Mapping[str, bool] = {}
+        self.orphaned = False
         self.traces = traces
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, lambda: self.runtime)
@@ -142,8 +154,7 @@ class App:
         self._generation = Generation(runtime)
         self._generation.start()
         self.traces.set_retention(runtime.trace_retention)
-        if runtime.memory:
-            runtime.memory.start()
+        self.background_failures = {}
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         self._lost_turns += self._closing.pop(closing).lost_turns
@@ -163,14 +174,13 @@ class App:
             lost=self._lost_turns + sum(generation.lost_turns for generation in generations),
             failing=bool(runtime.memory and runtime.memory.degraded),
             breakers=runtime.breakers,
-            background=runtime.background_failures,
+            background=runtime.background_failures or self.background_failures,
         )
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         if self.memory:
             await self.memory.open()
-            self.memory.start()
         self.phase = "ready"
         self._generation.start()
         await send({"type": "lifespan.startup.complete"})
@@ -200,7 +210,7 @@ class App:
             if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
                 reply.observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
                 headers[TRACEPARENT] = context.traceparent
-        body = await read_body(receive, headers, runtime.max_body)
+        body = await read_body(receive, headers, BodyLimit(runtime.max_body))
         request = turn.RawRequest(headers=headers, query=query, body=body, tenant=tenant)
         work = (
             self._take_turn(runtime, request, pipeline, reply) if chat else _explain(request, pipeline, reply)
@@ -226,4 +236,5 @@ async def _explain(request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -
     for name in explanation.degraded:
         reply.add_degraded(name)
     body = await asyncio.to_thread(msgspec.json.encode, explanation)
-    await reply.send_whole(200, [(b"content-type", b"application/json")], body)
+    status = 400 if explanation.error else 200
+    await reply.send_whole(status, [(b"content-type", b"application/json")], body)

@@ -1,4 +1,4 @@
-"""Messages between the worker processes of one port: turns, supersession, erasure."""
+"""Messages between the processes of one port: turns, supersession, erasure, and what there is to do."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,15 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 import msgspec
 
+from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
+from proxy.observe.log import die_within
 from proxy.observe.observation import TurnReport
 from proxy.server.app import App
 from proxy.turn.active import Slot, TurnClaim
@@ -24,6 +27,9 @@ _BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
 _INTERVAL: Final = 1.0
 _WATCHED_FOR: Final = 3.0
+_GATHERING: Final = 0.05
+_MOST_WRITTEN: Final = 10_000
+_ORPHAN_LIVES: Final = 60.0
 _log = logging.getLogger("turnkeeper")
 
 
@@ -54,7 +60,20 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
     user: str | None
 
 
-Message = TurnMessage | WatchingMessage | StartMessage | ErasureMessage
+class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
+    """Sessions were written; ``incomplete`` is whether others were, too, whose names are lost."""
+
+    keys: Sequence[Key]
+    incomplete: bool = False
+
+
+class BackgroundMessage(msgspec.Struct, frozen=True, tag="background"):
+    """The jobs of the background process by their names, and whether each fails."""
+
+    failures: Mapping[str, bool]
+
+
+Message = TurnMessage | WatchingMessage | StartMessage | ErasureMessage | WrittenMessage | BackgroundMessage
 Inbox = tuple[socket.socket, socket.socket]
 """The end that its owner reads, and the end that all others write to."""
 
@@ -96,9 +115,14 @@ class Bus:
         """Sends a message; for a minute, it is sent again to those that have no room for it."""
         self._retry(self._encoder.encode(message), self._others, _TRIES)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are other processes that serve."""
+        return bool(self._others)
+
     def receive(self, callback: Callable[[Message], None]) -> None:
         """Calls ``callback`` with each message from now on."""
-        asyncio.get_running_loop().add_reader(self._inbox, self._read, callback)
+        asyncio.get_running_loop().add_reader(self._inbox, self.read, callback)
 
     @staticmethod
     def _send(data: bytes, others: Sequence[socket.socket]) -> list[socket.socket]:
@@ -118,10 +142,76 @@ class Bus:
         elif missed:
             _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
-    def _read(self, callback: Callable[[Message], None]) -> None:
+    def read(self, callback: Callable[[Message], None]) -> None:
+        """Calls ``callback`` with the messages that are there."""
         with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_BATCH):
                 callback(self._decoder.decode(self._inbox.recv(LARGEST)))
+
+
+class WrittenSessions:
+    """Tells the background process which sessions were written, a moment later, by its ``inbox``.
+
+    Nothing waits for it: names that the inbox has no room for are sent later, 10,000 at the most.
+    """
+
+    def __init__(self, inbox: Inbox) -> None:
+        self._inbox = inbox[1]
+        self._keys: dict[Key, None] = {}
+        self._incomplete = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._encoder = msgspec.msgpack.Encoder()
+
+    def session_written(self, key: Key, _: Session) -> None:
+        """Takes note of a session; a recorder's listener."""
+        self._keys[key] = None
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GATHERING, self._send)
+
+    def names_lost(self) -> None:
+        """Says that sessions were written whose names are not known: a server has died."""
+        self._incomplete = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what there is room for."""
+        while self._keys or self._incomplete:
+            keys = [*islice(self._keys, _BATCH)]
+            data = self._encoder.encode(WrittenMessage(keys, self._incomplete))
+            if len(data) > LARGEST:  # ids of many kilobytes
+                data = self._encoder.encode(WrittenMessage((), incomplete=True))
+            try:
+                self._inbox.send(data)
+            except OSError:
+                break
+            self._incomplete = False
+            for key in keys:
+                del self._keys[key]
+        if len(self._keys) > _MOST_WRITTEN:
+            self._keys.clear()
+            self._incomplete = True
+
+    def _send(self) -> None:
+        self._timer = None
+        self.flush()
+        if self._keys or self._incomplete:
+            self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._send)
+
+
+def end_with_parent(lifeline: int, orphaned: Callable[[], None] = lambda: None) -> None:
+    """Ends this process, as SIGTERM does, once its parent has died: ``lifeline`` ends then.
+
+    ``orphaned`` is called before. A process that has no parent any more to kill it has a minute to end.
+    """
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.remove_reader(lifeline)
+        orphaned()
+        die_within(_ORPHAN_LIVES)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    loop.add_reader(lifeline, end)
 
 
 class BusMember:
@@ -137,8 +227,10 @@ class BusMember:
     async def run(self) -> None:
         """Sends and receives until it is cancelled."""
         app, bus = self._app, self._bus
-        asyncio.get_running_loop().add_reader(self._lifeline, self._on_orphaned)
+        end_with_parent(self._lifeline, self._on_orphaned)
         bus.receive(self._on_message)
+        if not bus.has_others:
+            await asyncio.Event().wait()
         app.active_turns.publish = self._send_start
         app.reporter.broadcast = lambda report: bus.send(TurnMessage(report))
         app.traces.broadcast = lambda *erased: bus.send_reliably(ErasureMessage(*erased))
@@ -150,8 +242,7 @@ class BusMember:
             await asyncio.sleep(_INTERVAL)
 
     def _on_orphaned(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._lifeline)
-        os.kill(os.getpid(), signal.SIGTERM)
+        self._app.orphaned = True
 
     def _send_start(self, slot: Slot, at: float, claim: TurnClaim) -> None:
         key, pipeline = slot
@@ -171,5 +262,7 @@ class BusMember:
                 app.traces.remove(tenant, session=session, user=user)
             case WatchingMessage():
                 app.reporter.watched_until = time.monotonic() + _WATCHED_FOR
+            case BackgroundMessage(failures):
+                app.background_failures = failures
             case StartMessage(key, pipeline, at, claim):
                 app.active_turns.cancel_superseded((key, pipeline), at, lambda: self._decoder.decode(claim))

@@ -22,7 +22,6 @@ from proxy.settings.settings import Settings
 _GC_THRESHOLDS: Final = (2_000, 25, 100)
 # In seconds. Calls wait on the loop: threads that write to memory or to the log give way to it after so long.
 _SWITCH_INTERVAL: Final = 0.0005
-_FAREWELL: Final = 5.0
 
 Work = Callable[[], Coroutine[None, None, None]]
 
@@ -42,7 +41,8 @@ def serve(
     sys.setswitchinterval(_SWITCH_INTERVAL)
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
-        Server(config, app, reload, [listening.watch_file_limit, *tasks]).run(sockets)
+        drain = min(settings.listen.drain, settings.listen.grace)
+        Server(config, app, reload, [listening.watch_file_limit, *tasks], drain=drain).run(sockets)
 
 
 def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: float = 6.0) -> uvicorn.Config:
@@ -66,10 +66,16 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that announces its end, and reloads the configuration on SIGHUP."""
+    """A uvicorn server that announces its end, and reloads the configuration on SIGHUP.
 
-    def __init__(self, config: uvicorn.Config, app: App, reload: Reload, tasks: Sequence[Work] = ()) -> None:
+    New calls are taken for ``drain`` seconds after the signal that ends it.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, app: App, reload: Reload, tasks: Sequence[Work] = (), *, drain: float
+    ) -> None:
         super().__init__(config)
+        self._drain = drain
         self._app = app
         self._reload = reload
         self._works = tasks
@@ -94,9 +100,8 @@ class Server(uvicorn.Server):
         # A load balancer must be able to read in /readyz that this server ends, while it still answers.
         clock = asyncio.get_running_loop().time
         start, grace = clock(), self.config.timeout_graceful_shutdown or 0.0
-        end = start + min(_FAREWELL, grace)
-        while self.server_state.tasks and not self.force_exit and clock() < end:  # noqa: ASYNC110 - as uvicorn waits
-            await asyncio.sleep(0.05)
+        if not self._app.orphaned:  # then another server is to take its place at once
+            await asyncio.sleep(self._drain)
         rest = max(0.0, grace - (clock() - start))
         self.config.timeout_graceful_shutdown = rest  # type: ignore[assignment]
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
@@ -105,6 +110,8 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT: /readyz says so while calls last, and those under way may end."""
         self._app.drain()
+        if sys.platform != "win32":  # Ctrl-C reaches all processes, and the first one sends SIGTERM as well
+            sig = signal.SIGTERM
         super().handle_exit(sig, frame)
 
     def _abort_unread(self) -> None:

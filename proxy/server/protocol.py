@@ -2,7 +2,8 @@
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import httptools
@@ -17,6 +18,8 @@ HEAD_TIMEOUT: Final = 20.0
 BODY_TIMEOUT: Final = 60.0
 READ_TIMEOUT: Final = 60.0
 _LINGER: Final = 2.0
+_PROBES: Final = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 1.0, 2.0)
+"""The pauses between probes, in seconds: the second byte to a client that is gone finds that out."""
 _MOST_PIPELINED: Final = 8
 _FRAMING: Final = (b"content-length", b"transfer-encoding")
 _NO_BODY: Final = (b"content-length", b"0")
@@ -36,6 +39,11 @@ class ChunkedOutlet:
         """Whether the answer goes out in chunks, and the client reads them."""
         cycle = self._cycle
         return bool(cycle.chunked_encoding) and not (cycle.flow.write_paused or cycle.disconnected)
+
+    @property
+    def may_have_left(self) -> bool:
+        """Whether the client has ended its side of the connection, as one does that leaves."""
+        return isinstance(self._cycle.transport, ProbedTransport)
 
     def write(self, data: bytes) -> None:
         """Writes a chunk (RFC 9112, 7.1); only while ``is_writable``."""
@@ -59,10 +67,46 @@ class ChunkedOutlet:
         self._callback = None
 
 
+class ProbedTransport:
+    """A connection whose client has ended its side. Whether it still reads, bytes of the answer find out.
+
+    A client that is gone resets the connection. Before the answer begins these bytes are the first ones of
+    its status line, and later zeros before the length of its next chunk (RFC 9112, 7.1).
+    """
+
+    _START: Final = b"HTTP/1.1 "
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._sent = 0
+
+    def probe(self, *, started: bool) -> None:
+        """Sends a byte."""
+        if started:
+            self._transport.write(b"0")
+        elif self._sent < len(self._START):
+            self._transport.write(self._START[self._sent : self._sent + 1])
+            self._sent += 1
+
+    def write(self, data: bytes) -> None:
+        """Writes what has not been sent of the data."""
+        sent, self._sent = self._sent, 0
+        self._transport.write(data[sent:])
+
+    def close(self) -> None:
+        """Closes the connection once all is written."""
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self._transport.is_closing()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection. Errors are in OpenAI's shape, and never inside another request's answer.
 
-    A request has a timeout for its head and another for its body, and the client one to read its answer.
+    A request has a timeout for its head and another for its body, and the client one to read its answer. A
+    client that has ended its side of the connection still gets what it has asked for.
     """
 
     _running: RequestResponseCycle | None = None
@@ -70,8 +114,9 @@ class Protocol(HttpToolsProtocol):
     _error: TurnkeeperError | None = None
     _timer: asyncio.TimerHandle | None = None
     _read_timer: asyncio.TimerHandle | None = None
+    _probe_timer: asyncio.TimerHandle | None = None
     _head_size = 0
-    _in_head = _in_body = _progressed = _restoring_body = _refused = False
+    _in_head = _in_body = _progressed = _restoring_body = _refused = _half_closed = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Starts the timeout of the first request."""
@@ -80,7 +125,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnects all requests, the running one first."""
-        for timer in (self._timer, self._read_timer):
+        for timer in (self._timer, self._read_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -102,6 +147,15 @@ class Protocol(HttpToolsProtocol):
         else:
             if self._timer is None and (self._in_head or self._in_body):
                 self._start_timer()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Goes on with the requests that are whole; whether the connection stays open for that."""
+        if self._in_head or self._in_body or self._refused or not self._open_cycles():
+            return False
+        self._half_closed = True
+        self._open_cycles()[-1].keep_alive = False
+        self._probe(iter(_PROBES))
+        return True
 
     def pause_writing(self) -> None:
         """Gives a client that does not read its time to do so."""
@@ -167,9 +221,31 @@ class Protocol(HttpToolsProtocol):
         if cycle.scope["http_version"] == "1.0":
             cycle.send = UnframedSend(cycle)  # type: ignore[method-assign]
         self._running, self._outlet = cycle, ChunkedOutlet(cycle)
+        if self._half_closed:
+            self._probe(iter(_PROBES))
         extensions: dict[str, object] = {OUTLET: self._outlet}
         cycle.scope["extensions"] = extensions  # type: ignore[typeddict-item]  # an extension of our own
         super()._start_asgi_task(cycle, app)
+
+    def _probe(self, pauses: Iterator[float]) -> None:
+        """Finds out, after each pause again, whether the client of the running request is still there."""
+        cycle = self._running
+        if cycle is None or cycle.response_complete:
+            return
+        if cycle.response_started and not cycle.chunked_encoding:
+            if not cycle.expected_content_length:  # an answer without a length ends with the connection
+                self.transport.close()
+            return
+        if not isinstance(cycle.transport, ProbedTransport):
+            cycle.transport = ProbedTransport(self.transport)  # type: ignore[assignment]
+        cycle.transport.probe(started=cycle.response_started)  # type: ignore[attr-defined]
+        # A client on this machine has reset the connection by now: its next turn may come at once.
+        own = self.transport.get_extra_info("socket")
+        if own is not None and own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            self.transport.abort()
+            return
+        if (pause := next(pauses, None)) is not None:
+            self._probe_timer = self.loop.call_later(pause, self._probe, pauses)
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -302,6 +378,7 @@ def _error_response(error: TurnkeeperError) -> bytes:
     head = {
         "content-type": "application/json",
         "content-length": str(len(body)),
+        "x-content-type-options": "nosniff",
         "connection": "close",
         "x-request-id": f"req_{secrets.token_hex(12)}",
         "server-timing": "request;dur=0.00",

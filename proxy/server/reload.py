@@ -11,6 +11,7 @@ from typing import Final
 from watchfiles import awatch
 
 from proxy.errors import ConfigError
+from proxy.memory.recorder import SessionListener
 from proxy.runtime import Runtime
 from proxy.server.app import App
 from proxy.settings.build import build_runtime
@@ -19,15 +20,31 @@ from proxy.settings.settings import Settings
 
 _POLL_INTERVAL: Final = 5_000
 """Milliseconds after which files are looked at though no change was reported."""
-_READ_AT_START: Final = ("listen.host", "listen.port", "listen.grace", "log.format", "log.level")
+_READ_AT_START: Final = (
+    "listen.host",
+    "listen.port",
+    "listen.grace",
+    "listen.drain",
+    "log.format",
+    "log.level",
+)
 _log = logging.getLogger("turnkeeper")
 
 
 class Reload:
     """Brings a new configuration into a running application: whole, or not at all."""
 
-    def __init__(self, app: App, settings: Settings, path: Path, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        path: Path,
+        environ: Mapping[str, str],
+        *,
+        notify: SessionListener | None = None,
+    ) -> None:
         self._app = app
+        self._notify = notify
         self._first = self._settings = settings
         self._path = path
         self._environ = environ
@@ -42,7 +59,10 @@ class Reload:
 
             def build() -> tuple[Settings, Runtime]:
                 settings = load(self._path, self._environ)
-                return settings, build_runtime(settings, self._environ, metrics, self._app.traces)
+                runtime = build_runtime(
+                    settings, self._environ, metrics, self._app.traces, notify=self._notify
+                )
+                return settings, runtime
 
             try:
                 # In a thread: calls wait on the loop, and to read a machine's certificates takes a while.

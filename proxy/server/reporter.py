@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
-from proxy.observe.access import RefusalLog, log_turn
+from proxy.observe.access import MinuteLog, log_turn
 from proxy.observe.metrics import Metrics
-from proxy.observe.observation import Observation, TurnReport
+from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, Observation, TurnReport
 from proxy.runtime import Runtime
 from proxy.traces import Traces
 
@@ -33,7 +33,8 @@ class TurnReporter:
         self._runtime = runtime
         self._ended: list[Observation] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._refusals = RefusalLog()
+        self._refusals = MinuteLog("requests refused", "code")
+        self._without_session = MinuteLog(SESSION_ADVICE, "tenant")
         traces.before_reading(self.flush)
 
     def observe(self, observation: Observation) -> None:
@@ -61,6 +62,8 @@ class TurnReporter:
             if observation.trace_context and runtime.tracing:
                 runtime.tracing.add(report, observation.trace_context)
             log_turn(report, observation, with_text=runtime.log_content)
+            if NO_SESSION in report.degraded:
+                self._without_session.add(report.tenant)
 
     def report_error(self, error: TurnkeeperError) -> None:
         """Logs an error that is not one turn's alone."""
@@ -79,6 +82,7 @@ class TurnReporter:
         """Reports all that there is to report."""
         self.flush()
         self._refusals.flush()
+        self._without_session.flush()
 
     def _publish(self, report: TurnReport) -> None:
         self._traces.publish(report)

@@ -1,5 +1,6 @@
-"""One configuration served by several worker processes at one port."""
+"""One configuration served at one port by worker processes, with a background process beside them."""
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -9,7 +10,8 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -19,23 +21,31 @@ from proxy.errors import ConfigError
 from proxy.observe import metrics
 from proxy.observe.log import exit_within_a_second, forking_logger
 from proxy.observe.metrics import Metrics
-from proxy.server import process
+from proxy.runtime import Runtime
+from proxy.server import background, process, signals
 from proxy.server.app import build_app
-from proxy.server.bus import Bus, BusMember, inboxes
+from proxy.server.bus import Bus, BusMember, WrittenSessions, inboxes
 from proxy.server.reload import Reload
 from proxy.server.signals import SIGNALS
+from proxy.settings.build import build_runtime, needs_background_process
 from proxy.settings.load import load
 from proxy.settings.settings import Limits, Settings
 
 # A process that lives for less long is started again after a pause.
 _SHORT_LIFE: Final = 5.0
 _RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
-_DRAIN_TIMEOUT: Final = 12.0
+# Beyond the calls' grace: memory writes what is pending.
+_DRAIN_TIMEOUT: Final = 3.0
+_BACKGROUND: Final = -1
+"""The index of the background process."""
+
+CAN_FORK: Final = hasattr(os, "fork")
+"""Whether this system has worker processes at all."""
 
 
 def check_workers(settings: Settings, count: int) -> None:
     """Raises ConfigError where several processes could not serve this as one."""
-    if count > 1 and not hasattr(os, "fork"):
+    if count > 1 and not CAN_FORK:
         raise ConfigError(
             "--workers needs a system that can fork: use one process here, or several machines."
         )
@@ -48,13 +58,14 @@ def check_workers(settings: Settings, count: int) -> None:
 
 
 class Workers:
-    """``count`` processes that serve as one."""
+    """``count`` processes that serve as one, and one in the background where the configuration needs it."""
 
     def __init__(self, path: Path, settings: Settings, environ: Mapping[str, str], count: int) -> None:
         self._path = path
         self._settings = settings
         self._environ = environ
-        self._inboxes = inboxes(count)
+        *self._inboxes, self._background_inbox = inboxes(count + 1)
+        self._written = WrittenSessions(self._background_inbox)
         log = settings.log
         self._log = forking_logger(sys.stderr, form=log.format, level=log.level)
 
@@ -62,36 +73,65 @@ class Workers:
         """Serves until SIGTERM or SIGINT; returns whether all processes ended well."""
         memory, count = self._settings.memory, len(self._inboxes)
         sessions = memory.sessions.get_secret_value() if memory else ""
-        if self._settings.limits != Limits() and not sessions.startswith("redis"):
+        if count > 1 and self._settings.limits != Limits() and not sessions.startswith("redis"):
             self._log.warning("Without Redis each of %d processes counts 'limits' for itself", count)
-        # All processes have one secret for the page's forms, and share the memory of what is imported here.
-        import_module("proxy.page.app")
-        with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
-            metrics.share_between_processes(folder)
+        with self._shared() if count > 1 else contextlib.nullcontext():
             gc.collect()
             gc.freeze()
             supervisor = Supervisor(
                 count,
                 lambda index: self._work(index, supervisor, sockets, watch=watch and index == 0),
+                lambda: needs_background_process(self._settings),
                 reload=self._reload,
-                on_exit=metrics.forget_process,
+                on_exit=metrics.forget_process if count > 1 else lambda _: None,
                 on_loss=self._log_loss,
                 on_stop=lambda: _close(sockets),
                 timeout=self._settings.listen.grace + _DRAIN_TIMEOUT,
             )
             return supervisor.run()
 
+    @contextlib.contextmanager
+    def _shared(self) -> Iterator[None]:
+        """What several processes that serve have in common."""
+        # All processes have one secret for the page's forms, and share the memory of what is imported here.
+        import_module("proxy.page.app")
+        with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
+            metrics.share_between_processes(folder)
+            yield
+
     def _work(
         self, index: int, supervisor: "Supervisor", sockets: list[socket.socket], *, watch: bool
     ) -> None:
-        app = build_app(self._settings, self._environ, metrics=Metrics(shared=True))
-        reload = Reload(app, self._settings, self._path, self._environ)
+        if index == _BACKGROUND:
+            _close(sockets)
+            self._work_in_background(supervisor.lifeline)
+            return
+        notify = self._written.session_written
+        numbers = Metrics(shared=len(self._inboxes) > 1)
+        app = build_app(self._settings, self._environ, metrics=numbers, notify=notify)
+        reload = Reload(app, self._settings, self._path, self._environ, notify=notify)
         member = BusMember(app, Bus(self._inboxes, index), supervisor.lifeline)
         parent = os.getppid()
         tasks = [member.run]
         if watch:
             tasks.append(lambda: reload.watch(lambda: os.kill(parent, signal.SIGHUP)))
         process.serve(app, reload, self._settings, sockets, tasks)
+        self._written.flush()
+
+    def _work_in_background(self, lifeline: int) -> None:
+        background.give_way()
+        signals.block()
+
+        def reload() -> tuple[Settings, Runtime] | None:
+            # What is wrong is logged by the servers, which read the same.
+            with contextlib.suppress(Exception, SystemExit):
+                settings = load(self._path, self._environ)
+                return settings, build_runtime(settings, self._environ)
+            return None
+
+        link = background.ServersLink(self._background_inbox, self._inboxes[0], lifeline)
+        runtime = build_runtime(self._settings, self._environ)
+        asyncio.run(background.work(self._settings, runtime, reload, link.working))
 
     def _reload(self) -> bool:
         """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""
@@ -108,22 +148,28 @@ class Workers:
         return True
 
     def _log_loss(self, index: int, pid: int) -> None:
-        self._log.error("Process %d (pid %d) has ended; it is started again", index + 1, pid)
+        name = "The background process" if index == _BACKGROUND else f"Process {index + 1}"
+        if index != _BACKGROUND:
+            self._written.names_lost()
+        self._log.error("%s (pid %d) has ended; it is started again", name, pid)
 
 
 class Supervisor:
     """Keeps ``count`` processes running, each of which calls ``work`` with its index.
 
-    On SIGHUP ``reload`` is called, and the processes get the signal where it returns true. ``on_exit`` is
-    called with the pid of each process that has ended, and ``on_loss`` with its index and pid where that was
-    not wanted: it is replaced at once or, where it lived briefly, after a pause. On SIGTERM or SIGINT
-    ``on_stop`` is called, and all processes have ``timeout`` seconds to end.
+    A background process runs beside them, with an index of its own, while ``needs_background`` is true. On
+    SIGHUP ``reload`` is called, and the processes get the signal where it returns true. ``on_exit`` is called
+    with the pid of each process that has ended, and ``on_loss`` with its index and pid where that was not
+    wanted: it is replaced at once or, where it lived briefly, after a pause. On SIGTERM or SIGINT ``on_stop``
+    is called, and all processes have ``timeout`` seconds to end, the background process last; a second
+    signal ends them at once.
     """
 
     def __init__(  # noqa: PLR0913 - each hook is a moment in a process's life
         self,
         count: int,
         work: Callable[[int], None],
+        needs_background: Callable[[], bool] = lambda: False,
         *,
         reload: Callable[[], bool],
         on_exit: Callable[[int], None],
@@ -132,6 +178,7 @@ class Supervisor:
         timeout: float,
     ) -> None:
         self._work = work
+        self._needs_background = needs_background
         self._reload = reload
         self._on_exit = on_exit
         self._on_loss = on_loss
@@ -139,9 +186,10 @@ class Supervisor:
         self._timeout = timeout
         self._running: dict[int, tuple[int, float]] = {}
         """Of each pid, its index and when it was started."""
-        self._missing = dict.fromkeys(range(count), 0.0)
+        self._wanted = {*range(count)}
+        self._missing = dict.fromkeys(self._wanted, 0.0)
         """When each missing process is due."""
-        self._short_lives = dict.fromkeys(range(count), 0)
+        self._short_lives: Counter[int] = Counter()
         self._stopping = False
         self.lifeline, self._lifeline_writer = os.pipe()
 
@@ -161,21 +209,27 @@ class Supervisor:
             elif sign == signal.SIGALRM and self._stopping:
                 self._send(signal.SIGKILL)
             well = self._reap() and well
-            self._fork_missing()
+            if not self._stopping:
+                self._fork_missing()
+            elif {index for index, _ in self._running.values()} == {_BACKGROUND}:
+                self._send(signal.SIGTERM)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         return well
 
     def _stop(self) -> None:
-        if not self._stopping:
-            self._stopping = True
-            self._on_stop()
-            signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
-        self._send(signal.SIGTERM)
+        if self._stopping:
+            self._send(signal.SIGKILL)
+            return
+        self._stopping = True
+        self._on_stop()
+        signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
+        self._send(signal.SIGTERM, but=_BACKGROUND)
 
-    def _send(self, sign: int) -> None:
-        for pid in self._running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, sign)
+    def _send(self, sign: int, *, but: int | None = None) -> None:
+        for pid, (index, _) in self._running.items():
+            if index != but:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, sign)
 
     def _reap(self) -> bool:
         """Takes note of all that have ended; returns whether those that were to end did so well."""
@@ -194,6 +248,8 @@ class Supervisor:
             if self._stopping:
                 well = well and status == 0
                 continue
+            if index not in self._wanted:
+                continue
             self._on_loss(index, pid)
             self._missing[index] = now = time.monotonic()
             if now - start < _SHORT_LIFE:
@@ -204,8 +260,7 @@ class Supervisor:
 
     def _fork_missing(self) -> None:
         """Forks the processes that are due, and sets the alarm for those that are not."""
-        if self._stopping:
-            return
+        self._want_background(self._needs_background())
         now = time.monotonic()
         for index, due in list(self._missing.items()):
             if due <= now:
@@ -213,6 +268,21 @@ class Supervisor:
                 self._running[self._fork(index)] = index, now
         if self._missing:
             signal.setitimer(signal.ITIMER_REAL, max(0.01, min(self._missing.values()) - now))
+
+    def _want_background(self, wanted: bool) -> None:  # noqa: FBT001 - the one thing that it says
+        """Has the background process run, or end, after a reload."""
+        if wanted == (_BACKGROUND in self._wanted):
+            return
+        running = [pid for pid, (index, _) in self._running.items() if index == _BACKGROUND]
+        if wanted:
+            self._wanted.add(_BACKGROUND)
+            self._missing[_BACKGROUND] = 0.0
+        else:
+            self._wanted.discard(_BACKGROUND)
+            self._missing.pop(_BACKGROUND, None)
+            for pid in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
 
     def _fork(self, index: int) -> int:
         pid = os.fork()

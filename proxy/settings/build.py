@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from filters.redact import Redact
 from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
@@ -29,7 +31,7 @@ from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, Sessio
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
-from proxy.memory.stores.drivers import open_counts, open_driver
+from proxy.memory.stores.drivers import is_shared_store, open_counts, open_driver
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE
@@ -82,11 +84,19 @@ def build_runtime(
     environ: Mapping[str, str],
     metrics: Metrics | None = None,
     traces: Traces | None = None,
+    *,
+    notify: SessionListener | None = None,
 ) -> Runtime:
-    """All that serves a configuration; ``environ`` says which proxies lead to the upstreams."""
+    """All that serves a configuration; ``environ`` says which proxies lead to the upstreams.
+
+    With ``notify``, background work is left to the background process where the configuration has one: this
+    is called with each session that was written.
+    """
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
-    memory, worker = _build_memory(settings, targets, metrics.note_operation, traces)
+    memory, worker = _build_memory(
+        settings, targets, metrics, traces, notify if needs_background_process(settings) else None
+    )
     archiving = memory.archiving if memory else None
     token_counter = TokenCounter() if settings.tokens == "exact" else None
     agora = settings.webhooks.agora
@@ -112,9 +122,17 @@ def build_runtime(
     )
 
 
+def needs_background_process(settings: Settings) -> bool:
+    """Whether there is work that another process can do: it must reach the sessions, and know their store."""
+    memory = settings.memory
+    if memory is None or not is_shared_store(memory.sessions.get_secret_value()):
+        return False
+    return bool(memory.archive_url or (memory.work and memory.summaries))
+
+
 def build_memory(settings: Settings) -> Memory | None:
     """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
-    memory, _ = _build_memory(settings, build_targets(settings, {}), no_meter, Traces())
+    memory, _ = _build_memory(settings, build_targets(settings, {}), None, Traces())
     return memory
 
 
@@ -139,29 +157,41 @@ def _build_quota(settings: Settings, count_refusal: Callable[[str], None]) -> Qu
 
 
 def _build_memory(
-    settings: Settings, targets: Mapping[str, Target], meter: Meter, traces: Traces
-) -> tuple[Memory, Worker] | tuple[None, None]:
+    settings: Settings,
+    targets: Mapping[str, Target],
+    metrics: Metrics | None,
+    traces: Traces,
+    notify: SessionListener | None = None,
+) -> tuple[Memory | None, Worker | None]:
     own = settings.memory
     if own is None:
         return None, None
-    stores, models = build_stores(own, meter), _build_models(settings, targets)
+    meter, is_shared = (metrics.note_operation, metrics.is_shared) if metrics else (no_meter, False)
+    stores, models = build_stores(own, meter, is_shared=is_shared), _build_models(settings, targets)
     view = WindowRedaction(stores.redaction)
     window = Window(
         max_messages=own.window.max_messages,
         keep_messages=own.window.messages_after_cut,
-        max_tokens=own.window.max_tokens,
+        max_tokens=own.window.max_tokens if own.summaries else None,
         ttl=own.window.ttl,
         summaries=own.summaries.max if own.summaries else 0,
     )
-    archiving = _build_archiving(own, stores, models, tenant_names(settings))
+    archiving = _build_archiving(own, stores, models)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
-    worker = _build_worker(settings, stores, summaries, archiving, models)
+    worker = None
     listeners: list[SessionListener] = [traces.session_written]
-    if archiving:
-        listeners.append(archiving.archivist.enqueue)
-    listeners.append(worker.session_written)
-    if own.facts:
-        listeners.append(IdleTimer(worker.check, after=own.facts.pause).session_written)
+    if notify:
+        listeners.append(notify)
+    else:
+        if archiving:
+            keep = own.archive.seconds
+            archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
+            archiving = msgspec.structs.replace(archiving, archivist=archivist)
+            listeners.append(archivist.enqueue)
+        worker = _build_worker(settings, stores, summaries, archiving, models)
+        listeners.append(worker.session_written)
+        if own.facts:
+            listeners.append(IdleTimer(worker.check, after=own.facts.pause).session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
     url = own.sessions.get_secret_value()
@@ -184,8 +214,10 @@ def _build_memory(
     return memory, worker
 
 
-def build_stores(settings: MemorySettings, meter: Meter) -> Stores:
+def build_stores(settings: MemorySettings, meter: Meter, *, is_shared: bool = False) -> Stores:
     """The session stores; ``meter`` counts what calls do.
+
+    ``is_shared`` is whether other processes of this server use them.
 
     Background work has a longer deadline and connections of its own to the same server, and never opens the
     breaker. Any other store has one driver for both: one of a package may keep all in this process.
@@ -194,7 +226,7 @@ def build_stores(settings: MemorySettings, meter: Meter) -> Stores:
     scheme, path = url.partition(":")[0], _file_of(url)
     codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
-    foreign_commits = ForeignCommits(path) if path else None
+    foreign_commits = ForeignCommits(path, is_shared=is_shared) if path else None
     driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
@@ -219,10 +251,8 @@ def _file_of(url: str) -> Path | None:
     return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
 
 
-def _build_archiving(
-    settings: MemorySettings, stores: Stores, models: Models, tenants: tuple[str, ...]
-) -> Archiving | None:
-    """The archive and what works on it. Raises ConfigError where Mem0 does not take its options."""
+def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -> Archiving | None:
+    """The archive and what reads it. Raises ConfigError where Mem0 does not take its options."""
     url, facts = settings.archive_url, settings.facts
     if not url:
         return None
@@ -244,7 +274,6 @@ def _build_archiving(
     return Archiving(
         archive=archive,
         retriever=retriever,
-        archivist=Archivist(stores.calls, archive, tenants, keep=settings.archive.seconds),
         recall=RecallReader(retriever, deadline=settings.deadline),
         facts=user_facts,
         fact_reader=FactReader(user_facts, deadline=settings.deadline),

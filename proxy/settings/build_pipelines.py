@@ -139,7 +139,7 @@ def _build_pipeline(
         episode_lookup=lookup,
         tools=own.tools,
         tool_rounds=own.tool_rounds,
-        view_options=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
+        chain_needs=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
         max_facts=max((step.limit for step in own.request if isinstance(step, InjectFacts)), default=0),
         max_recalled=max((step.limit for step in own.request if isinstance(step, Recall)), default=0),
         zone=chain_time_zone(own.request),

@@ -36,6 +36,8 @@ class Listen(SettingsModel):
     """How many messages a request may have."""
     grace: Duration = 6.0
     """How long calls may last after SIGTERM; writing memory may take 3 s more."""
+    drain: Duration = 2.0
+    """How long new calls are taken after SIGTERM, within `grace`: a balancer must notice first."""
 
 
 class Log(SettingsModel):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from filters.base import Fields
-from filters.message import SYSTEM
+from filters.message import MARKS, SYSTEM
 from proxy.turn.request import decode_raw
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider
@@ -19,10 +19,10 @@ from proxy.upstream.providers import Names, Provider
 _SIZED: Final = {str: ("text", "characters"), list: ("list", "items"), dict: ("object", "keys")}
 _UNSIZED: Final = {bool: "truth value", int: "number", float: "number", type(None): "null"}
 
-_MESSAGE: Final = IN_MESSAGES | {"turn_id", "timestamp", "metadata"}
+_MESSAGE: Final = IN_MESSAGES | MARKS | {"turn_id", "timestamp", "metadata"}
 _FUNCTION: Final = frozenset({"name", "arguments"})
 _INNER: Final = {
-    "metadata": frozenset({"source", "user", "interrupted", "interrupt_timestamp", "original"}),
+    "metadata": MARKS,
     "content": frozenset({"type", "text", "image_url", "input_audio", "file", "refusal"}),
     "tool_calls": frozenset({"id", "type", "index", "function", "custom"}),
     "function": _FUNCTION,

@@ -81,7 +81,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
     ``annotated`` are the messages with the marks of memory, where it sets any. ``degraded`` is what memory
     did not deliver and what else was left out. ``tools`` are the memory tools offered to the model, ``sent``
-    is the body for the upstream, and ``stripped`` what is missing there. Of values of fields that neither
+    is the body for the upstream, and ``stripped`` what is missing there. Where the filters leave no message,
+    nothing is sent, and ``error`` is what the client gets. Of values of fields that neither
     OpenAI nor a known voice platform names, only type and length are included.
     """
 
@@ -96,7 +97,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[FilterStep, ...]
     destination: Destination
     stripped: tuple[Stripped, ...]
-    sent: Mapping[str, Any]
+    sent: Mapping[str, Any] | None
+    error: Mapping[str, Any] | UnsetType = UNSET
 
 
 async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: float) -> Explanation:
@@ -109,13 +111,17 @@ async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: floa
     missing: list[str] = []
     await read_memory(turn, missing.append)
     marked, memory = turn.marked_request, turn.context.memory
-    explained = await asyncio.to_thread(explain_call, marked, turn.identity, pipeline, now, memory)
-    return msgspec.structs.replace(
-        explained,
-        degraded=(*missing, *explained.degraded),
-        messages=_shown(turn.request.messages),
-        annotated=UNSET if marked is turn.request else explained.messages,
-    )
+
+    def work() -> Explanation:
+        explained = explain_call(marked, turn.identity, pipeline, now, memory)
+        return msgspec.structs.replace(
+            explained,
+            degraded=(*missing, *explained.degraded),
+            messages=_shown(turn.request.messages),
+            annotated=UNSET if marked is turn.request else explained.messages,
+        )
+
+    return await asyncio.to_thread(work)
 
 
 def explain_request(
@@ -157,6 +163,9 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     use: MemoryUse = "left out" if memory is None else "read"
     if who.background or not (remembers or pipeline.memory):
         use = "none"
+    error = None
+    if call.messages and not run.messages:
+        error = chain.no_messages_left(pipeline.filters, call.messages, run.context)
     session_from = identity.place_of_id(call, pipeline.places.session)
     user_from = identity.place_of_id(call, pipeline.places.user)
     return Explanation(
@@ -179,13 +188,15 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
             upstream=target.name, kind=target.provider.name, model=model if isinstance(model, str) else None
         ),
         stripped=stripped_fields(run.fields, list(map(message_dict, run.messages)), sent, target.provider),
-        sent=disclosure.shown_body(body, sent["messages"], target.provider),
+        sent=None if error else disclosure.shown_body(body, sent["messages"], target.provider),
+        error=msgspec.json.decode(error.body())["error"] if error else UNSET,
     )
 
 
 class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
     """A call after all filters, and the body that the upstream would get."""
 
+    context: Context
     messages: Messages
     fields: Fields
     steps: tuple[FilterStep, ...]
@@ -219,6 +230,7 @@ def run_filters(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
     )
     return FilterRun(
+        context=context,
         messages=messages,
         fields=fields,
         steps=tuple(steps),

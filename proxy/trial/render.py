@@ -66,6 +66,9 @@ def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iter
         form = f" ({field.form})" if field.form else ""
         yield line(f"  {field.name}{form}{times}: {field.why}")
     yield line()
+    if not isinstance(explanation.error, msgspec.UnsetType):
+        yield line(f"nothing is sent: {explanation.error['message']}", "red")
+        return
     yield line("sent:", "bold")
     body = msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode()
     yield from (line(row) for row in body.split("\n"))

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import math
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -18,6 +19,8 @@ from proxy.turn.request import ClientRequest
 
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
 _LONGEST_UTTERANCE = 20_000
+# A hang-up that came before a request is seen by then.
+_ROUNDS = 3
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
 
@@ -39,15 +42,17 @@ class ActiveTurns:
         """A turn of the current task, active while it is entered; without a slot nothing supersedes it."""
         return ActiveTurn(self, slot, claim, reply)
 
-    def add(self, slot: Slot, turn: "ActiveTurn") -> None:
-        """Takes a turn in, and cancels those that it supersedes."""
-        others = self._turns.setdefault(slot, [])
+    def add(self, slot: Slot, turn: "ActiveTurn") -> Sequence["ActiveTurn"]:
+        """Takes a turn in, and cancels those that it supersedes; the turns that were active before it."""
+        turns = self._turns.setdefault(slot, [])
+        others = tuple(turns)
         for other in others:
             if other.is_cancellable and supersedes(turn.claim, other.claim):
                 other.cancel()
-        others.append(turn)
+        turns.append(turn)
         if self.publish is not None:
             asyncio.get_running_loop().call_soon(self.publish, slot, turn.entered_at, turn.claim)
+        return others
 
     def remove(self, slot: Slot, turn: "ActiveTurn") -> None:
         """Lets a turn go."""
@@ -78,23 +83,24 @@ class ActiveTurn:
         self._reply = reply
         self._superseded = False
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101
-        self._task = task
+        self.task = task
         self._cancellations = task.cancelling()
-        if self._slot is not None:
-            self._turns.add(self._slot, self)
+        self._others = () if self._slot is None else self._turns.add(self._slot, self)
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
     ) -> None:
         if self._slot is not None:
             self._turns.remove(self._slot, self)
+        self._others = ()
         if not self._superseded:
             return
         # Our own cancellation is taken back; one of a hang-up or of the server's end goes on.
-        is_only_ours = self._task.uncancel() <= self._cancellations
+        is_only_ours = self.task.uncancel() <= self._cancellations
         if is_only_ours and kind is asyncio.CancelledError:
             raise Superseded("A newer request for the same turn has taken this one's place.") from None
 
@@ -103,10 +109,29 @@ class ActiveTurn:
         """Whether it may still be superseded: not once its last bytes are on their way."""
         return not (self._superseded or self._reply.ending)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its client has got all that it will get, or has left, or may have."""
+        if self._reply.ending or self.task.cancelling() > self._cancellations:
+            return True
+        return self._reply.outlet is not None and self._reply.outlet.may_have_left
+
+    async def others_ended(self, *, within: float) -> None:
+        """Returns once other turns of the session that are over are recorded.
+
+        After so many seconds it returns in any case.
+        """
+        if not self._others:
+            return
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+        if ending := {turn.task for turn in self._others if turn.is_over}:
+            await asyncio.wait(ending, timeout=None if math.isinf(within) else within)
+
     def cancel(self) -> None:
         """Ends the turn in favour of a newer one."""
         self._superseded = True
-        self._task.cancel()
+        self.task.cancel()
 
 
 class TurnClaim(msgspec.Struct, frozen=True, gc=False):

@@ -1,6 +1,7 @@
 """Runs the request filters of a pipeline, one after the other."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -9,9 +10,11 @@ import msgspec
 from filters.base import Context, Fields, Messages, RequestFilter
 from filters.injection import users
 from filters.message import Message
-from proxy.errors import FilterFailed, filter_failed, filter_name, invalid_filter_result
+from proxy.errors import FilterFailed, RequestError, filter_failed, filter_name, invalid_filter_result
 
 SHIPPED: Final = "filters."
+_EMPTY: Final = "no_messages"
+_LONGEST_NAME: Final = 40
 
 
 class FilterLog(msgspec.Struct):
@@ -68,6 +71,33 @@ def set_fields(
         except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
             _note_failure(step, filter_failed(step, error), log)
     return fields
+
+
+def no_messages_left(filters: Iterable[RequestFilter], messages: Messages, context: Context) -> RequestError:
+    """The error for a request of which no message is left; it says which filter dropped what."""
+    dropped: list[str] = []
+    for step in filters:  # run again, one by one: they do no I/O, and the same in gives the same out
+        rest = run((step,), messages, context, FilterLog(failed=[]))
+        missing = Counter(map(_kind, messages)) - Counter(map(_kind, rest))
+        if len(rest) < len(messages):
+            kinds = ", ".join(
+                f"{count} {role} message{'s' if count > 1 else ''}{source}"
+                for (role, source), count in missing.items()
+            )
+            dropped.append(f"'{filter_name(step)}' dropped {kinds}")
+        messages = rest
+    return RequestError(
+        f"The filters leave no message to send: {'; '.join(dropped)}. "
+        "Send a message that they keep, or change the pipeline.",
+        param="messages",
+        code=_EMPTY,
+    )
+
+
+def _kind(message: Message) -> tuple[str, str]:
+    """A message's role, and a phrase for its source where it has one."""
+    source = f" of source '{message.source[:_LONGEST_NAME]}'" if message.source else ""
+    return message.role[:_LONGEST_NAME], source
 
 
 def _note_failure(step: RequestFilter, failure: FilterFailed, log: FilterLog | None) -> None:

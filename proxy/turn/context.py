@@ -24,10 +24,11 @@ from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.turn_record import may_overgrow, overgrows
 from proxy.memory.view import RequestView, RetractedTexts, read_session
+from proxy.observe.observation import NO_SESSION
 from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import MemoryTools
 from proxy.tools.offer import offer_tools
-from proxy.turn.identity import Identity, first_id
+from proxy.turn.identity import Identity, first_id, is_from_platform
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.state import Turn
 
@@ -54,12 +55,18 @@ async def read_memory(turn: Turn, on_missing: OnMissing) -> None:
     """Fills ``context``, and with a session ``window``, ``view`` and ``shown_facts``.
 
     All is asked at once, under the stores' own deadline. A store that fails costs neither the turn nor what
-    the others tell.
+    the others tell. A window with more speech than memory takes in is neither asked for nor recorded.
     """
     memory = turn.pipeline.memory
     if memory is None or turn.identity.background:
         snapshot = Snapshot()
+    elif not turn.is_memorable:
+        if turn.key or turn.identity.user:
+            on_missing("memory")
+        turn.key, snapshot = None, Snapshot()
     else:
+        if turn.key is None and is_from_platform(turn.request):
+            on_missing(NO_SESSION)
         snapshot = await _read_snapshot(turn, memory, on_missing)
     turn.context = filter_context(turn.identity, snapshot, turn.pipeline, now=time.time())
 
@@ -135,8 +142,10 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     key = turn.key
     if key is None:
         return Snapshot(), None
-    request_view = RequestView(turn.request.messages, turn.attempt, memory.redaction)
-    query = partial(read_session, memory.store, key, request_view, turn.pipeline.view_options)
+    await memory.recorder.applied(key, within=memory.store.deadline)
+    messages, now = turn.request.messages, time.time()
+    request_view = RequestView(messages, turn.attempt, memory.redaction, turn.size, now)
+    query = partial(read_session, memory.store, key, request_view, turn.pipeline.chain_needs)
     result = await _or_none("memory", query, on_missing)
     if result is None:
         return Snapshot(), None
@@ -146,8 +155,8 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     overgrown: bool | None = False
     if may_overgrow(view):
         work = partial(overgrows, view, memory.writer.window, turn.attempt, now=time.time())
-        size = len(view.session.entries) + len(view.speech.lines)
-        overgrown = await _or_none("memory", partial(in_thread_if_long, work, size), on_missing)
+        lines = len(view.session.entries) + len(view.speech.lines)
+        overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
     if overgrown or memory.recorder.is_behind(key):
         on_missing("memory")
     return prompt.snapshot, prompt.epoch

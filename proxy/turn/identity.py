@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from filters.message import REPLACEMENT
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
@@ -21,8 +22,9 @@ SOURCES: Final = ("header", "query", "body", "message")
 _LONGEST_ID = 256
 _LARGEST_NUMBER = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
 _LONGEST_EMBEDDED = 8192
-# Controls and line breaks could end a header or a log line; a lone surrogate cannot be stored as UTF-8.
-_UNFIT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+# Controls and line breaks could end a header or a log line; a lone surrogate cannot be stored as UTF-8. Of
+# ids in which it was replaced, two could be one.
+_UNFIT = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{REPLACEMENT}]")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 # Clients resolve these in a path, and never ask for what they name.
 _PATH_STEPS = {".", ".."}
@@ -97,12 +99,12 @@ def identifier(value: object) -> str | None:
 def header_text(value: str) -> str:
     """A header's value as it was written: UTF-8 where its bytes are that, else Latin-1.
 
-    Servers hand a header on with a character for each byte.
+    Half a character counts as UTF-8. Servers hand a header on with a character for each byte.
     """
     if value.isascii():
         return value
     try:
-        return value.encode("latin-1").decode()
+        return value.encode("latin-1").decode("utf-8", "surrogatepass")
     except UnicodeError:
         return value
 
@@ -222,7 +224,17 @@ USER_PLACES: Final = _places(
 # The user of a body is the voice platform's word, which nobody signs.
 PROVEN_PLACES: Final = _places("header:X-User-Id")
 
-_BACKGROUND: Final = _places("header:X-Background", "body:metadata.background")
+_NUMBERING: Final = frozenset({"turn_id", "interruptable"})
+_BACKGROUND: Final = _places(
+    "header:X-Background",
+    "query:background",
+    "body:metadata.background",
+    "body:background",  # Agora's llm.params, and metadata that Vapi spreads
+    "body:params.background",
+    "body:params.metadata.background",
+    "body:custom.background",  # Volcengine
+    "body:extendData.background",  # Alibaba
+)
 
 ATTEMPT_PLACES: Final = _places(
     "header:X-Request-Id",  # Tencent; the same when it tries again
@@ -237,15 +249,11 @@ def identify(request: ClientRequest, places: Places, tenant: str) -> Identity:
     ids = _RequestIds(request)
     session, _ = ids.find(places.session)
     user, place = ids.find(places.user)
-    background = False
-    for flag_place in _BACKGROUND:
-        flag = ids.value(flag_place)
-        background = background or flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES)
     return Identity(
         tenant,
         session or places.default_session,
         user,
-        background,
+        ids.has_flag(_BACKGROUND),
         tuple(ids.ignored),
         place is not None and place.source == "message" and places.proof is None,
     )
@@ -274,6 +282,13 @@ def first_id(request: ClientRequest, places: Iterable[Place]) -> str | None:
 def place_of_id(request: ClientRequest, places: Iterable[Place]) -> Place | None:
     """The first of these places that holds a usable id."""
     return _RequestIds(request).find(places)[1]
+
+
+def is_from_platform(request: ClientRequest) -> bool:
+    """Whether a voice platform has sent it: it numbers turns, or says how a message came about."""
+    return not _NUMBERING.isdisjoint(request.fields) or any(
+        isinstance(message.turn_id, int) or message.source is not None for message in request.messages
+    )
 
 
 def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
@@ -311,6 +326,15 @@ class _RequestIds:
                     self.ignored.append(place.spelling)
         return None, None
 
+    def has_flag(self, places: Iterable[Place]) -> bool:
+        """Whether any of these places says yes."""
+        for place in places:
+            if place.name in self._sources[place.source]:
+                flag = self.value(place)
+                if flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES):
+                    return True
+        return False
+
     def value(self, place: Place) -> object:
         """What stands at a place; ``None`` where nothing does, or nothing that can be read."""
         source = self._sources[place.source]
@@ -333,5 +357,6 @@ class _RequestIds:
         """What the newest user message holds besides its words."""
         for message in reversed(self._messages):
             if message.role == "user":
-                return {"metadata": message.metadata, "name": message.name, **message.others}
+                metadata, others = message.metadata, message.others
+                return {"metadata": {**others, **(metadata or {})}, "name": message.name, **others}
         return {}

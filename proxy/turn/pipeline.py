@@ -50,7 +50,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """How many messages a request may have."""
     zone: tzinfo = UTC
     """The time zone of the days that users speak of."""
-    view_options: ChainNeeds = ChainNeeds()
+    chain_needs: ChainNeeds = ChainNeeds()
     """What its filters need of a session."""
     max_facts: int = 0
     """How many facts about the user a prompt begins with; 0 where no filter uses them."""

@@ -172,7 +172,7 @@ class _RelayedStream:
     def _note_done(self, events: bytes) -> None:
         # A client that reads to the end of the body would wait for an upstream that leaves the stream open.
         if is_done(events) and not self._done:
-            self._done = True
+            self._done = self._reply.ending = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
 
 
@@ -181,7 +181,7 @@ async def _filtered(work: Callable[[bytes], bytes], data: bytes) -> bytes:
     return work(data) if len(data) < _THREAD_SIZE else await asyncio.to_thread(work, data)
 
 
-class Silence:
+class KeepAlive:
     """Says the filler's phrase if the answer is late, and sends comments while nothing else goes out.
 
     ``model`` is what is asked. The first of these to go out starts the reply. Leaving it ends both.

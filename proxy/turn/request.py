@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
@@ -10,7 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Raw
 
-from filters.message import LARGEST, Message
+from filters.message import LARGEST, REPLACEMENT, Message
 from proxy.errors import RequestError, TooLarge
 
 _TEXT: Final = frozenset({str, NoneType})
@@ -19,6 +20,8 @@ _MESSAGE_EXTENSIONS: Final = frozenset({"turn_id", "timestamp", "metadata"})
 _NULL: Final = Raw(b"null")
 _BOOLEANS: Final = frozenset({b"true", b"false", b"null"})
 _SMALLEST_MESSAGE: Final = len('{"role":""},')
+_LARGEST_MENDED: Final = 1_000_000
+_LONE_SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _TOO_DEEP: Final = "The body is nested too deeply."
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_items = msgspec.json.Decoder(list[Raw]).decode
@@ -28,7 +31,7 @@ _TOP_LEVEL_EXTENSIONS: Final[Mapping[str, frozenset[object]]] = {
     "timestamp": frozenset({int, float, NoneType}),
     "interruptable": _FLAG,
 }
-_METADATA_EXTENSIONS: Final[Mapping[str, frozenset[object]]] = {
+_MARKS: Final[Mapping[str, frozenset[object]]] = {
     "source": _TEXT,
     "user": _TEXT | {int},  # a whole number names a user as well as a text does
     "interrupted": _FLAG,
@@ -59,14 +62,24 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             if type(value) not in _TOP_LEVEL_EXTENSIONS[name] or (value is not None and abs(value) > LARGEST):
                 unusable.append(name)
         for i, message in enumerate(self.messages):
-            for name, value in (message.metadata or {}).items():
-                if name in _METADATA_EXTENSIONS and type(value) not in _METADATA_EXTENSIONS[name]:
-                    unusable.append(f"messages[{i}].metadata.{name}")
+            path = f"messages[{i}]"
+            unusable += [f"{path}.metadata.{name}" for name in _unusable_marks(message.metadata or {})]
+            unusable += [f"{path}.{name}" for name in _unusable_marks(message.others)]
         return (*self.dropped_fields, *unusable)
 
     def field(self, name: str) -> Any:
         """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
         return decode_raw(self.fields.get(name))
+
+
+def _unusable_marks(fields: Mapping[str, Any]) -> list[str]:
+    """The names among the marks of a voice platform whose values cannot be used."""
+    return [
+        name
+        for name, value in fields.items()
+        if name in _MARKS
+        and (type(value) not in _MARKS[name] or (name == "user" and REPLACEMENT in str(value)))
+    ]
 
 
 def read_request(
@@ -75,8 +88,8 @@ def read_request(
     """The request that a body holds.
 
     Raises RequestError, naming the field and what it must be, where OpenAI's own fields are wrong, and
-    TooLarge for more than ``max_messages``. A wrong *extension* field (``turn_id``, ``timestamp``,
-    ``metadata``) is dropped.
+    TooLarge for more than ``max_messages``. A wrong *extension* field
+    (``turn_id``, ``timestamp``, ``metadata``) is dropped.
     """
     fields = raw_fields(body)
     raw = fields.pop("messages", None)
@@ -88,24 +101,21 @@ def read_request(
     if stream not in _BOOLEANS:
         raise RequestError("'stream' must be true or false.", param="stream")
     if memoryview(raw).nbytes > max_messages * _SMALLEST_MESSAGE:
-        _check_count(raw, max_messages)
+        check_count(raw, "messages", max_messages, "'listen.max_messages' sets the limit of {limit}")
     messages, dropped = read_messages(raw)
     return ClientRequest(
         headers=headers, query=query, fields=fields, messages=messages, dropped_fields=dropped
     )
 
 
-def _check_count(raw: Raw, max_messages: int) -> None:
-    """Raises TooLarge for too many messages, before any of them is decoded."""
+def check_count(raw: Raw, field: str, limit: int, advice: str) -> None:
+    """Raises TooLarge for a field of more items than the limit, before any of them is decoded."""
     try:
         count = len(_decode_items(raw))
     except (msgspec.DecodeError, RecursionError):  # read_messages says what is wrong
         return
-    if count > max_messages:
-        raise TooLarge(
-            f"'messages' has {count} items; 'listen.max_messages' sets the limit of {max_messages}.",
-            param="messages",
-        )
+    if count > limit:
+        raise TooLarge(f"'{field}' has {count} items; {advice.format(limit=limit)}.", param=field)
 
 
 def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, Raw]:
@@ -122,11 +132,17 @@ def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, R
 
 
 def _mended_fields(body: bytes, message: str) -> dict[str, Raw]:
-    """The fields of a body whose only error is half a character, as in a text cut inside an emoji."""
+    """The fields of a body whose only error is half a character, as in a text cut inside an emoji.
+
+    A replacement character stands in its place. A body of more than a megabyte stays as it is: the standard
+    library's parser would hold up all calls.
+    """
+    if len(body) > _LARGEST_MENDED:
+        raise RequestError(f"The body is not JSON: {message}.")
     try:
         value = json.loads(body)
         text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return _decode_fields(text.encode("utf-8", "replace"))
+        return _decode_fields(_LONE_SURROGATES.sub(REPLACEMENT, text).encode())
     except RecursionError:
         raise RequestError(_TOO_DEEP) from None
     except (ValueError, msgspec.ValidationError):

@@ -30,6 +30,10 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     number: int | None
     attempt: Attempt = NO_ATTEMPT
 
+    size: int = 0
+    """The bytes of the request's body."""
+    is_memorable: bool = True
+    """Whether there is no more speech in the window than memory takes in."""
     window: Sequence[Message]
     """The client's messages, its interrupted answers marked once memory was read."""
     view: SessionView | None = None

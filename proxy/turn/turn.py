@@ -1,5 +1,6 @@
 """One turn, top to bottom: from the client's request to the record of its answer."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from proxy.answer.stream_filters import FilteredAnswer
 from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
 from proxy.memory.session import NO_ATTEMPT
+from proxy.memory.speech import MAX_SPEECH, speech_weight
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.turn_record import TurnRecord
 from proxy.turn import chain
@@ -19,11 +21,11 @@ from proxy.turn.active import ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
 from proxy.turn.identity import attempt_of, check_proof, header_value, identify
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.relay import Silence, pass_on
+from proxy.turn.relay import KeepAlive, pass_on
 from proxy.turn.request import read_request
 from proxy.turn.state import Turn
 from proxy.upstream.request import ChatRequest
-from proxy.upstream.routing import Fallback
+from proxy.upstream.routing import Dispatch
 
 _log = logging.getLogger("turnkeeper")
 
@@ -45,9 +47,13 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     observation = reply.observation
     observation.timer.begin("recall")
     observation.size = len(raw.body)
-    turn = read_turn(raw, pipeline)
+    if len(raw.body) < MAX_SPEECH:
+        turn = read_turn(raw, pipeline)
+    else:
+        turn = await asyncio.to_thread(read_turn, raw, pipeline)
     request, identity = turn.request, turn.identity
-    observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
+    if not identity.background:  # which is part of no session, and whose words are kept nowhere
+        observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
     observation.messages = request.messages
     observation.ignored = lambda: (*request.ignored, *identity.ignored)
     if identity.session is not None:
@@ -57,11 +63,14 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     slot = None
     if turn.key is not None and identity.session != pipeline.places.default_session:
         slot = turn.key, pipeline.name  # in the default session, two requests may be of two users
-    with active_turns.begin(slot, TurnClaim(turn.number, request.messages), reply):
+    with active_turns.begin(slot, TurnClaim(turn.number, request.messages), reply) as active:
         observation.timer.mark("memory")
+        if pipeline.memory is not None:
+            await active.others_ended(within=pipeline.memory.store.deadline)
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
         turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skip_failing_filters else None)
+        observation.content = None if identity.background else turn
         await filter_request(turn)
         for name in turn.filter_log.omissions:
             reply.add_degraded(name)
@@ -69,18 +78,21 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             _log.warning("The filter '%s' has failed; the turn went on without it", name)
             reply.add_degraded(name)
 
-        observation.content = turn
-        fallback = Fallback(turn.chat, pipeline.targets, pipeline.limits, observation.attempts)
-        observation.primary_model = fallback.model
+        dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts)
+        observation.primary_model = dispatch.model
         observation.timer.begin("upstream")
-        reply.record()
+        reply.keep_chunks()
+        interrupted = False
         try:
-            await _relay_answer(turn, fallback, reply)
+            await _relay_answer(turn, dispatch, reply)
+        except asyncio.CancelledError:
+            interrupted = True
+            raise
         finally:  # nothing below may wait
-            observation.model, observation.upstream = fallback.model, fallback.upstream
-            observation.fell_back = fallback.upstream != pipeline.targets[0].name
+            observation.model, observation.upstream = dispatch.model, dispatch.upstream
+            observation.fell_back = dispatch.upstream != pipeline.targets[0].name
             if observation.chunks:
-                _record(turn, fallback, b"".join(observation.chunks))
+                _record(turn, dispatch, b"".join(observation.chunks), interrupted=interrupted)
 
 
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
@@ -96,11 +108,16 @@ def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
         number=turn_number(request),
         attempt=NO_ATTEMPT if key is None else attempt_of(request),
         window=request.messages,
+        size=len(raw.body),
+        is_memorable=len(raw.body) <= MAX_SPEECH or speech_weight(request.messages) <= MAX_SPEECH,
     )
 
 
 async def filter_request(turn: Turn) -> None:
-    """Fills ``chat``: the request as the filters leave it, with the memory tools; raises FilterFailed."""
+    """Fills ``chat``: the request as the filters leave it, with the memory tools.
+
+    Raises FilterFailed, and RequestError where they leave no message.
+    """
     pipeline, request, context = turn.pipeline, turn.request, turn.context
     run = partial(chain.run, pipeline.filters, turn.window, context, turn.filter_log)
     fields = chain.set_fields(pipeline.filters, request.fields, context, turn.filter_log)
@@ -111,22 +128,25 @@ async def filter_request(turn: Turn) -> None:
         model=pipeline.model,
         headers=request.headers,
         fields=tools.offer.fields if tools else fields,
-        messages=await in_thread_if_long(run, len(turn.window) + len(context.memory.dropped)),
+        messages=await in_thread_if_long(run, len(turn.window) + len(context.memory.dropped), turn.size),
         streaming=request.field("stream") is True,
         tools=tools,
     )
+    if turn.window and not turn.chat.messages:
+        error = partial(chain.no_messages_left, pipeline.filters, turn.window, context)
+        raise await in_thread_if_long(error, len(turn.window), turn.size)
 
 
-async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
+async def _relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
     pipeline = turn.pipeline
     answer = FilteredAnswer(pipeline.answer_filters, turn.context)
     try:
-        silence = None
-        if fallback.streaming and (pipeline.answer_filters or pipeline.keep_alive):
-            silence = Silence(pipeline, turn.context, answer, reply, fallback.model)
-        async with silence or nullcontext():
-            with await fallback.begin() as upstream_answer:
-                await pass_on(upstream_answer, answer, reply, fallback.dialogue)
+        keep_alive = None
+        if dispatch.streaming and (pipeline.answer_filters or pipeline.keep_alive):
+            keep_alive = KeepAlive(pipeline, turn.context, answer, reply, dispatch.model)
+        async with keep_alive or nullcontext():
+            with await dispatch.begin() as upstream_answer:
+                await pass_on(upstream_answer, answer, reply, dispatch.dialogue)
     except UpstreamRefused as error:
         error.redact(secret for target in pipeline.targets for secret in target.secrets)
         raise
@@ -134,12 +154,12 @@ async def _relay_answer(turn: Turn, fallback: Fallback, reply: Reply) -> None:
         answer.close()
 
 
-def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
+def _record(turn: Turn, dispatch: Dispatch, answer: bytes, *, interrupted: bool) -> None:
     """Hands memory what the client got."""
     memory, identity = turn.pipeline.memory, turn.identity
     if memory is None or turn.key is None:
         return
-    if dialogue := fallback.dialogue:
+    if dialogue := dispatch.dialogue:
         dialogue.commit_if_reached(answer)
     memory.recorder.put(
         TurnRecord(
@@ -147,7 +167,7 @@ def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
             user=identity.user,
             user_from_message=identity.user_from_message,
             turn=turn.number,
-            model=fallback.model,
+            model=dispatch.model,
             window=turn.request.messages,
             answer=answer,
             at=turn.context.now,
@@ -156,8 +176,10 @@ def _record(turn: Turn, fallback: Fallback, answer: bytes) -> None:
             view=turn.view,
             prompt=turn.chat.messages,
             tools=bytes(turn.chat.fields.get("tools", b"")),
-            had_tool_rounds=fallback.rounds > 0,
+            had_tool_rounds=dispatch.rounds > 0,
             attempt=turn.attempt,
             ended_at=time.time(),
+            size=turn.size + len(answer),
+            interrupted=interrupted,
         )
     )

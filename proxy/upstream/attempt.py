@@ -1,5 +1,6 @@
 """One attempt at one upstream, and which errors are retried."""
 
+import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from proxy.upstream.target import Target
 _PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
 _LARGEST_ANSWER = 64_000_000
+_THREAD_SIZE = 250_000
 _LARGEST_ERROR = 1_000_000
 _CLIENT_HEADERS = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
 _TRANSIENT = frozenset({408, 409, 425, 429})
@@ -119,9 +121,11 @@ async def _refuse(response: Response) -> NoReturn:
 
 
 async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines) -> bytes:
-    hold_back = HoldBack(framing, content=deadlines.content is not None)
+    hold_back, size = HoldBack(framing, content=deadlines.content is not None), 0
     while data := await response.read():
-        opening = hold_back.feed(data)
+        size += len(data)
+        large = size > _THREAD_SIZE
+        opening = await asyncio.to_thread(hold_back.feed, data) if large else hold_back.feed(data)
         if opening is not None:
             return opening
         if hold_back.thinking and deadlines.content is not None:

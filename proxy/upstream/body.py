@@ -17,6 +17,8 @@ OWN_KEYS = frozenset({"agent_id", "background", "session_id", "user_id"})
 SILENCE = "…"
 """Stands for a turn in which nothing was said: no provider takes an empty message everywhere."""
 MARK = "[system] "
+SIGNED = "extra_content"
+"""Where Gemini signs its tool calls; it refuses it anywhere else."""
 
 # OpenAI's bounds: pairs, and characters of a key and of a value.
 _PAIRS, _KEY, _VALUE = 16, 64, 512
@@ -61,6 +63,8 @@ def compose(
         messages = _with_tool_calls(messages)
     if provider.nine_char_ids:
         messages = _with_nine_char_ids(messages)
+    if provider.thought_signatures and SIGNED not in allow:
+        messages = _with_signatures_alone(messages)
     by_role, calls, other = provider.messages, provider.calls, _CONTENT
     if allow:
         by_role = {role: names | allow for role, names in by_role.items()}
@@ -135,6 +139,10 @@ def _message(message: Message, names: Names, calls: Names) -> dict[str, Any]:
     body: dict[str, Any] = {"role": message.role}
     if message.content is not UNSET:
         body["content"] = message.content
+        if isinstance(message.content, list) and SIGNED not in names:
+            body["content"] = [
+                {name: value for name, value in part.items() if name != SIGNED} for part in message.content
+            ]
     for name in _OPTIONAL:
         if name in names and (value := getattr(message, name)) is not UNSET:
             body[name] = value
@@ -192,6 +200,28 @@ def _with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
             ]
         shortened.append(replace(message, **changes) if changes else message)
     return shortened
+
+
+def _with_signatures_alone(messages: Sequence[Message]) -> Sequence[Message]:
+    """The conversation with nothing in the calls' ``extra_content`` but Gemini's signature."""
+    if not any(call.get(SIGNED) is not None for message in messages for call in message.tool_calls or ()):
+        return messages
+    return [
+        replace(message, tool_calls=[_with_signature_alone(call) for call in message.tool_calls])
+        if message.tool_calls
+        else message
+        for message in messages
+    ]
+
+
+def _with_signature_alone(call: dict[str, Any]) -> dict[str, Any]:
+    extra = call.get(SIGNED)
+    google = extra.get("google") if isinstance(extra, dict) else None
+    signature = google.get("thought_signature") if isinstance(google, dict) else None
+    rest = {name: value for name, value in call.items() if name != SIGNED}
+    return (
+        {**rest, SIGNED: {"google": {"thought_signature": signature}}} if isinstance(signature, str) else rest
+    )
 
 
 def _nine_char_id(name: str) -> str:

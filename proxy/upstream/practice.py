@@ -1,4 +1,7 @@
-"""The practice model: it answers as OpenAI's endpoint does, and describes the request that it got."""
+"""The practice model: it answers as OpenAI's endpoint does, and describes the request that it got.
+
+A function that it has to call, and a format that it has to keep to, get a minimal instance of their schema.
+"""
 
 import asyncio
 import re
@@ -11,6 +14,7 @@ import msgspec
 
 from proxy.answer.response import Headers
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, UpstreamTimeout
+from proxy.upstream.json_instance import minimal_instance
 from proxy.upstream.providers import OPENAI
 
 MODEL: Final = "practice"
@@ -24,6 +28,7 @@ _DONE = b"data: [DONE]\n\n"
 _FIRST, _LAST = 3, 9  # what filters inject stands at either end
 _LINE, _NAME, _NAMES = 240, 40, 20
 _FEW_WORDS = re.compile(r"(?:\S+\s*){1,3}")
+_FEW_CHARACTERS = re.compile(r"[\s\S]{1,12}")
 _CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # a terminal would act on them
 _PARTS = {"image_url": "[image]", "input_audio": "[audio]"}
 _CHARACTERS_PER_TOKEN = 4
@@ -128,6 +133,7 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     created: int
     model: str
     text: str
+    call: "ToolCall | None"
     choices: int
     usage: dict[str, int]
     stream: bool
@@ -146,15 +152,18 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         for i, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise RequestError("A message is an object with a role.", param=f"messages[{i}]")
-        text = describe_request(request)
+        call = _required_call(request)
+        text = "" if call else _formatted(request.get("response_format")) or describe_request(request)
         model, n, options = request.get("model"), request.get("n"), request.get("stream_options")
         choices = max(1, min(n, _MOST_CHOICES)) if isinstance(n, int) else 1
-        prompt, answer = sum(map(_tokens, messages)), choices * _tokens({"content": text})
+        prompt = sum(map(_tokens, messages))
+        answer = choices * _tokens({"content": call.arguments if call else text})
         return cls(
             id=f"chatcmpl-{uuid4().hex}",
             created=int(time.time()),
             model=model if isinstance(model, str) else MODEL,
             text=text,
+            call=call,
             choices=choices,
             usage={
                 "prompt_tokens": prompt,
@@ -167,22 +176,34 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_dict(self) -> dict[str, Any]:
         """The answer as one object."""
-        message = {"role": "assistant", "content": self.text, "refusal": None}
+        message: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
+        if self.call:
+            message |= {"content": None, **self.call.as_fields(self.call.arguments)}
         choices = [
-            {"index": index, "message": message, "logprobs": None, "finish_reason": "stop"}
+            {"index": index, "message": message, "logprobs": None, "finish_reason": self._finish}
             for index in range(self.choices)
         ]
         return {**self._envelope("chat.completion", choices), "usage": self.usage}
 
     def events(self) -> Iterator[bytes]:
         """The answer as the events of a stream, in OpenAI's order."""
-        yield self._deltas({"role": "assistant", "content": "", "refusal": None})
-        for words in _FEW_WORDS.findall(self.text):
-            yield self._deltas({"content": words})
-        yield self._deltas({}, finish="stop")
+        if self.call:
+            start = self.call.as_fields("", index=0)
+            yield self._deltas({"role": "assistant", "content": None, "refusal": None, **start})
+            for piece in _FEW_CHARACTERS.findall(self.call.arguments):
+                yield self._deltas(self.call.as_delta(piece))
+        else:
+            yield self._deltas({"role": "assistant", "content": "", "refusal": None})
+            for words in _FEW_WORDS.findall(self.text):
+                yield self._deltas({"content": words})
+        yield self._deltas({}, finish=self._finish)
         if self.include_usage:
             yield _event({**self._envelope("chat.completion.chunk", []), "usage": self.usage})
         yield _DONE
+
+    @property
+    def _finish(self) -> str:
+        return self.call.finish if self.call else "stop"
 
     def _deltas(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         """One event for each choice."""
@@ -196,6 +217,95 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "system_fingerprint": "practice", "choices": choices}
+
+
+class ToolCall(msgspec.Struct, frozen=True):
+    """A call of a function or of a custom tool; ``kind`` is "function_call" for the form before tools."""
+
+    kind: str
+    name: str
+    arguments: str
+    id: str
+
+    @property
+    def finish(self) -> str:
+        """The finish reason of an answer that makes this call."""
+        return "function_call" if self.kind == "function_call" else "tool_calls"
+
+    def as_fields(self, arguments: str, **index: int) -> dict[str, Any]:
+        """The fields of a message, or of its first delta, with the call in them."""
+        called = {"name": self.name, self._arguments: arguments}
+        if self.kind == "function_call":
+            return {self.kind: called}
+        return {"tool_calls": [{**index, "id": self.id, "type": self.kind, self.kind: called}]}
+
+    def as_delta(self, piece: str) -> dict[str, Any]:
+        """A later delta, with a piece of the arguments."""
+        if self.kind == "function_call":
+            return {self.kind: {"arguments": piece}}
+        return {"tool_calls": [{"index": 0, self.kind: {self._arguments: piece}}]}
+
+    @property
+    def _arguments(self) -> str:
+        return "input" if self.kind == "custom" else "arguments"
+
+
+def _required_call(request: dict[str, Any]) -> ToolCall | None:
+    """The call that ``tool_choice`` or ``function_call`` requires; RequestError where it cannot be made."""
+    tools = _objects(request.get("tools"))
+    choice, param = request.get("tool_choice"), "tool_choice"
+    if choice is None and isinstance(request.get("function_call"), dict):
+        choice, param = {"type": "function", "function": request["function_call"]}, "function_call"
+        functions = _objects(request.get("functions"))
+        tools = [{"type": "function", "function": function} for function in functions]
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools")
+        allowed = allowed if isinstance(allowed, dict) else {}
+        names = [_tool_name(tool) for tool in _objects(allowed.get("tools"))]
+        tools = [tool for tool in tools if _tool_name(tool) in names]
+        choice = allowed.get("mode")
+    name = _tool_name(choice) if isinstance(choice, dict) else None
+    if choice != "required" and name is None:
+        return None
+    tool = next((tool for tool in tools if _tool_name(tool) and name in (None, _tool_name(tool))), None)
+    if tool is None:
+        chosen = "a tool" if name is None else f"{name!r}"
+        raise RequestError(f"'{param}' requires {chosen}, which is not among the tools.", param=param)
+    kind = tool["type"]
+    definition = tool[kind]
+    arguments = ""
+    if kind == "function":
+        arguments = _instance(definition.get("parameters") or {"type": "object"}, "tools")
+    kind = "function_call" if param == "function_call" else kind
+    return ToolCall(kind, definition["name"], arguments, f"call_{uuid4().hex[:24]}")
+
+
+def _formatted(response_format: object) -> str:
+    """What the response format requires, as JSON; "" where that is text."""
+    kind = response_format.get("type") if isinstance(response_format, dict) else None
+    if not isinstance(response_format, dict) or kind not in ("json_object", "json_schema"):
+        return ""
+    form = response_format.get("json_schema") if kind == "json_schema" else {}
+    return _instance(form.get("schema", {}) if isinstance(form, dict) else {}, "response_format")
+
+
+def _instance(schema: object, param: str) -> str:
+    try:
+        return msgspec.json.encode(minimal_instance(schema)).decode()
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"The practice model has no instance of this schema: {error}.", param=param
+        ) from None
+
+
+def _objects(items: object) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _tool_name(tool: dict[str, Any]) -> str | None:
+    definition = tool.get(str(tool.get("type")))
+    name = definition.get("name") if isinstance(definition, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def _check_method(method: str, allowed: str) -> None:

@@ -25,6 +25,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     as a single message at the start (``one``). ``alternate``: user and assistant take turns, and the user
     begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: the user may not
     follow the result of a tool. ``nine_char_ids``: the id of a tool call has nine letters and digits.
+    ``thought_signatures``: a tool call goes back with the signature that it came with.
 
     ``hosts`` and ``port`` are the addresses that it is known by. ``key_header`` carries the key; the scheme
     ``Bearer`` goes before it in ``authorization`` alone.
@@ -42,6 +43,7 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     user_ends: bool = False
     answer_follows_tool: bool = False
     nine_char_ids: bool = False
+    thought_signatures: bool = False
     hosts: tuple[str, ...] = ()
     port: int | None = None
     key_header: str = "authorization"
@@ -152,7 +154,7 @@ GEMINI = Provider(
         "stream_options temperature tool_choice tools top_p"
     ),
     messages=_by_role(
-        assistant="content extra_content tool_calls",
+        assistant="content tool_calls",
         system=_TEXT,
         tool="content name tool_call_id",
         user=_TEXT,
@@ -163,12 +165,14 @@ GEMINI = Provider(
     functions=False,
     system="one",
     user_ends=True,
+    thought_signatures=True,
     hosts=("generativelanguage.googleapis.com",),
 )
 """Google's list for its OpenAI endpoint, less what AI Studio answers "Cannot find field" to
 (``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``) or has refused
-(``parallel_tool_calls``). Thought signatures come back in ``extra_content`` and must return there. A
-request ends with the user or a tool. One system instruction: several are joined out of caution.
+(``parallel_tool_calls``). A thought signature comes in ``extra_content.google.thought_signature`` of a tool
+call and must return there; nothing else may stand there. A request ends with the user or a tool. One system
+instruction: several are joined out of caution.
 """
 
 ANTHROPIC = Provider(

@@ -7,7 +7,13 @@ import msgspec
 
 from proxy.answer.response import Response
 from proxy.circuit import Backoff, CircuitBreaker
-from proxy.errors import UpstreamError, UpstreamRefused, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import (
+    UpstreamError,
+    UpstreamRefused,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+    UpstreamUnreachable,
+)
 from proxy.observe.observation import Attempts
 from proxy.tools.dialogue import Dialogue
 from proxy.tools.rounds import Rounds
@@ -18,6 +24,8 @@ from proxy.upstream.target import Target
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
 _A_MOMENT = 1.0
+# So often calls find out, in seconds, whether the only upstream there is works again.
+_PROBE_EVERY = 1.0
 # A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
 _SOON = 0.25
 _BACKOFF = Backoff(shortest=0.1, longest=1.0, jitter=0.5)
@@ -36,7 +44,7 @@ class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
     hedge: float | None = None
 
 
-class Fallback:
+class Dispatch:
     """Asks the targets of a pipeline in their order until one begins to answer, or time is up.
 
     All attempts share one deadline, which counts from here. ``model`` and ``upstream`` name what answers;
@@ -57,6 +65,7 @@ class Fallback:
         for rank, target in enumerate(others, 1):
             if request.names_model(target):
                 self._candidates.append(Candidate(rank, target, request, self.dialogue))
+        self._is_alone = len(self._candidates) == 1
         self._attempts = attempts
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -150,6 +159,10 @@ class Fallback:
             if not waiting:
                 return None
             chosen = min(waiting, key=lambda each: (each.breaker.state != "closed", each.ready))
+            if self._is_alone and not chosen.breaker.admit(probe_every=_PROBE_EVERY):
+                if not self._attempts.failures:
+                    self._failure = UpstreamUnavailable(chosen.target.name, retry_after=_PROBE_EVERY)
+                return None
         self._candidates.remove(chosen)
         chosen.tries += 1
         chosen.talks = False

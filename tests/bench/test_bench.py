@@ -48,3 +48,11 @@ def test_a_caller_who_pauses_is_measured_within_a_session_and_without_one():
     assert float(within.split()[0]) > 0
     assert float(without.split()[0]) > 0
     assert abs(float(adds)) < 1000
+
+
+def test_what_others_wait_for_one_caller_is_measured():
+    (row,) = run("bench.victim", "--times", "1", "--only", "700,000 metadata keys").splitlines()[2:]
+    name, answered, stream, call = row.strip("| ").split(" | ")
+    assert name == "700,000 metadata keys"
+    assert answered.startswith("413 in ")
+    assert all(re.fullmatch(r"-?\d+ \(-?\d+\)", waited) for waited in (stream, call))

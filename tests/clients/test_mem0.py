@@ -1,7 +1,6 @@
 """Facts in the real Mem0, installed beside the project and not into it."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +13,8 @@ VERSION = "mem0ai==2.2.1"
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(uv: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with Mem0 and all that it needs; its versions are its own."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if uv is None:
-        pytest.skip("uv is not there to install Mem0")
     folder = tmp_path_factory.mktemp("mem0")
     command = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", str(folder), VERSION]
     done = subprocess.run(command, capture_output=True, check=False, text=True, timeout=600)

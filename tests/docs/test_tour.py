@@ -9,7 +9,7 @@ from tests.called import Function, recorded
 from tests.conftest import AGORA
 from tests.documentation import ROOT
 from tests.peers.fake_upstream import FakeUpstream
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, unread_inbox
 from tests.serving_process import at_rest
 from tests.waiting import until
 
@@ -47,9 +47,9 @@ def second_turn(folder: Path) -> list[Function]:
         model = stack.enter_context(FakeUpstream())
         calls = stack.enter_context(recorded())
         memory = f"sqlite:{folder / 'memory.db'}"
-        server = stack.enter_context(
-            ProxyServer(AGORA, {"MEMORY_URL": memory, "UPSTREAM_BASE_URL": model.url})
-        )
+        inbox = stack.enter_context(unread_inbox())
+        environ = {"MEMORY_URL": memory, "UPSTREAM_BASE_URL": model.url}
+        server = stack.enter_context(ProxyServer(AGORA, environ, inbox))
         for turn in (1, 2):
             assert until(lambda: at_rest(server.client))
             calls.collect()

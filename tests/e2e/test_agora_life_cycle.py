@@ -40,14 +40,15 @@ def proxy(serve: Serve, url: str) -> ProxyServer:
     return serve(CONFIG, MEMORY_URL=url, AGORA_WEBHOOK_SECRET=SECRET)
 
 
-def notice(event: int, *, name: str = "", **payload: Any) -> bytes:
+def notice(event: int, *, name: str = "", clock: float = 0.0, **payload: Any) -> bytes:
+    """An event, sent when Agora's clock is so many seconds ahead of ours."""
     return json.dumps(
         {
             "sid": "sid",
             "noticeId": name or f"notice-{next(NUMBERS)}",
             "productId": 17,
             "eventType": event,
-            "notifyMs": int(time.time() * 1000),
+            "notifyMs": int((time.time() + clock) * 1000),
             "payload": {"agent_id": "agent-1", "channel": "room-1", "labels": {"campaign": "x"}, **payload},
         }
     ).encode()
@@ -196,7 +197,10 @@ def test_an_odd_line_of_a_history_costs_that_line_alone(proxy: ProxyServer, item
 def test_half_a_character_costs_that_character_alone(proxy: ProxyServer, half: str) -> None:
     whole, cut = spoken("user", "Hi 🎈"), spoken("assistant", f"Hello {half}")
     assert tell(proxy, notice(103, contents=[whole, cut], **{half: "a"})) == "taken"
-    assert held(proxy) == [("user", "Hi 🎈"), ("assistant", "Hello " + re.sub("[\ud800-\udfff]", "?", half))]
+    assert held(proxy) == [
+        ("user", "Hi 🎈"),
+        ("assistant", "Hello " + re.sub("[\ud800-\udfff]", "\ufffd", half)),
+    ]
 
 
 def test_a_payload_of_null_is_an_empty_one(proxy: ProxyServer) -> None:
@@ -266,6 +270,101 @@ def test_a_session_that_was_exported_knows_its_notices(proxy: ProxyServer, upstr
     tell(proxy, joined)
     call(proxy, upstream, user("Who am I?", 2))
     assert [m["content"] for m in upstream.last.json["messages"]] == ["I am Ann.", "Hello.", "Who am I?"]
+
+
+# --- clocks that differ
+
+
+@pytest.fixture(params=[-300, -40, -15, 15, 40, 300])
+def clock(request: pytest.FixtureRequest) -> int:
+    """How many seconds Agora's clock is ahead of ours."""
+    return int(request.param)
+
+
+def shown(upstream: FakeUpstream) -> list[str]:
+    return [message["content"] for message in upstream.last.json["messages"]]
+
+
+@pytest.mark.parametrize("event", [102, 103])
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_end_ends_the_call_whatever_the_clocks_show(
+    proxy: ProxyServer, upstream: FakeUpstream, clock: int, event: int, *, joined: bool
+) -> None:
+    start = seconds(60 - clock)
+    if joined:
+        tell(proxy, notice(101, clock=clock, start_ts=start))
+    call(proxy, upstream, user("I am Ann.", 1), answer="Hello, Ann.")
+    lines = [spoken("user", "I am Ann.", clock - 3), spoken("assistant", "Hello, Ann.", clock - 2)]
+    ending = [*lines, spoken("user", "Bye.", clock - 1)]
+    more = {"contents": ending} if event == 103 else {}
+    tell(proxy, notice(event, clock=clock, start_ts=start, stop_ts=seconds(-clock), **more))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["Who am I?"]
+    texts = ["I am Ann.", "Hello, Ann.", *(["Bye."] if event == 103 else []), "Who am I?", "Hello."]
+    assert [text for _, text in held(proxy)] == texts
+
+
+@pytest.mark.parametrize("off", [-15, 15])
+@pytest.mark.parametrize("event", [102, 103])
+@pytest.mark.parametrize("joined", [True, False])
+def test_an_end_whose_times_alone_are_off_ends_the_call(
+    proxy: ProxyServer, upstream: FakeUpstream, off: int, event: int, *, joined: bool
+) -> None:
+    start = seconds(60 - off)
+    if joined:
+        tell(proxy, notice(101, start_ts=start))
+    call(proxy, upstream, user("I am Ann.", 1), answer="Hello, Ann.")
+    contents = [spoken("user", "I am Ann.", off - 3), spoken("user", "Bye.", off - 1)]
+    tell(proxy, notice(event, start_ts=start, stop_ts=seconds(-off), contents=contents))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["Who am I?"]
+
+
+def test_a_beginning_that_is_told_late_splits_no_call(
+    proxy: ProxyServer, upstream: FakeUpstream, clock: int
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(101, clock=clock, start_ts=seconds(20 - clock)))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["I am Ann.", "Hello.", "Who am I?"]
+
+
+def test_a_deletion_holds_whatever_the_clocks_show(
+    proxy: ProxyServer, upstream: FakeUpstream, clock: int
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    contents = [spoken("user", "I am Ann.", clock - 80)]
+    body = notice(103, clock=clock, start_ts=seconds(100 - clock), stop_ts=seconds(-clock), contents=contents)
+    assert tell(proxy, body) == "ignored"
+    assert held(proxy) == []
+
+
+@pytest.mark.parametrize("ago", [12, 90, 3600])
+def test_a_call_that_was_never_seen_is_remembered_before_the_one_that_goes_on(
+    proxy: ProxyServer, upstream: FakeUpstream, ago: int
+) -> None:
+    first = user("I am Ann.", 1)
+    call(proxy, upstream, first, answer="Hello, Ann.")
+    history = [
+        spoken("user", "My boat is called Gerda.", -ago - 20),
+        spoken("assistant", "A fine name for a boat.", -ago - 19),
+    ]
+    told = notice(103, agent_id="earlier", start_ts=seconds(ago + 30), stop_ts=seconds(ago), contents=history)
+    assert [tell(proxy, told), tell(proxy, told)] == ["taken", "taken"]
+    texts = ["My boat is called Gerda.", "A fine name for a boat.", "I am Ann.", "Hello, Ann."]
+    assert [text for _, text in held(proxy)] == texts
+
+    call(proxy, upstream, first, said("Hello, Ann.", 1), user("Who am I?", 2))
+    assert shown(upstream) == ["I am Ann.", "Hello, Ann.", "Who am I?"]
+    call(proxy, upstream, user("And now?", 3))
+    assert shown(upstream) == ["I am Ann.", "Hello, Ann.", "Who am I?", "Hello.", "And now?"]
+    assert [text for _, text in held(proxy)] == [*texts, "Who am I?", "Hello.", "And now?", "Hello."]
+    settle(proxy)
+    query = {"user": "ann", "query": "boat Gerda", "limit": 5}
+    if proxy.app.memory and proxy.app.memory.archiving:
+        found = proxy.client.post("/v1/memory/search", json=query).json()["results"]
+        assert "My boat is called Gerda." in [one["text"] for one in found]
 
 
 # --- what was said is told at the end
@@ -405,7 +504,7 @@ def test_the_next_agent_can_be_given_what_was_said(proxy: ProxyServer, upstream:
     [message] = proxy.client.get(path).json()
     assert message["role"] == "system"
     lines = message["content"].splitlines()
-    assert lines[2:] == ["user: I like \u2039jazz\u203a.", "assistant: Noted.", "</last_conversation>"]
+    assert lines[2:] == ["- user: I like \u2039jazz\u203a.", "- assistant: Noted.", "</last_conversation>"]
     assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
 
 

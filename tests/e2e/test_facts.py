@@ -393,7 +393,7 @@ def test_after_its_session_a_talk_is_told_from_the_archive(serve: Serve, upstrea
     assert proxy.client.get("/v1/memory/sessions/s1").status_code == 404
     assert proxy.client.get(path).json() == before
     lines_of = before[1]["content"].splitlines()
-    assert lines_of[2:-1] == ["user: I like \u2039jazz\u203a.", "assistant: Noted."]
+    assert lines_of[2:-1] == ["- user: I like \u2039jazz\u203a.", "- assistant: Noted."]
     assert proxy.client.get("/v1/memory/users/bob/system_messages").json() == []
 
 

@@ -30,7 +30,7 @@ OURS = {
     "Chunked",
     "Reply",
     "Watch",
-    "Fallback",
+    "Dispatch",
     "Question",
     "Answer",
     "RelayedStream",

@@ -32,7 +32,7 @@ from tests.peers.relay import Relay
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import IMPATIENT as CONFIG
 from tests.remembering import call, held, texts, user
-from tests.serving_process import ServingProcess
+from tests.serving_process import ServingProcess, children
 from tests.tried import Tried
 
 pytestmark = pytest.mark.faults
@@ -387,7 +387,7 @@ def test_a_thousand_turns_wait_for_a_redis_and_are_all_written(
             for n in range(1000):
                 call(proxy, user(f"Question {n % 10}.", n % 10), session=f"s{n // 10}")
         recorder = proxy.app.memory.recorder  # type: ignore[union-attr]
-        until(lambda: not recorder._queues, within=20)
+        until(lambda: not recorder.pending, within=20)
         assert recorder.lost_turns == 0
         for session in ("s7", "s50", "s99"):
             expected = [("user", f"Question {n}.") for n in range(10)]
@@ -561,7 +561,8 @@ def test_a_file_that_has_reached_its_limit(upstream: FakeUpstream, tmp_path: Pat
             proxy.ask(user(f"{name} " + "x" * 30_000, 0), session=name)
         until(lambda: status(proxy.client) == DEGRADED, within=5)
         assert any(degraded(proxy.ask(user("And then?", 1), session=name)) for name in names)
-        resource.prlimit(proxy.process.pid, resource.RLIMIT_FSIZE, (-1, -1))
+        for pid in children(proxy.process.pid):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (-1, -1))
         until(lambda: status(proxy.client) == READY, within=15)
         listed = proxy.client.get("/v1/memory/sessions?limit=100").json()["data"]
         assert {line["id"] for line in listed} == set(names)

@@ -108,7 +108,7 @@ def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_pat
 def test_notes_tell_who_spoke(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     talked(proxy)
     ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "eve")
-    upstream.script = lambda _: sse(stream_of("They talked."))
+    upstream.script = lambda _: sse(stream_of("They talked: ", BOBS))
     proxy.client.post("/v1/memory/sessions/room/summaries").raise_for_status()
     asked = next(r for r in reversed(upstream.requests) if "<transcript>" in str(r.json))
     lines = asked.json["messages"][-1]["content"].splitlines()

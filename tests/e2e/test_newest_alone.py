@@ -69,9 +69,7 @@ def test_a_retry_is_the_same_turn(
     assert texts(held(remembering)) == texts(before)
 
 
-@pytest.mark.parametrize(
-    ("first", "then"), [("Yes please", "Yes"), ("No", "Not now"), ("Hello", "Hello, are you there")]
-)
+@pytest.mark.parametrize(("first", "then"), [("Yes please", "Yes"), ("No", "Not now")])
 def test_what_is_said_behind_a_whole_answer_is_a_turn_of_its_own(
     remembering: ProxyServer, first: str, then: str
 ) -> None:

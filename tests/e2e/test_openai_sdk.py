@@ -9,6 +9,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.conftest import AGORA
 from tests.peers.fake_upstream import (
     HANG,
     HEAD,
@@ -21,7 +22,7 @@ from tests.peers.fake_upstream import (
     sse,
     stream_of,
 )
-from tests.proxy_server import ProxyServer
+from tests.proxy_server import ProxyServer, Serve
 
 MESSAGES: Any = [{"role": "user", "content": "Hi"}]
 TOOL: Any = {
@@ -249,3 +250,34 @@ def test_leaving_a_stream_early_reaches_the_model(client: openai.OpenAI, upstrea
     with client.chat.completions.create(model="m", messages=MESSAGES, stream=True) as stream:
         next(iter(stream))
     assert upstream.last.closed.wait(10)
+
+
+class Route(BaseModel):
+    origin: str
+    stops: list[str]
+    kilometres: float
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_practice_model_keeps_to_a_format_and_calls_what_it_has_to(serve: Serve, *, stream: bool) -> None:
+    practice = serve(AGORA, UPSTREAM_BASE_URL="practice:")
+    tools: Any = [openai.pydantic_function_tool(Route)]
+    forced: Any = {"type": "function", "function": {"name": "Route"}}
+    who: Any = {"session_id": "s1"}  # with memory, and the steps that go with it
+    with openai.OpenAI(base_url=practice.url, api_key="any", max_retries=0) as client:
+        ways: list[Any] = [{"response_format": Route}, {"tools": tools, "tool_choice": forced}]
+        messages = []
+        for way in ways:
+            if stream:
+                with client.chat.completions.stream(
+                    model="m", messages=MESSAGES, extra_body=who, **way
+                ) as events:
+                    completion = events.get_final_completion()
+            else:
+                completion = client.chat.completions.parse(
+                    model="m", messages=MESSAGES, extra_body=who, **way
+                )
+            messages.append(completion.choices[0].message)
+    assert messages[0].parsed == Route(origin="", stops=[], kilometres=0)
+    [call] = messages[1].tool_calls or []
+    assert call.function.parsed_arguments == Route(origin="", stops=[], kilometres=0)

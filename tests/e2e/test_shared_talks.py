@@ -66,7 +66,7 @@ def test_a_digest_names_each_speaker(proxy: ProxyServer, upstream: FakeUpstream)
         [by("bob", LAST), {"role": "assistant", "content": "Yes."}, by("eve", "So?")], session_id="room"
     )
     notes = notes_shown(upstream)
-    assert "\n".join(expected) in notes
+    assert f"\n- {' '.join(expected)}\n" in notes
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_number_of_the_engines_is_the_person_that_it_stands_for(
 def test_a_model_that_writes_notes_is_told_names_of_messages_too(
     proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:
-    upstream.script = lambda _: answer(completion("Two spoke."))
+    upstream.script = lambda _: answer(completion("Bob and Eve spoke."))
     told(proxy, by(None, BOBS, name="bob"), by(None, EVES, name="eve"), by(None, LAST))
     proxy.client.post(f"{PATH}/summaries", json={"fallback_model": "notes"}).raise_for_status()
     said = upstream.last.json["messages"][1]["content"]

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -36,7 +37,8 @@ CALL = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "strea
 
 @pytest.fixture
 def serving(tmp_path: Path, upstream: FakeUpstream) -> Iterator[ServingProcess]:
-    with ServingProcess(tmp_path, LISTEN + CONFIG, UPSTREAM_BASE_URL=upstream.url) as process:
+    config = 'listen: {port: "${PORT}"}\n' + CONFIG
+    with ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as process:
         yield process
 
 
@@ -180,3 +182,28 @@ def test_a_database_that_is_silent_does_not_hold_up_the_end(
             assert serving.stop() == 0
             assert time.monotonic() - began < 7
         assert "3 turns could not be written to memory" in serving.log
+
+
+def test_new_calls_are_taken_until_a_balancer_has_noticed(tmp_path: Path, upstream: FakeUpstream) -> None:
+    config = 'listen: {port: "${PORT}", drain: 1s}\n' + CONFIG
+    with ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving:
+        serving.process.terminate()
+        began = time.monotonic()
+        assert until(lambda: serving.readiness() == 503)
+        assert serving.chat().status_code == 200  # over a connection of its own
+        upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 2.0, chunk(DONE), END)
+        with httpx2.stream(
+            "POST", f"{serving.root}/v1/chat/completions", json=CALL, timeout=10
+        ) as got:  # it began in time, and may end
+            assert until(lambda: is_refused(serving.port), 3)
+            assert time.monotonic() - began > 0.9
+            assert got.read().endswith(DONE)
+        assert serving.process.wait(10) == 0
+
+
+def is_refused(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -160,9 +160,9 @@ def test_who_spoke_beside_a_person_is_named_where_the_last_conversation_is_told(
     talked(proxy)
     if not held:
         proxy.client.delete("/v1/memory/sessions/room").raise_for_status()
-    ends = [f"assistant: {ANSWERS[1]}", f"user eve: {EVES}", f"assistant: {ANSWERS[2]}"]
-    assert told_before(proxy, "bob") == [f"user: {BOBS}", *ends]
-    assert told_before(proxy, "eve") == [f"user: {EVES}"]
+    ends = [f"- assistant: {ANSWERS[1]}", f"- user eve: {EVES}", f"- assistant: {ANSWERS[2]}"]
+    assert told_before(proxy, "bob") == [f"- user: {BOBS}", *ends]
+    assert told_before(proxy, "eve") == [f"- user: {EVES}"]
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -173,7 +173,7 @@ def test_a_number_that_stands_for_a_person_is_no_other_where_the_last_conversati
     settle(proxy)
     if not held:
         proxy.client.delete("/v1/memory/sessions/room").raise_for_status()
-    assert told_before(proxy, "bob") == [f"user: {BOBS}", f"assistant: {ANSWERS[1]}"]
+    assert told_before(proxy, "bob") == [f"- user: {BOBS}", f"- assistant: {ANSWERS[1]}"]
 
 
 # --- whose session it is

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from proxy.circuit import Backoff
+from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
-from tests.long_call import LongCall, config, is_notes, model, noted, settle
+from tests.long_call import LongCall, config, is_notes, marks, model, noted, settle
 from tests.peers.fake_upstream import FakeUpstream, answer, completion
 from tests.proxy_server import ProxyServer, Serve
+from tests.waiting import until
 
 PATH = "/v1/memory/sessions/long"
 BUSY = answer({"error": {"message": "Busy"}}, 503)
@@ -158,6 +161,85 @@ def test_clearing_a_summary_loses_nothing(call: LongCall, proxy: ProxyServer) ->
     call.check(prompt)
     settle(proxy)
     assert listed(proxy)
+
+
+def test_cleared_summaries_do_not_come_back_before_the_next_turn(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 9)
+    assert listed(proxy)
+    assert proxy.client.delete(f"{PATH}/summaries").status_code == 204
+    for _ in range(2):
+        proxy.run(proxy.app.runtime.worker._check(Key("default", "long")))
+        settle(proxy)
+        assert listed(proxy) == []
+    talk(call, 1)
+    call.check(call.prompts[-1])
+    assert listed(proxy)
+
+
+def test_cleared_summaries_are_made_again_when_they_are_asked_for(call: LongCall, proxy: ProxyServer) -> None:
+    talk(call, 9)
+    assert proxy.client.delete(f"{PATH}/summaries").status_code == 204
+    assert proxy.client.post(f"{PATH}/summaries").json()["data"] == listed(proxy) != []
+
+
+class Crowded:
+    """A server that merges past three summaries; the most that it ever lists is noted."""
+
+    def __init__(self, serve: Serve, upstream: FakeUpstream, url: str) -> None:
+        self.proxy = serve(config(6, 2).replace("max: 10", "max: 3"), MEMORY_URL=url)
+        self.call = LongCall(self.proxy, upstream)
+        self.most = 0
+
+    def talk(self, turns: int) -> None:
+        for _ in range(turns):
+            self.call.turn()
+            self.look()
+
+    def look(self) -> None:
+        got = self.proxy.client.get(f"{PATH}/summaries")
+        self.most = max(self.most, len(got.json().get("data", ())))
+
+
+@pytest.fixture
+def crowded(serve: Serve, upstream: FakeUpstream, url: str) -> Crowded:
+    return Crowded(serve, upstream, url)
+
+
+@pytest.mark.parametrize("fails", ["nothing", "merging", "all"])
+def test_there_is_never_more_than_one_summary_past_the_most(
+    crowded: Crowded, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    def notes(request: Any) -> Any:
+        merging = "<notes>" in request.json["messages"][-1]["content"]
+        return BUSY if fails == "all" or (fails == "merging" and merging) else noted(request)
+
+    monkeypatch.setattr("proxy.background.backoff._SESSION", Backoff(0.01, 0.1))
+    upstream.script = model(notes)
+    crowded.talk(60)
+    upstream.script = model()
+    assert until(lambda: not any(one["digest"] for one in listed(crowded.proxy)))
+    settle(crowded.proxy)
+    crowded.look()
+    assert 3 <= crowded.most <= 4
+    crowded.call.check(crowded.call.turn())
+
+
+def test_nor_where_they_are_added_from_elsewhere(crowded: Crowded, upstream: FakeUpstream) -> None:
+    upstream.script = model()
+    for number in range(12):
+        elsewhere = [{"role": "user", "content": f"user{number} said that the hotel by the lake is full."}]
+        got = crowded.proxy.client.post(f"{PATH}/summaries", json={"messages": elsewhere})
+        assert len(got.json()["data"]) <= 4
+    told = marks([{"content": crowded.proxy.client.get(f"{PATH}/context").json()["context"]}])
+    assert set(told) == {("user", n) for n in range(12)}
+
+
+def test_nor_where_they_are_imported(crowded: Crowded) -> None:
+    contents = [{"role": role, "content": f"{role} {n}"} for n in range(9) for role in ("user", "assistant")]
+    summaries = [{"text": f"Notes {n}.", "messages": 2} for n in range(6)]
+    crowded.proxy.client.put(PATH, json={"contents": contents, "summaries": summaries}).raise_for_status()
+    crowded.look()
+    assert crowded.most <= 4
 
 
 @pytest.mark.parametrize("exact", [True, False])

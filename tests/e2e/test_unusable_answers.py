@@ -41,6 +41,8 @@ USELESS = {
     "refused": ended(None, refusal=NO),
     "refused in parts": ended([{"type": "refusal", "refusal": NO}]),  # type: ignore[arg-type]
     "refused in words": ended(NO),
+    "of nothing": ended('qqqq {"a":[[['),
+    "of something else": ended("Sunshine is expected over Portugal, followed by showers."),
     "filtered before": refused(400, "The prompt was filtered.", code="content_filter"),
     "thoughts that were cut": ended(None, "length", reasoning_content="The caller"),
     "thoughts that came to no end": ended("[THINK]The caller"),

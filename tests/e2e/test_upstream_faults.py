@@ -394,7 +394,7 @@ def test_an_end_at_any_byte_is_a_status_or_an_event(
     with harmless(proxy, upstream):
         for cut in range(len(sent)):
             upstream.says(sent[:cut], last)
-            got = proxy.chat(stream=True)
+            got = proxy.chat(stream=True, model=f"m{cut}")  # each has a circuit of its own
             if got.status_code == 200 and b"[DONE]" not in got.content:
                 assert_broken(got, ROLE + delta(content="Hi"))
             elif got.status_code == 200:
@@ -412,7 +412,7 @@ def test_a_whole_answer_that_ends_at_any_byte_is_a_status(
     with harmless(proxy, upstream):
         for cut in range(0, len(sent), 3):
             upstream.says(sent[:cut], last)
-            assert_error(proxy.chat(), 502)
+            assert_error(proxy.chat(model=f"m{cut}"), 502)
     tried(f"{last} at every third byte, no stream", "502")
 
 
@@ -486,8 +486,8 @@ def test_a_storm_is_weathered(serve: Serve, upstream: FakeUpstream, tried: Tried
         with ThreadPoolExecutor(16) as callers, httpx2.Client(timeout=30) as client:
             url = f"{proxy.url}/chat/completions"
             got = list(callers.map(lambda _: client.post(url, json=call).status_code, range(64)))
-        assert set(got) == {status}
-        assert len(upstream.requests) <= 2 * 64
+        assert set(got) <= {status, 503}
+        assert len(upstream.requests) <= (2 * 64 if status == 429 else 64)
     tried(f"a storm of {status}", f"{status}")
 
 

@@ -409,7 +409,7 @@ def test_what_a_process_was_at_when_it_was_killed_is_soon_done_by_another(
     def answering(request: Received) -> list[Step]:
         if request.json["model"] != "notes":
             return answer(completion("Yes."))
-        return [60.0] if silent else answer(completion("Notes."))
+        return [60.0] if silent else answer(completion("Turns 0 to 4."))
 
     upstream.script = answering
     serving = start(SUMMARISED)
@@ -418,10 +418,10 @@ def test_what_a_process_was_at_when_it_was_killed_is_soon_done_by_another(
         assert until(lambda: value(serving, "turnkeeper_memory_queue_turns") == 0)
     assert until(lambda: any(request.json["model"] == "notes" for request in upstream.requests))
     silent = False
-    for pid in serving.members:
-        os.kill(pid, signal.SIGKILL)
+    assert serving.background is not None
+    os.kill(serving.background, signal.SIGKILL)
     found = awaited(lambda: summaries(serving), 6)
-    assert [one["text"] for one in found] == ["Notes."]
+    assert [one["text"] for one in found] == ["Turns 0 to 4."]
 
 
 def summaries(serving: ServingProcess) -> list[dict[str, str]]:

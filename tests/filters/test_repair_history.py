@@ -166,6 +166,11 @@ def test_an_answer_committed_twice_is_kept_once():
     assert repaired(said(turn_id=1), said(turn_id=1), said(), said("")) == messages_of([said(turn_id=1)])
 
 
+def test_white_space_tells_no_answer_from_another():
+    told = repaired(said("Until six  today."), said("Until six today.\n"), said("Until\nsix today."))
+    assert told == messages_of([said("Until six  today.")])
+
+
 @pytest.mark.parametrize(
     "told",
     [
@@ -175,6 +180,7 @@ def test_an_answer_committed_twice_is_kept_once():
         [said(name="ann"), said(name="bob")],
         [user("yes"), user("yes")],
         [said(None, refusal="No."), said(None, refusal="No.")],
+        [said("Untilsix."), said("Until six.")],
         [call("a", content="Well"), result("a"), call("b", content="Well"), result("b")],
     ],
 )

@@ -6,7 +6,7 @@ from filters.message import Message
 from proxy.memory.align.strategies import align
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
-from proxy.memory.session import Session
+from proxy.memory.session import NO_ATTEMPT, Arrival, Session
 from proxy.memory.speech import speech_of
 from proxy.memory.view import mark_interrupted, missing_messages
 
@@ -46,14 +46,14 @@ def asked(held, window, *, now=math.inf):
     return apply_request(held, speech_of(window), now=now)[1]
 
 
-def marked(held, window):
+def marked(held, window, *, at=math.inf):
     """A window with answers marked that were not heard to the end."""
-    return mark_interrupted(window, align(held, speech_of(window)))
+    return mark_interrupted(window, align(held, speech_of(window), Arrival(NO_ATTEMPT, at)))
 
 
-def missing(held, window):
+def missing(held, window, *, at=math.inf):
     """What a window leaves out of what is held."""
-    return missing_messages(align(held, speech_of(window)))
+    return missing_messages(align(held, speech_of(window), Arrival(NO_ATTEMPT, at)))
 
 
 class Call:
@@ -61,26 +61,38 @@ class Call:
 
     def __init__(self, held=None):
         self.held = held or Session()
-        self.now = NOW
+        self.now = self.ended = NOW
 
-    def ask(self, *lines, answer=None, finished=True, tool_calls=None):
+    def ask(self, *lines, answer=None, finished=True, hung_up=False, tool_calls=None, pause=9.0):
+        """``pause`` is what lies between the end of the answer before and this request."""
         window = messages(*lines)
-        self.now += 10
+        self.now = self.ended + pause
+        self.ended = self.now + 1
         self.held = reconcile(self.held, window, now=self.now)
-        assert reconcile(self.held, window, now=self.now + 1) == self.held
-        turn = asked(self.held, window)
+        assert reconcile(self.held, window, now=self.now + 0.1) == self.held
+        turn = asked(self.held, window, now=self.now)
         if answer is not None or tool_calls:
             self.held = apply_answer(
                 self.held,
-                Answer(question=turn, text=answer or "", tool_calls=tool_calls, finished=finished),
+                Answer(
+                    question=turn,
+                    text=answer or "",
+                    tool_calls=tool_calls,
+                    finished=finished and not hung_up,
+                    interrupted=hung_up,
+                    ended_at=self.ended,
+                ),
                 now=self.now,
             )
-            assert reconcile(self.held, window, now=self.now + 1) == self.held
+            assert reconcile(self.held, window, now=self.now + 0.1) == self.held
         return turn
 
     @property
     def memory(self):
-        """What is held, a line each: ``a:heard|generated`` where cut, ``a?:`` while pending."""
+        """What is held, a line each: ``a:heard|generated`` where cut, ``a?:`` while pending.
+
+        An answer is ``a/:`` where it was cut and all that was generated was heard.
+        """
         return [shown(entry) for entry in self.held.entries]
 
     @property
@@ -94,4 +106,5 @@ def shown(entry):
     if entry.role == "tool":
         return f"result {entry.tool_call_id}"
     text = entry.text if entry.original is None else f"{entry.text}|{entry.original}"
-    return f"{entry.role[0]}{'?' * entry.pending}:{text}"
+    is_marked = entry.interrupted and entry.original is None
+    return f"{entry.role[0]}{'/' * is_marked}{'?' * entry.pending}:{text}"

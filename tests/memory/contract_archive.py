@@ -519,6 +519,18 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
     assert await archive.documents("acme") == []
 
 
+async def test_a_document_is_removed_and_replaced_in_one_tenant_alone(archive: Archive):
+    ours, theirs = Chunk(title="", text="We open at nine."), Chunk(title="", text="They open at ten.")
+    await archive.add_document("acme", "faq.md", [ours], at=NOW)
+    await archive.add_document("other", "faq.md", [theirs], at=NOW)
+    others = Owner("other", "ann")
+    await archive.add_document("acme", "faq.md", [ours], at=NOW)
+    assert await asked(archive, "open", others) == ["They open at ten."]
+    assert await archive.remove_document("acme", "faq.md")
+    assert await archive.documents("other") == ["faq.md"]
+    assert await asked(archive, "open", others) == ["They open at ten."]
+
+
 async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: Archive):
     await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
     await archive.save_session(KEY, session("Bello barks."), as_of=NOW)

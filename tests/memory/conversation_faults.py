@@ -10,7 +10,9 @@ Each request comes with what memory must hold once it was seen and answered. The
   broke off;
 - without turn numbers, a window without the assistant's side: tells nothing, and all is held as before;
 - a failed turn: its question stands alone, or is glued to the next one and counts once;
-- an early or another form of words, and words withdrawn: neither they nor their answers are held;
+- an answer whose client hung up: marked, though all that was relayed may have been heard;
+- an early or another form of words, and words withdrawn: neither they nor their answers are held. Where no
+  window shows any history, an early form comes before its answer can have been spoken;
 - an engine that counts anew: a new life, and nothing of the former is changed;
 - a call that is joined late: held as the first window shows it.
 
@@ -40,6 +42,8 @@ from filters.letters import bare
 from tests.memory.replaying_engine import Engine
 from tests.memory.truth import Line, Request, calls
 
+TOOK, PAUSE, HASTE = 1.0, 60.0, 0.2
+"""Seconds: that an answer takes to stream, to be spoken for sure, and that suffice for none."""
 SHORT = ["Yes", "No.", "Okay then", "Hm"]
 OPENING = ["could", "what", "please", "tomorrow", "where", "how", "maybe", "first", "again", "never"]
 WORDS = ["the", "red", "house,", "stands", "by", "a", "lake.", "and", "you", "can", "see", "it", "now!"]
@@ -50,13 +54,21 @@ def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
     if line is None:
         return None
     tools = calls(line.calls) if line.calls else None
-    return {"text": line.text, "tool_calls": tools, "finished": not line.broken, "reached": reached}
+    return {
+        "text": line.text,
+        "tool_calls": tools,
+        "finished": not line.broken,
+        "interrupted": line.broken and line.hung_up,
+        "reached": reached,
+    }
 
 
 class Talk(Engine):
     """A call as it goes on, with all that goes wrong."""
 
     speaker: str | None = None
+    clock: float = 0.0
+    pause: float = PAUSE
 
     # --- what is said
 
@@ -85,7 +97,8 @@ class Talk(Engine):
         at_word = " ".join(text.split()[: self.draw(st.integers(0, count))])
         in_word = text[: self.draw(st.integers(len(text.split()[0]), len(text)))].rstrip()
         heard = self.draw(st.sampled_from([None, None, "", at_word, in_word]))
-        return self.line("assistant", text, heard=heard, broken=heard is not None and self.chance(2))
+        broken = heard is not None and self.chance(2)
+        return self.line("assistant", text, heard=heard, broken=broken, hung_up=broken and self.chance(2))
 
     # --- a request
 
@@ -107,8 +120,15 @@ class Talk(Engine):
         if answer is not None and reached:
             self.lines.append(answer)
         self.requests.append(
-            Request(window, _answered(answer, reached=reached), self.gold(), cut, faithful, heard)
+            Request(
+                window, _answered(answer, reached=reached), self.gold(), cut, faithful, heard, self.arrival()
+            )
         )
+
+    def arrival(self) -> float:
+        """When the next request comes: unless it is hasty, all that was answered before has been spoken."""
+        self.clock, self.pause = self.clock + TOOK + self.pause, PAUSE
+        return self.clock
 
     def join(self) -> None:
         """Somebody listens: what was said before is known as the first window shows it."""
@@ -153,8 +173,8 @@ class Talk(Engine):
         user = self.user(words)
         self.lines.append(user)
         answer = self.draw(st.sampled_from([None, self.answer()]))
-        answer = answer and replace(answer, broken=answer.broken or self.size == 1)
         self.request(answer)
+        self.pause = HASTE
         self.take_back(user, *self.lines[-1:] if self.lines[-1] is answer else [])
         if self.numbered and begun > 2 and self.chance(2):
             self.number += 1
@@ -217,7 +237,8 @@ class Talk(Engine):
         self.lines[-1] = replace(user, text=user.text.split()[0])
         window, cut, exact = self.window(faults=False)
         self.lines = truth
-        self.requests.append(Request(window, None, self.gold(), cut, exact, None))
+        self.pause = -HASTE
+        self.requests.append(Request(window, None, self.gold(), cut, exact, None, self.arrival()))
 
     def anew(self) -> None:
         """The channel returns, and the engine counts from the start."""

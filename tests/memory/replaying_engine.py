@@ -65,7 +65,8 @@ class Engine:
             if said and self.whole(line) and faults and self.chance(8):
                 said = self.jumbled(said)
                 faithful = False
-            unmarked = line.cut and not self.marks and not line.foreign and bool(line.spoken)
+            cut = line.hung_up or (line.cut and not self.marks)
+            unmarked = cut and not line.foreign and bool(line.spoken)
             shown += [(message, unmarked) for message in said]
         if not silent:
             self.tell(lines, answers=any(m.role == "assistant" for m, _ in shown))

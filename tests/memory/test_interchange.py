@@ -145,7 +145,8 @@ def test_what_was_said_is_told_in_lines_of_role_and_content() -> None:
         result("c", '{"at": "Hanover"}'),
         message("1a:In Hanover."),
     ]
-    assert transcript_lines(session_from_messages(said, now=NOW)) == [
+    session = session_from_messages(said, now=NOW)
+    assert transcript_lines(session, session.entries) == [
         "user: Where is my parcel?",
         "assistant: In Hanover.",
     ]

@@ -107,7 +107,7 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
 
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
-        health = HealthCheck(store, patience=0.05)
+        health = HealthCheck(store, patience=0.5)
         recorder = Recorder(Writer(sessions(store), Window(), health=health))
         states = []
 
@@ -115,9 +115,10 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
             states.append((recorder.failing, recorder.is_behind(KEY), recorder.is_behind(other)))
 
         recorder.put(said(0))
-        await asyncio.sleep(0.01)
+        for _ in range(5):
+            await asyncio.sleep(0)
         note()
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.55)
         note()
         store.open.set()
         await recorder.drain()
@@ -171,6 +172,25 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
         return await texts(store, other), recorder.lost_turns
 
     assert asyncio.run(run()) == (["question 0", "answer 0"], 1)
+
+
+def test_a_session_that_cannot_be_stored_costs_the_turn_that_is_to_blame() -> None:
+    class Choking(Sick):
+        async def write(self, key: Key, put: BlobWrite) -> bool:
+            if b"question 0" in put.blob:
+                raise OverflowError
+            return await self.store.write(key, put)
+
+    async def run() -> tuple[list[Any], int, int]:
+        store = Choking(memory(), failures=0)
+        recorder = Recorder(Writer(sessions(store), Window()))
+        for number in range(3):
+            recorder.put(said(number))
+        await recorder.drain()
+        return await texts(store.store), recorder.lost_turns, recorder.pending
+
+    written = [f"{kind} {number}" for number in (1, 2) for kind in ("question", "answer")]
+    assert asyncio.run(run()) == (written, 1, 0)
 
 
 def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
@@ -233,7 +253,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
                 )
             )
         await asyncio.sleep(0.02)
-        kept = [turn.view for turn in recorder._queues[KEY]]
+        kept = [turn.view for turn in recorder._unwritten[KEY].turns]
         await recorder.drain()
         return kept, await texts(store)
 
@@ -252,6 +272,8 @@ class Away(Sick):
     async def read(self, key: Key, *, background: bool = False) -> Any:
         if key in self.sealed:
             raise Unreadable("its key is lost")
+        if self.failures:
+            raise StoreError("full")
         return await super().read(key, background=background)
 
 

@@ -18,6 +18,7 @@ class Line:
     heard: str | None = None
     told: bool = False
     broken: bool = False
+    hung_up: bool = False
     foreign: bool = False
     calls: tuple[str, ...] = ()
     call_id: str | None = None
@@ -33,12 +34,23 @@ class Line:
         return self.heard is not None and bare(self.heard) != bare(self.text)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether the caller broke in, as a window shows it or as the client left."""
+        return not self.foreign and (self.hung_up or (self.told and self.cut))
+
+    @property
     def unheard(self) -> bool:
         return self.role == "assistant" and self.told and not self.spoken and not self.calls
 
     @property
     def held(self) -> tuple[Any, ...]:
         """As memory must hold it; of words that were cut, the letters count."""
+        if self.role == "assistant" and not self.calls:
+            return (*self._words, self.interrupted)
+        return self._words
+
+    @property
+    def _words(self) -> tuple[Any, ...]:
         if self.calls or self.role == "tool":
             return (self.life, self.role, self.calls or self.call_id)
         if self.role == "user":
@@ -62,6 +74,7 @@ class Request:
     cut: list[bool]
     faithful: bool
     heard: list[tuple[str, str]] | None
+    at: float
 
     def __repr__(self) -> str:
         """What matters of a request when a test fails."""
@@ -79,8 +92,8 @@ def _held(entry: Any) -> tuple[Any, ...]:
         ids = tuple(call["id"] for call in entry.tool_calls or ())
         return (entry.call, entry.role, ids or entry.tool_call_id)
     text = bare(entry.text) if entry.original is not None else entry.text
-    whose = (entry.user,) if entry.role == "user" else ()
-    return (entry.call, entry.role, text, entry.original, entry.pending, *whose)
+    more = entry.user if entry.role == "user" else entry.interrupted
+    return (entry.call, entry.role, text, entry.original, entry.pending, more)
 
 
 def calls(ids: tuple[str, ...]) -> list[dict[str, Any]]:

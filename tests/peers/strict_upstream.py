@@ -175,8 +175,13 @@ GEMINI_FIELDS = SAMPLING | {
 def _gemini(body: Body) -> Refusal | None:
     unknown = [(key, "") for key in sorted(body.keys() - GEMINI_FIELDS)]
     for place, key in unknown_keys(body["messages"]):
-        if key not in ("extra_content", "name"):
+        if key != "name" and not (key == "extra_content" and ".tool_calls." in place):
             unknown.append((key, f" at '{place}'"))
+    for message in body["messages"]:
+        for call in message.get("tool_calls") or ():
+            extra = call.get("extra_content", {"google": {"thought_signature": ""}})
+            unknown += [(key, " at 'extra_content'") for key in extra.keys() - {"google"}]
+            unknown += [(key, " at 'google'") for key in extra["google"].keys() - {"thought_signature"}]
     if unknown:
         said = "Invalid JSON payload received. Unknown name"
         return _gemini_error("\n".join(f'{said} "{key}"{at}: Cannot find field.' for key, at in unknown))

@@ -1,5 +1,6 @@
 """The alignment of a window with a session: which entry each line of speech is."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -10,7 +11,10 @@ from filters.message import Message
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.align.pieces import SplitAnswer
 from proxy.memory.session import Entry
-from proxy.memory.wording import continues, same_words
+from proxy.memory.wording import continues, continues_by_words, same_words
+
+# About as fast as a voice speaks.
+_CHARACTERS_A_SECOND: Final = 15
 
 NEW: Final = -1
 """The place of a line that is not recorded."""
@@ -26,9 +30,11 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     ``entries`` are those of the window's call: none where it begins a new one. ``lines`` are in the order of
     their turns, ``places`` their positions in ``entries``, or ``NEW``, ``REPEATED``, ``FORGOTTEN``, and
     ``positions`` their positions in the window. ``end`` is the place from which on entries are newer than the
-    window. ``shows_answers`` is whether the window tells what the assistant said. ``follows_answer`` is
-    whether it is words alone that came once the latest words had been answered. ``split_answers`` are answers
-    that the window shows in pieces, by the index of the first, which alone has their place.
+    window. ``shows_answers`` is whether the window tells what the assistant said. ``pause`` is for how many
+    seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
+    answers that the window shows in pieces, by the index of the first, which alone has their place.
+    ``is_continuation`` is whether the window is the newest entries, to the letter, and new words of the user
+    behind them, as nearly always.
     """
 
     entries: Sequence[Entry]
@@ -38,8 +44,9 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     shows_answers: bool
     positions: Sequence[int] = ()
     new_call: bool = False
-    follows_answer: bool = False
+    pause: float = math.inf
     split_answers: Mapping[int, SplitAnswer] = {}
+    is_continuation: bool = False
 
     def whole_line(self, index: int) -> Message:
         """A line, or all of the answer that it is the first piece of."""
@@ -54,8 +61,10 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     @property
     def question(self) -> int | None:
         """The index of the newest words of the user."""
-        users = (i for i in range(len(self.lines) - 1, -1, -1) if self.lines[i].role == "user")
-        return next((i for i in users if self.places[i] != FORGOTTEN), None)
+        for i in range(len(self.lines) - 1, -1, -1):
+            if self.lines[i].role == "user" and self.places[i] != FORGOTTEN:
+                return i
+        return None
 
     @property
     def revised(self) -> int | None:
@@ -68,10 +77,34 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         return None if same_words(entry.text, words) or entry.replaces(words) else place
 
     @property
-    def is_stale(self) -> bool:
-        """Whether the newest words are an early form of recorded words, over an equal history."""
+    def superseded(self) -> int | None:
+        """The place of the last recorded words, where the newest words revise them.
+
+        Nobody replies to what was not spoken yet. So words that go on from the last ones, in a window that
+        shows neither these nor their answer, are one question with them if they come before that answer can
+        have been spoken, at about 15 characters a second: the recorded form and its answer are superseded.
+        Later they are a turn of their own ("Yes." and "Yes, please."). Once the answer is whole they go on by
+        words: within a word only what is being said is guessed at.
+        """
         question, last = self.question, last_user(self.entries)
-        if self.follows_answer or question is None or last is None:
+        if question is None or last is None or self.matched:
+            return None
+        answers = self.entries[last + 1 :]
+        if not all(entry.pending for entry in answers):
+            return None
+        goes_on = continues_by_words if self.pause else continues
+        speaking = sum(len(entry.text) for entry in answers) / _CHARACTERS_A_SECOND
+        revises = self.pause <= speaking and goes_on(self.lines[question].text, self.entries[last].text)
+        return last if revises else None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the newest words are an early form of the last recorded ones, over an equal history.
+
+        They come while these are being answered: what comes later is said anew.
+        """
+        question, last = self.question, last_user(self.entries)
+        if self.pause or question is None or last is None:
             return False
         words, entry = self.lines[question], self.entries[last]
         if self.places[question] not in {NEW, last} or entry.replaces(words.text):
@@ -86,11 +119,16 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         """The alignment of the window without some of its lines, by their indices."""
         kept = [i for i in range(len(self.lines)) if i not in removed]
         gone = sorted(self.positions[i] for i in removed)
+        splits = self.split_answers
         return msgspec.structs.replace(
             self,
             lines=[self.lines[i] for i in kept],
             places=[self.places[i] for i in kept],
             positions=[p - bisect_left(gone, p) for p in (self.positions[i] for i in kept)],
+            is_continuation=False,
+            split_answers={new: splits[old] for new, old in enumerate(kept) if old in splits}
+            if splits
+            else {},
         )
 
     def with_forgotten(
@@ -109,10 +147,13 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             places=[place for _, place, _ in merged],
             positions=[position for _, _, position in merged],
             split_answers={kept[i]: split for i, split in self.split_answers.items()},
+            is_continuation=False,
         )
 
 
 def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None:
     """The place of the newest words of the user, of all or of those ``before`` a place."""
-    end = len(entries) if before is None else before
-    return next((i for i in range(end - 1, -1, -1) if entries[i].role == "user"), None)
+    for i in range((len(entries) if before is None else before) - 1, -1, -1):
+        if entries[i].role == "user":
+            return i
+    return None

@@ -3,17 +3,20 @@
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from filters.letters import bare
 from filters.message import Message
+from filters.tool_groups import call_id
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import offset_of_letters
 
 _BETWEEN: Final = " \n\t.,;:!?"
+_role: Final = attrgetter("role")
 
 
 class SplitAnswer(NamedTuple):
@@ -22,22 +25,31 @@ class SplitAnswer(NamedTuple):
     whole: Message
     pieces: Sequence[Message]
 
-    def last(self, original: str) -> tuple[Message, str]:
-        """The last piece, and the rest of what was generated from there on."""
-        before = sum(len(bare(piece.text)) for piece in self.pieces[:-1])
-        return self.pieces[-1], original[offset_of_letters(original, before) :].lstrip(_BETWEEN)
+    @property
+    def last(self) -> int:
+        """Which piece has the last words: behind it there may be the tool calls alone."""
+        return len(self.pieces) - 1 - bool(self.pieces[-1].tool_calls)
+
+    def last_of(self, original: str) -> str:
+        """What was generated, from the beginning of the last piece on."""
+        before = sum(len(bare(piece.text)) for piece in self.pieces[: self.last])
+        return original[offset_of_letters(original, before) :].lstrip(_BETWEEN)
 
 
 def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int]:
     """How many lines make up each answer or other message; nothing where all stand by themselves.
 
-    Lines are pieces of one answer where their letters are the beginning of a recorded one's.
+    Lines are pieces of one answer where their letters are the beginning of a recorded one's. So are words,
+    and the tool calls of the recorded answer that begins with these words.
     """
-    roles = [message.role for message in lines]
-    if not any(one == other == "assistant" for one, other in pairwise(roles)):
+    if ("assistant", "assistant") not in pairwise(map(_role, lines)):
         return []
-    if not any(_is_answer(one) and _is_answer(other) for one, other in pairwise(lines)):
+    if not any(
+        _is_answer(one) and (_is_answer(other) or _is_wordless(other)) for one, other in pairwise(lines)
+    ):
         return []
+    calling = (entry for entry in entries if entry.tool_calls)
+    words = {tuple(map(call_id, entry.tool_calls or ())): bare(entry.generated) for entry in calling}
     answers = (entry for entry in entries if entry.role == "assistant" and not entry.tool_calls)
     generated = sorted(bare(entry.generated) for entry in answers)
     counts, first = [], 0
@@ -50,6 +62,9 @@ def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int
             if not more or at == len(generated) or not generated[at].startswith(letters + more):
                 break
             letters, count = letters + more, count + 1
+        if letters and first + count < len(lines) and _is_wordless(line := lines[first + count]):
+            calls = tuple(map(call_id, line.tool_calls or ()))
+            count += words.get(calls, "").startswith(letters)
         counts.append(count)
         first += count
     return counts if max(counts) > 1 else []
@@ -86,8 +101,13 @@ def _is_answer(message: Message) -> bool:
     return spoken and turn_id_of(message) is None and not message.interrupted
 
 
+def _is_wordless(message: Message) -> bool:
+    """Whether a message calls tools and says nothing."""
+    return message.role == "assistant" and bool(message.tool_calls) and not message.text.strip()
+
+
 def _joined(pieces: Sequence[Message]) -> Message:
     if len(pieces) == 1:
         return pieces[0]
-    whole: Any = " ".join(piece.text.strip() for piece in pieces)
-    return msgspec.structs.replace(pieces[0], content=whole)
+    whole: Any = " ".join(piece.text.strip() for piece in pieces if not piece.tool_calls)
+    return msgspec.structs.replace(pieces[0], content=whole, tool_calls=pieces[-1].tool_calls)

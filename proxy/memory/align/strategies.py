@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -19,11 +20,13 @@ from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Ses
 from proxy.memory.speech import Speech
 from proxy.memory.wording import continues, same_words
 
-# A client that replaces a request sends the other one within this time; a user who interrupts an answer has
-# to speak first.
+# A client that hangs up to replace a request sends the other one within this time; a user who interrupts an
+# answer has to speak first.
 _REPLACED_WITHIN: Final = 0.3
 # So many lines may be of turns that failed: nothing of them is recorded.
 _FAILED: Final = 6
+_role: Final = attrgetter("role")
+_content: Final = attrgetter("content")
 
 
 class WindowKind(Enum):
@@ -91,7 +94,7 @@ def align(
     order = order_by_turn(speech.lines)
     lines: Sequence[Message] = [speech.lines[i] for i in order] if order else speech.lines
     positions = [speech.positions[i] for i in order] if order else speech.positions
-    if forgotten := forgotten_lines(session, lines):
+    if session.forgotten is not None and (forgotten := forgotten_lines(session, lines)):
         kept = [i for i in range(len(lines)) if i not in forgotten]
         rest = Speech(
             [lines[i] for i in kept],
@@ -104,16 +107,26 @@ def align(
     counts = piece_counts(entries_of_call(session), lines)
     whole = join_pieces(lines, counts) if counts else lines
     comparison = Comparison(session, speech, whole, arrival, kind)
-    alignment = next(found for strategy in STRATEGIES if (found := strategy(comparison)) is not None)
+    alignment = _first_answer(comparison)
+    pause = _pause(comparison)
     if not counts:
-        return msgspec.structs.replace(alignment, positions=positions)
+        return msgspec.structs.replace(alignment, positions=positions, pause=pause)
     return msgspec.structs.replace(
         alignment,
         lines=lines,
         positions=positions,
+        pause=pause,
         places=spread_places(alignment.places, counts, REPEATED),
         split_answers=split_answers(lines, alignment.places, counts),
+        is_continuation=False,
     )
+
+
+def _first_answer(comparison: Comparison) -> Alignment:
+    for strategy in STRATEGIES:
+        if (alignment := strategy(comparison)) is not None:
+            return alignment
+    raise AssertionError("the last strategy always answers")
 
 
 def entries_of_call(session: Session) -> Sequence[Entry]:
@@ -122,6 +135,19 @@ def entries_of_call(session: Session) -> Sequence[Entry]:
     if not entries or entries[0].call == session.call:
         return entries
     return tuple(entry for entry in entries if entry.call == session.call)
+
+
+def _pause(c: Comparison) -> float:
+    """For how many seconds the last answer had ended when the window came, 0 while it was under way.
+
+    Where that is not known, it ended when it was asked for.
+    """
+    answer, latest = c.entries[-1] if c.entries else None, c.latest
+    if answer is None or answer.role == "user":
+        return 0.0
+    ended = latest.ended if latest is not None and latest.ended else answer.recorded_at
+    pause = c.arrival.at - ended
+    return pause if pause > (_REPLACED_WITHIN if answer.broken else 0) else 0.0
 
 
 # --- the strategies -----------------------------------------------------------------------------------------
@@ -148,10 +174,7 @@ def single_message(c: Comparison) -> Alignment | None:
         is_last = last is not None and (Line(entries[last]).key == key or entries[last].replaces(words.text))
         is_new = latest is not None and is_other_turn(latest, c.arrival)
         place = last if is_last and not is_new else NEW
-    gap = _REPLACED_WITHIN if latest is not None and not latest.finished else 0
-    follows = latest is not None and bool(latest.ended) and at > latest.ended + gap
-    alignment = c.aligned([NEW if place is None else place])
-    return msgspec.structs.replace(alignment, follows_answer=follows)
+    return c.aligned([NEW if place is None else place])
 
 
 def exact_suffix(c: Comparison) -> Alignment | None:
@@ -168,6 +191,8 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     places = _suffix_places(c) or _revised_suffix_places(c)
     if places is None:
         return None
+    if _is_continuation(c, places):
+        return msgspec.structs.replace(c.aligned(places), is_continuation=True)
     is_numbered = turn_id_of(lines[-1]) is not None
     return c.aligned(places, max(places) + 1 if is_numbered and places[-1] >= 0 else None)
 
@@ -327,6 +352,17 @@ def _suffix_places(c: Comparison) -> list[int] | None:
         if fits and (start != once or is_latest_again(c)):
             return [*[NEW] * older, *range(first, first + length), *[NEW] * (count - older - length)]
     return None
+
+
+def _is_continuation(c: Comparison, places: Sequence[int]) -> bool:
+    """Whether places are those of the newest entries, to the letter, and of new words of the user."""
+    entries, lines, first = c.entries, c.lines, places[0]
+    count = len(entries) - first
+    if first < 0 or count >= len(lines) or places[count - 1] != len(entries) - 1:
+        return False
+    if not {"user"}.issuperset(map(_role, lines[count:])):
+        return False
+    return [*map(_content, entries[first:])] == [*map(_content, lines[:count])]
 
 
 def _revised_suffix_places(c: Comparison) -> list[int] | None:

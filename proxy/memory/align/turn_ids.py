@@ -60,7 +60,7 @@ def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
 
     A line without an id stays behind the line before it.
     """
-    ids = [turn_id_of(message) for message in lines]
+    ids = [*map(turn_id_of, lines)]
     if not any(ids):
         return None
     turns = _filled(ids)
@@ -118,11 +118,13 @@ def _turns(lines: Sequence[Line]) -> list[int]:
 
 def _filled(ids: Sequence[int | None]) -> list[int]:
     """The turn of each line: its own id, else that of the line before it; before the first id, that one."""
-    last = next((number for number in ids if number is not None), 0)
-    turns = []
+    turns: list[int] = []
+    last: int | None = None
     for number in ids:
-        last = number if number is not None else last
-        turns.append(last)
+        if number is not None and last is None:
+            turns = [number] * len(turns)
+        last = last if number is None else number
+        turns.append(last or 0)
     return turns
 
 

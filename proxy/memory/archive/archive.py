@@ -43,7 +43,8 @@ class Archive:
     """What was said and by whom, facts, and documents. Every method may raise StoreError.
 
     A user is an ``Owner`` with a tenant and a name; one without a name owns documents alone. What belongs to
-    another tenant or user is invisible. Every method is one transaction. Times are in seconds since 1970.
+    another tenant or user is invisible. Every method is one transaction, but for sessions, which are saved in
+    several: none of them keeps other writers waiting. Times are in seconds since 1970.
     """
 
     def __init__(self, database: Database, codec: RowCodec, cache: FactCache | None = None) -> None:
@@ -58,15 +59,21 @@ class Archive:
         ``updated``, changes nothing, unless the saved one is from more than five seconds ahead. Returns how
         many of the entries that moved out of the session are saved: the others are missing.
         """
-        return await self._database.write(partial(turns.save_session, self._codec, key, session, as_of=as_of))
+        progress = turns.Progress(0)
+        while (done := progress.done) is not None:
+            work = partial(turns.save_session, self._codec, key, session, done, as_of=as_of)
+            progress = await self._database.write(work)
+        return progress.moved
 
     async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
         """Save entries that moved out of a session; the first is at index ``start`` and begins its turn.
 
         Where a newer state of the session is saved, nothing changes.
         """
-        work = partial(turns.save_moved, self._codec, key, session, moved, start=start)
-        await self._database.write(work)
+        progress = turns.Progress(0)
+        while (done := progress.done) is not None:
+            work = partial(turns.save_moved, self._codec, key, session, moved, done, start=start)
+            progress = await self._database.write(work)
 
     async def saved_times(self, tenant: str) -> dict[str, float]:
         """By session, the newest time that it was saved as of."""
@@ -149,15 +156,15 @@ class Archive:
         """Remove a document; whether there was one."""
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
-    async def sweep(self, *, before: float, limit: int = 200) -> int:
+    async def sweep(self, *, before: float, limit: int = 20) -> int:
         """Delete a few turns that were recorded before a time; how many."""
         return await self._database.write(partial(erasure.sweep, before=before, limit=limit))
 
-    async def expire(self, *, now: float, limit: int = 200) -> int:
+    async def expire(self, *, now: float, limit: int = 20) -> int:
         """Delete a few facts that have expired; how many."""
         return await self._write_facts(partial(erasure.expire, self._codec, now=now, limit=limit))
 
-    async def reindex(self, *, limit: int = 20) -> int:
+    async def reindex(self, *, limit: int = 5) -> int:
         """Index a session without owners, or a few texts of an older lexicon; how many."""
         assigned = await self._database.write(partial(turns.assign_owners, self._codec))
         return assigned or await self._database.write(partial(vector_index.reindex, self._codec, limit))

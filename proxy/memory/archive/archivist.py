@@ -17,7 +17,7 @@ from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
 from proxy.memory.stores.session_store import SessionStore
-from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
 
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
@@ -85,6 +85,8 @@ class Archivist:
         # were saved, by whichever process, may have been corrected before they moved.
         self._settled: dict[Key, int] = {}
         self._incomplete = True
+        # Whether more was missed while sessions were being compared.
+        self._compare_anew = False
         self._compared_at = 0.0
         self._compare_again_at = time.monotonic() + _SECOND_COMPARISON
         self._sweep_at = 0.0
@@ -100,7 +102,7 @@ class Archivist:
         """Have the newest state of a session saved, without waiting for it."""
         former = self._pending.pop(key, None)
         if former is None and len(self._pending) >= _MOST_PENDING:
-            self._incomplete = True
+            self._incomplete = self._compare_anew = True
             return
         now = time.time()
         since = former.since if former else now
@@ -108,12 +110,10 @@ class Archivist:
         if not former:
             self._awake.set()
 
-    def unsaved_session(self, user: Owner) -> str | None:
-        """The newest session of a user that is still to be saved."""
-        for key, pending in (*reversed(self._pending.items()), *self._saving.items()):
-            if key.tenant == user.tenant and pending.session.user == user.user:
-                return key.session
-        return None
+    def compare(self) -> None:
+        """Have sessions saved that were written and not enqueued."""
+        self._incomplete = self._compare_anew = True
+        self._awake.set()
 
     def start(self) -> None:
         """Begin saving, first of all what was missed."""
@@ -148,8 +148,9 @@ class Archivist:
                 if time.monotonic() >= self._compare_again_at:
                     self._incomplete, self._compare_again_at = True, math.inf
                 if self._incomplete:
+                    self._compare_anew = False
                     await self._compare()
-                    self._incomplete = False
+                    self._incomplete = self._compare_anew
                 if time.monotonic() >= self._sweep_at:
                     await self._sweep()
             except StoreError as error:

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Generator
 from itertools import islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner
 
+_MAX_INDEXED: Final = 20_000
 T = TypeVar("T")
 V = TypeVar("V")
 Rows = list[tuple[Any, ...]]
@@ -173,8 +174,8 @@ class RowCodec(msgspec.Struct, frozen=True):
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
 
     def index(self, owner: Owner, owner_id: int, text: str, row: IndexRow) -> Steps[None]:
-        """Index a text; one without terms leaves the index."""
-        terms = self.lexicon.terms(owner, text)
+        """Index the first 20,000 characters of a text; one without terms leaves the index."""
+        terms = self.lexicon.terms(owner, text[:_MAX_INDEXED])
         arguments = {**row._asdict(), "owner": owner_id, "terms": terms}
         passage = yield from fetch_value(UPSERT_PASSAGE if terms else DELETE_PASSAGE, arguments)
         if passage is not None:

@@ -20,6 +20,8 @@ T = TypeVar("T")
 # On a call, only a search waits for the archive, and readers wait for no writer.
 _WAIT: Final = 1.0
 _PATIENCE: Final = 5.0
+# The file may be the one that turns are written to: no transaction is to keep them waiting.
+_LOCK_SECONDS: Final = 0.002
 _THREADS: Final = 2
 _MAX_READS: Final = 64
 _PAGES_AT_ONCE: Final = 500
@@ -30,7 +32,7 @@ class SqliteDatabase:
 
     def __init__(self, path: Path, foreign_commits: ForeignCommits | None = None) -> None:
         self._file = DatabaseFile(path, wait=_WAIT)
-        self._writer = FileWriter(self._file, foreign_commits=foreign_commits)
+        self._writer = FileWriter(self._file, foreign_commits=foreign_commits, lock_seconds=_LOCK_SECONDS)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []

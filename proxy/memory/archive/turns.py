@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from proxy.memory.archive.erasure import is_erased, tombstone
 from proxy.memory.archive.records import Turn
@@ -45,6 +45,10 @@ from proxy.memory.speakers import NOBODY, other_users, session_of_entries
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 
+# What one transaction writes, in characters, and what a row costs beside its text: a few milliseconds.
+_PART: Final = 1_600
+_CHARACTERS_PER_ROW: Final = 400
+
 
 class _Admission(NamedTuple):
     """An entry that may be archived; ``guest`` owns it where that is not the session's user."""
@@ -62,39 +66,48 @@ class _SessionRow(NamedTuple):
     owner: int | None
 
 
-def save_session(codec: RowCodec, key: Key, session: Session, *, as_of: float) -> Steps[int]:
-    """Save the hot part of a session; how many of the entries that moved out of it are saved."""
+class Progress(NamedTuple):
+    """How many of the entries are ``done``, ``None`` once all are; of those that moved so many are saved."""
+
+    done: int | None
+    moved: int = 0
+
+
+def save_session(codec: RowCodec, key: Key, session: Session, done: int, *, as_of: float) -> Steps[Progress]:
+    """Save some more of the hot part of a session, of which so many entries are done."""
     session = codec.redaction.session(session)
     admissions = yield from _admit(key, session, session.entries)
     if session.entries and not any(admissions):
-        return session.cold_count
+        return Progress(None, session.cold_count)
     row = yield from _upsert_session(key, session, as_of)
     if row is None:
-        return session.cold_count
+        return Progress(None, session.cold_count)
     hot = {"talk": row.id, **_hot_start(session)}
     stored = yield from fetch(HOT_TURNS, hot)
-    yield from _replace_turns(codec, row, admissions, session.cold_count, stored)
+    left = yield from _replace_turns(codec, row, [*enumerate(admissions, session.cold_count)], stored, done)
+    if left is not None:
+        return Progress(left)
     last = yield from fetch_value(LAST_COLD_PLACE, hot)
-    return 0 if last is None else min(int(last) + 1, session.cold_count)
+    return Progress(None, 0 if last is None else min(int(last) + 1, session.cold_count))
 
 
-def save_moved(
-    codec: RowCodec, key: Key, session: Session, moved: Sequence[Entry], *, start: int
-) -> Steps[None]:
-    """Save entries that moved out of a session, the first of them at index ``start``."""
+def save_moved(  # noqa: PLR0913 - a page of a session, and how far it is saved
+    codec: RowCodec, key: Key, session: Session, moved: Sequence[Entry], done: int, *, start: int
+) -> Steps[Progress]:
+    """Save some more of the entries that moved out of a session, the first of them at index ``start``."""
     moved = codec.redaction.entries(moved)
     admissions = yield from _admit(key, session, moved)
     if not any(admissions):
-        return
+        return Progress(None)
     row = yield from _upsert_session(key, session, session.updated)
     if row is None:
-        return
+        return Progress(None)
     begin, end = moved[0], _hot_start(session)
     if start + len(moved) != session.cold_count:
         end = {"life": moved[-1].call, "turn": moved[-1].turn}
     between = {"life": begin.call, "turn": begin.turn, "until": end["life"], "before": end["turn"]}
     stored = yield from fetch(TURNS_BETWEEN, {"talk": row.id, **between})
-    yield from _replace_turns(codec, row, admissions, start, stored)
+    return Progress((yield from _replace_turns(codec, row, [*enumerate(admissions, start)], stored, done)))
 
 
 def _admit(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_Admission | None]]:
@@ -151,18 +164,27 @@ def _hot_start(session: Session) -> dict[str, int]:
 
 
 def _replace_turns(
-    codec: RowCodec, row: _SessionRow, admissions: Sequence[_Admission | None], start: int, stored: Rows
-) -> Steps[None]:
-    """Put entries in the place of the stored turns; stored turns that are not among them are deleted."""
-    admitted = [(place, *each) for place, each in enumerate(admissions, start) if each]
+    codec: RowCodec,
+    row: _SessionRow,
+    entries: Sequence[tuple[int, _Admission | None]],
+    stored: Rows,
+    done: int,
+) -> Steps[int | None]:
+    """Put entries, by their places, in the place of the stored turns; stored turns beside them are deleted.
+
+    One transaction does a part of it, behind the ``done`` entries; returns how many are done then, ``None``
+    for all.
+    """
+    room = _PART
+    admitted = [(index, place, *each) for index, (place, each) in enumerate(entries) if each]
     # The other user who said a user's words, and the one who was answered.
-    speakers = {e.speaker for _, e, _ in admitted if e.role == "user" and e.speaker != row.user}
+    speakers = {e.speaker for _, _, e, _ in admitted if e.role == "user" and e.speaker != row.user}
     owners: dict[str | None, int] = {}
-    for name in sorted(filter(None, speakers | {guest for _, _, guest in admitted})):
+    for name in sorted(filter(None, speakers | {guest for *_, guest in admitted})):
         owners[name] = yield from ensure_owner(Owner(row.key.tenant, name))
     stale = {turn[1:5]: turn for turn in map(tuple, stored)}
     positions: Counter[tuple[int, int, str]] = Counter()
-    for place, entry, guest in admitted:
+    for index, place, entry, guest in admitted:
         group = entry.call, entry.turn, entry.role
         position = positions[group]
         positions[group] += 1
@@ -172,8 +194,11 @@ def _replace_turns(
         ownership = None if speaker is None and guest is None else (speaker, guest is not None and owner)
         digest = codec.digest(place, row.owner, ownership, entry)
         before = stale.pop((*group, position), None)
-        if before and bytes(before[5]) == digest:
+        if index < done or (before and bytes(before[5]) == digest):
             continue
+        if room <= 0:
+            return index
+        room -= _CHARACTERS_PER_ROW + len(entry.text)
         arguments = {
             "talk": row.id,
             "life": entry.call,
@@ -193,8 +218,12 @@ def _replace_turns(
             user = Owner(row.key.tenant, (row.user if guest is None else guest) or "")
             yield from _index_turn(codec, user, owner, entry, IndexRow(TURN, item, entry.at, row.id, place))
     for item, *_ in stale.values():
+        if room <= 0:
+            return len(entries)
+        room -= _CHARACTERS_PER_ROW
         yield from fetch(DELETE_PASSAGE, {"kind": TURN, "item": item})
         yield from fetch(DELETE_TURN, {"item": item})
+    return None
 
 
 def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, row: IndexRow) -> Steps[None]:

@@ -4,11 +4,11 @@ import asyncio
 import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
@@ -42,6 +42,7 @@ T = TypeVar("T")
 
 REDIS_URL: Final = "redis://localhost:6379/0"
 AGENT: Final = "nova"
+_IN_PROCESS: Final = "memory:"
 _RETRIES: Final = 6
 _SHORTEST, _LONGEST = 0.05, 1.0
 _TIMEOUT: Final = 2.0
@@ -62,7 +63,11 @@ def get_short_term_memory(
 
 
 class ShortTermMemory(ABC):
-    """What an agent did within the last hours. Methods that connect raise ConnectionError."""
+    """What an agent did within the last hours. Methods that connect raise ConnectionError.
+
+    One may be used in several threads and event loops: each loop has connections of its own, which are closed
+    when ``asyncio.run`` ends.
+    """
 
     def __init__(self, agent_id: str) -> None:
         if not agent_id:
@@ -75,7 +80,7 @@ class ShortTermMemory(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Close all connections; a later call opens them again."""
+        """Close the connections of this event loop; a later call opens them again."""
 
     async def add_interaction(
         self,
@@ -122,19 +127,16 @@ class ShortTermMemoryManager(ShortTermMemory):
         """Raises ValueError for an invalid address, without the address."""
         super().__init__(agent_id)
         self._episodes = AgentEpisodes(parse_agent_id(agent_id))
-        self._connect = _connector(redis_url)
-        self._connection: ManagedClient | None = None
-        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
+        connect = _connector(redis_url)
+        self._connections = _PerLoop(lambda: _Connection(connect()), lambda connection: connection.aclose())
 
     async def connect(self) -> None:
         """Connect, or check that the server answers."""
         await self._call(lambda client: client.execute_command("PING"))
 
     async def disconnect(self) -> None:
-        """Close all connections; a second time it does nothing."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()
+        """Close the connections of this event loop; a second time it does nothing."""
+        await self._connections.aclose()
 
     async def _add(self, episode: EpisodicMemory, ttl: float) -> EpisodicMemory:
         return await self._call(lambda client: self._episodes.add(client, episode, ttl))
@@ -143,12 +145,21 @@ class ShortTermMemoryManager(ShortTermMemory):
         return await self._call(lambda client: self._episodes.recent(client, since, limit))
 
     async def _call(self, work: Callable[[Client], Awaitable[T]]) -> T:
-        connection = self._connection = self._connection or self._connect()
+        connection = await self._connections.get()
         try:
-            async with self._slots:
+            async with connection.slots:
                 return await work(connection.client)
         except (RedisError, RedisClusterException, OSError) as error:
             raise ConnectionError(describe_error(error)) from None  # its own text may quote an episode
+
+
+class _Connection:
+    """A client, and no more calls at once than it has connections."""
+
+    def __init__(self, managed: ManagedClient) -> None:
+        self.client = managed.client
+        self.aclose = managed.close
+        self.slots = asyncio.Semaphore(MAX_CONNECTIONS)
 
 
 def _connector(url: str) -> Callable[[], ManagedClient]:
@@ -182,18 +193,19 @@ class StoredShortTermMemory(ShortTermMemory):
         """Raises ValueError for an address of no store, without the address."""
         super().__init__(agent_id)
         self._agent = parse_agent_id(agent_id)
-        self._open: Callable[[], Store] = lambda: open_store(url, deadline=_TIMEOUT, codec=Plain())
-        self._store: Store | None = self._open()
+        store: Store = open_store(url, deadline=_TIMEOUT, codec=Plain())
+        self._in_process = store if url == _IN_PROCESS else None
+        self._stores = _PerLoop[Store](
+            lambda: open_store(url, deadline=_TIMEOUT, codec=Plain()), lambda store: store.aclose()
+        )
 
     async def connect(self) -> None:
         """Open the store and check that it can be written."""
         await self._call(lambda store: store.ping())
 
     async def disconnect(self) -> None:
-        """Close the store; a second time it does nothing."""
-        store, self._store = self._store, None
-        if store is not None:
-            await store.aclose()
+        """Close the store of this event loop, or empty that of the process; a second time does nothing."""
+        await (self._in_process or self._stores).aclose()
 
     async def _add(self, episode: EpisodicMemory, ttl: float) -> EpisodicMemory:
         return await self._call(lambda store: StoredEpisodes(store).add(self._agent, episode, ttl=ttl))
@@ -204,11 +216,49 @@ class StoredShortTermMemory(ShortTermMemory):
         )
 
     async def _call(self, work: Callable[[Store], Awaitable[T]]) -> T:
-        store = self._store = self._store or self._open()
+        store = self._in_process or await self._stores.get()
         try:
             return await work(store)
         except StoreError as error:
             raise ConnectionError(str(error)) from None
+
+
+class _PerLoop(Generic[T]):
+    """A resource for each event loop that asks for it, closed with its loop.
+
+    ``asyncio.run`` closes the loop's asynchronous generators before the loop: one holds the resource.
+    """
+
+    def __init__(self, open_: Callable[[], T], close: Callable[[T], Awaitable[None]]) -> None:
+        self._open = open_
+        self._close = close
+        self._holders: dict[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[None]]] = {}
+
+    async def get(self) -> T:
+        """The resource of the running loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._holders:
+            for other in [*self._holders]:
+                if other.is_closed():  # and nothing has closed its generators
+                    self._holders.pop(other, None)
+            resource = self._open()
+            holder = self._hold(resource)
+            self._holders[loop] = resource, holder
+            await anext(holder)
+        return self._holders[loop][0]
+
+    async def aclose(self) -> None:
+        """Close the resource of the running loop, if it has one."""
+        _, holder = self._holders.get(asyncio.get_running_loop(), (None, None))
+        if holder is not None:
+            await holder.aclose()
+
+    async def _hold(self, resource: T) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            self._holders.pop(asyncio.get_running_loop(), None)
+            await self._close(resource)
 
 
 class ContextManager:

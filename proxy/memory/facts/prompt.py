@@ -64,6 +64,6 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     newer = tuple(fact for fact in facts if fact.id not in settled)[-limit:]
     # Where a prompt has no room for everything, messages that places are counted from may be left out.
     places = {} if session.room else dict(before.news)
-    news = tuple((fact.id, places.get(fact.id, WITH_NEWEST)) for fact in newer)
+    news = tuple([(fact.id, places.get(fact.id, WITH_NEWEST)) for fact in newer])
     shown = before if news == before.news else msgspec.structs.replace(before, news=news, at=now)
     return PromptFacts(shown, head, newer)

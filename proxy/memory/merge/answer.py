@@ -19,9 +19,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
     ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the client
-    hung up; ``reached`` is whether anything with content reached the client. ``ended_at`` is when it ended,
-    in seconds since 1970, 0 where that is not known. ``turn_id`` is the engine's own of the turn that the
-    request asks for, and ``user`` the one whom the request names.
+    hung up, and ``interrupted`` whether the client did; ``reached`` is whether anything with content reached
+    the client. ``ended_at`` is when it ended, in seconds since 1970, 0 where that is not known. ``turn_id``
+    is the engine's own of the turn that the request asks for, and ``user`` the one whom the request names.
     """
 
     question: QuestionRef | None
@@ -29,6 +29,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool_calls: list[dict[str, Any]] | None = None
     reasoning: str | None = None
     finished: bool = True
+    interrupted: bool = False
     reached: bool = True
     ended_at: float = 0.0
     turn_id: int | None = None
@@ -78,6 +79,7 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
         tool_calls=answer.tool_calls,
         reasoning=answer.reasoning,
         source="llm",
+        interrupted=answer.interrupted and not answer.finished and bool(answer.text.strip()),
         pending=True,
         broken=not answer.finished,
         recorded_at=now,
@@ -93,9 +95,11 @@ def _turn_id(answer: Answer, words: Entry) -> int | None:
 
 def _with_asking_user(session: Session, place: int, user: str | None) -> Session:
     """With the user of the words that are answered, where they name none and may be another's than before."""
+    if user is None or (user == session.user and not session.shared):
+        return session
     words = session.entries[place]
     is_known = words.is_injected or words.asking_user or words.user not in {None, session.alias}
-    if user is None or is_known or (user == session.user and not session.shared):
+    if is_known:
         return session
     words = msgspec.structs.replace(words, asking_user=user)
     entries = (*session.entries[:place], words, *session.entries[place + 1 :])
@@ -108,6 +112,8 @@ def _put(session: Session, answer: Entry, question: int) -> Session:
     while end < len(entries) and entries[end].role != "user" and entries[end].turn == entries[question].turn:
         end += 1
     following = entries[question + 1 : end]
+    if not following:
+        return _with_entries(session, (*entries[:end], answer, *entries[end:]), (), now=answer.recorded_at)
     # An answer that stands before what was heard is of an earlier request.
     last_pending: Iterator[Entry] = takewhile(lambda entry: entry.pending, reversed(following))
     if any(entry.recorded_at > answer.recorded_at for entry in last_pending):
@@ -209,4 +215,4 @@ def _with_entries(
     session = msgspec.structs.replace(
         session, entries=entries, latest_request=latest, updated=max(now, session.updated)
     )
-    return with_unheard(session, replaced)
+    return with_unheard(session, replaced) if replaced else session

@@ -1,8 +1,11 @@
 """Webhook events of a voice platform, merged into a session: an agent joins or leaves, a history arrives.
 
-Events may come late, twice and in any order: each leaves what it would have left in time, once.
+Events may come late, twice and in any order: each leaves what it would have left in time, once. What an event
+names decides what it is of: its agent, then the words in it. Times only decide where it names nothing that is
+stored.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
@@ -10,18 +13,18 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from filters.message import LARGEST, Message, epoch_seconds
+from filters.message import LARGEST, MARKS, Message, epoch_seconds
 from proxy.memory.align.line import CUT, Line, similarity, turn_id_of
 from proxy.memory.align.strategies import WindowKind, align
 from proxy.memory.merge.request import apply_request
-from proxy.memory.session import COMMAND, Agents, Session
+from proxy.memory.session import COMMAND, Agents, Entry, QuestionRef, Session, Turned
 from proxy.memory.speakers import without_prompts
 from proxy.memory.speech import Speech, as_tool_call, is_speech, speech_of
 
 _MAX_EVENTS: Final = 32
 _MAX_AGENTS: Final = 16
-# Clocks of the platform and of this machine differ by so many seconds before and after a call.
-_EARLY, _LATE = 2.0, 10.0
+# So many seconds an agent may seem to begin late, and to be gone early, though the call is its own.
+_EARLY, _SLACK = 2.0, 60.0
 _STATE_KEY: Final = "agora"
 """Where earlier versions kept the agents in the client's state."""
 _MESSAGE_KEYS: Final = frozenset({"role", "content", "turn_id", "timestamp", "metadata"})
@@ -31,7 +34,10 @@ _EARLIEST, _LATEST = 1e9, 1e11
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an agent. Times are in seconds since 1970, ``None`` where they are not known."""
+    """One run of an agent.
+
+    Times are in seconds since 1970 by the clock of this machine, ``None`` where they are not known.
+    """
 
     id: str
     start: float | None = None
@@ -54,7 +60,9 @@ def with_event(session: Session, event_id: str, agent: Agent, call: int | None) 
 
 def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
     """The session once an agent has joined, and the agent's call: a new one, unless it has begun already."""
-    call = _call_of(session, agent)
+    call = _agents_and_state(session)[0].calls.get(agent.id)
+    if call is None:
+        call = _call_of(session, agent)
     if call is None:
         session = _begin_call(session)
         call = session.call
@@ -75,16 +83,17 @@ def apply_history(
     """The session once the platform has told all that was said in an agent's call, and that call.
 
     What the proxy has seen itself keeps its marks; what it has not seen is added in its place, but for what
-    the engine says by itself. Where a later call has begun, and the agent's own is not held, nothing changes.
-    An agent that has stopped says no more: that call is over.
+    the engine says by itself. A call of which nothing is stored is added: behind all others, or before the
+    current one, where something was said since it began. An agent that has stopped says no more: that call is
+    over.
     """
     messages = [as_tool_call(message) for message in without_prompts(session, contents) if is_speech(message)]
     call = _call_of(session, agent, messages)
-    if call is None and not _went_on(session, agent):
+    if call is None:
+        if session.entries and (agent.start is None or _said_since(session, agent.start)):
+            return _insert_call(session, agent, messages, now)
         session = _begin_call(session)
         call = session.call
-    if call is None:
-        return session, call
     is_over = agent.stop is not None and call == session.call and not _went_on(session, agent)
     session = _merge_call(session, call, messages, now)
     return (_begin_call(session) if is_over else session), call
@@ -165,7 +174,8 @@ def _with_speech_time(message: Message, *, timed: bool) -> Message:
     if plausible_time(at) is not None:
         message = msgspec.structs.replace(message, timestamp=at)
     is_injected = (timed and _SPEECH_TIME not in message.others) or message.text.startswith(_INJECTED)
-    if message.role == "user" and not message.metadata and is_injected:
+    is_marked = bool(message.metadata or MARKS & message.others.keys())
+    if message.role == "user" and is_injected and not is_marked:
         message = msgspec.structs.replace(message, metadata={"source": COMMAND})
     return message
 
@@ -182,31 +192,45 @@ def _agents_and_state(session: Session) -> tuple[Agents, dict[str, Any]]:
 
 
 def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -> int | None:
-    """The call of an agent: known by its id, else by words and time, else by the time alone."""
+    """The call of an agent: known by its id, else by what was said in it, else by its time.
+
+    A call in which nothing was said before another agent joined is the other's.
+    """
     calls = _agents_and_state(session)[0].calls
     if agent.id in calls:
-        return calls[agent.id]
-    start = None if agent.start is None else agent.start - _EARLY
-    stop = None if agent.stop is None else agent.stop + _LATE
+        call = calls[agent.id]
+        last = [id_ for id_, of in calls.items() if of == call][-1]
+        if last == agent.id:
+            return call
     others = set(calls.values())
-    during = [
-        entry
-        for entry in session.entries
-        if entry.call not in others
-        and (start is None or entry.recorded_at >= start)
-        and (stop is None or entry.recorded_at <= stop)
-    ]
-    words = {(message.role, message.text.strip()) for message in messages}
-    alike = max((entry.call for entry in during if (entry.role, entry.text.strip()) in words), default=None)
-    if alike is not None or agent.start is None:
-        return alike
-    return max((entry.call for entry in during), default=None)
+    entries = [entry for entry in session.entries if entry.call not in others]
+    if messages:
+        return _call_with_words(entries, {(message.role, message.text.strip()) for message in messages})
+    if agent.start is None:
+        return None
+    start = agent.start - (_EARLY if agent.stop is None else _SLACK)
+    stop = math.inf if agent.stop is None else agent.stop + _SLACK
+    return max((entry.call for entry in entries if start <= entry.recorded_at <= stop), default=None)
+
+
+def _call_with_words(entries: Sequence[Entry], words: set[tuple[str, str]]) -> int | None:
+    """The call that shares most with what was said; at least half of the call, or of the words."""
+    spoken: dict[int, set[tuple[str, str]]] = {}
+    for entry in entries:
+        spoken.setdefault(entry.call, set()).add((entry.role, entry.text.strip()))
+    shared = ((len(own & words), min(len(own), len(words)), call) for call, own in spoken.items())
+    alike = [(count, call) for count, most, call in shared if count and 2 * count >= most]
+    return max(alike)[1] if alike else None
+
+
+def _said_since(session: Session, at: float) -> bool:
+    return any(entry.recorded_at > at for entry in session.entries)
 
 
 def _went_on(session: Session, agent: Agent) -> bool:
-    """Whether something was said after the agent had left."""
-    stop = agent.stop
-    return stop is not None and any(entry.recorded_at > stop + _LATE for entry in session.entries)
+    """Whether something was said after an agent had left whose beginning is not known."""
+    is_known = agent.id in _agents_and_state(session)[0].calls
+    return not is_known and agent.stop is not None and _said_since(session, agent.stop + _SLACK)
 
 
 def _begin_call(session: Session) -> Session:
@@ -216,6 +240,53 @@ def _begin_call(session: Session) -> Session:
     return msgspec.structs.replace(
         session, call=session.call + 1, next_turn=0, started=None, latest_request=None, unheard=()
     )
+
+
+def _insert_call(
+    session: Session, agent: Agent, messages: Sequence[Message], now: float
+) -> tuple[Session, int | None]:
+    """The session with a call of which nothing is stored before its current one, which counts one more.
+
+    What was said before a deletion stays deleted. A current call that has outgrown the hot part keeps its
+    number, and nothing changes.
+    """
+    call, first = session.call, sum(entry.call < session.call for entry in session.entries)
+    forgotten = session.forgotten
+    is_deleted = forgotten is not None and (agent.start is None or agent.start <= forgotten.at)
+    if is_deleted or (session.cold_count and not first):
+        return session, None
+    alone = merge_history(Session(call=call, forgotten=forgotten), messages, now=now)
+    if not alone.entries:
+        return session, None
+    agents, state = _agents_and_state(session)
+    shifted = msgspec.structs.replace(
+        session,
+        entries=(*session.entries[:first], *alone.entries, *map(_in_next_call, session.entries[first:])),
+        call=call + 1,
+        unheard=tuple(map(_in_next_call, session.unheard)),
+        summaries=tuple(_in_next_call(each) if each.call == call else each for each in session.summaries),
+        agents=Agents(agents.event_ids, {id_: of + (of == call) for id_, of in agents.calls.items()}),
+        state=state,
+    )
+    if session.learned_until.call == call:
+        learned_until = session.learned_until._replace(call=call + 1)
+        shifted = msgspec.structs.replace(shifted, learned_until=learned_until)
+    if (latest := session.latest_request) is not None:
+        latest = msgspec.structs.replace(
+            latest,
+            start=latest.start + len(alone.entries),
+            question=_question_in_next_call(latest.question, call),
+            overtaken=tuple((key, _question_in_next_call(ref, call)) for key, ref in latest.overtaken),
+        )
+    return msgspec.structs.replace(shifted, latest_request=latest), call
+
+
+def _in_next_call(item: Turned) -> Turned:
+    return msgspec.structs.replace(item, call=item.call + 1)
+
+
+def _question_in_next_call(ref: QuestionRef | None, call: int) -> QuestionRef | None:
+    return ref._replace(call=call + 1) if ref is not None and ref.call == call else ref
 
 
 def _merge_call(session: Session, call: int, messages: Sequence[Message], now: float) -> Session:

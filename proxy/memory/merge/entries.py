@@ -6,12 +6,14 @@ import msgspec
 from msgspec import UNSET
 
 from filters.letters import bare
-from filters.message import LARGEST, Message
+from filters.message import Message
+from filters.tool_groups import call_id
 from proxy.memory.align.line import turn_id_of
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
 from proxy.memory.wording import continues, ends_alike, offset_of_letters, reordered, same_words
 
+_SIGNED: Final = "extra_content"  # where Gemini signs a tool call
 _ABSENT: Final = (UNSET, None)
 _DOTS: Final = ("...", "…")
 _DOTTED: Final = ".… "
@@ -43,7 +45,7 @@ def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
 
 def renew_entry(entry: Entry, message: Message) -> Entry:
     """An entry as a later window shows it: what was heard is what the window shows."""
-    if _shows_as_recorded(entry, message):
+    if shows_as_recorded(entry, message):
         return entry
     # What the engine tells beside the words; what it told before stays where it tells it no more.
     fields = {
@@ -57,9 +59,14 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
     if entry.role == "assistant":
         changes |= {"pending": False, "broken": False}
         if message.tool_calls:
-            changes["tool_calls"] = message.tool_calls
+            changes["tool_calls"] = with_signatures(message.tool_calls, entry)
         # Edited words are what was heard, however much of the former was.
-        if entry.replaced_hash is None and (message.text.strip() or not message.tool_calls):
+        is_as_generated = entry.content == message.content and not message.interrupted
+        if (
+            not is_as_generated
+            and entry.replaced_hash is None
+            and (message.text.strip() or not message.tool_calls)
+        ):
             changes |= _cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message)
     elif not entry.replaces(message.text) and (
         entry.role != "user" or not same_words(entry.text, message.text)
@@ -67,6 +74,19 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
         changes |= {"content": without_media(_value(message.content)), "replaced_hash": None}
     changed = {name: value for name, value in changes.items() if getattr(entry, name) != value}
     return msgspec.structs.replace(entry, **changed) if changed else entry
+
+
+def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str, Any]]:
+    """Tool calls as a window shows them, signed as the model signed them, where the client dropped that."""
+    signatures = {call_id(call): call[_SIGNED] for call in entry.tool_calls or () if call.get(_SIGNED)}
+    if not signatures:
+        return calls
+    return [
+        call
+        if call.get(_SIGNED) or (name := call_id(call)) not in signatures
+        else {**call, _SIGNED: signatures[name]}
+        for call in calls
+    ]
 
 
 def without_ellipsis(message: Message, generated: str) -> Message:
@@ -81,7 +101,7 @@ def without_ellipsis(message: Message, generated: str) -> Message:
     return msgspec.structs.replace(message, content=generated[:end])
 
 
-def _shows_as_recorded(entry: Entry, message: Message) -> bool:
+def shows_as_recorded(entry: Entry, message: Message) -> bool:
     """Whether the window shows just what is recorded, as most lines of most windows do."""
     if (
         entry.content != message.content
@@ -93,28 +113,28 @@ def _shows_as_recorded(entry: Entry, message: Message) -> bool:
         or (message.name != entry.name and message.name not in _ABSENT)
     ):
         return False
-    metadata = message.metadata
-    if not metadata:
+    if not (message.metadata or message.others):
         return True
-    if metadata.get("source") not in (entry.source, None) or metadata.get("user") not in (entry.user, None):
+    if message.source not in (entry.source, None) or message.user not in (entry.user, None):
         return False
-    if metadata.get("interrupted") is not True:
+    if not message.interrupted:
         return True
-    timestamp, original = metadata.get("interrupt_timestamp"), metadata.get("original")
-    return entry.interrupted and timestamp == entry.interrupt_timestamp and original == entry.original
+    return (
+        entry.interrupted
+        and message.interrupt_timestamp == entry.interrupt_timestamp
+        and message.original == entry.original
+    )
 
 
 def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
     """How much was heard, where the engine says so."""
     if not message.interrupted:
         return {}
-    at = (message.metadata or {}).get("interrupt_timestamp")
-    is_time = isinstance(at, int | float) and not isinstance(at, bool) and abs(at) <= LARGEST
     longer = generated if continues(generated, message.text) else None
     return {
         "content": _value(message.content),
         "interrupted": True,
-        "interrupt_timestamp": at if is_time else None,
+        "interrupt_timestamp": message.interrupt_timestamp,
         "original": message.original or longer,
     }
 

@@ -6,7 +6,7 @@ from filters.message import Message
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.forgotten import close_forgotten
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
-from proxy.memory.merge.builder import SessionBuilder, no_question, question_before, question_ref
+from proxy.memory.merge.builder import SessionBuilder, continued, no_question, question_before, question_ref
 from proxy.memory.merge.entries import new_entry, renew_entry
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.session import (
@@ -42,13 +42,15 @@ def apply_request(
     if latest is None:
         is_known = False
     elif fingerprint != latest.fingerprint:
-        is_known = latest.includes(fingerprint)
+        is_known = bool(latest.overtaken) and latest.includes(fingerprint)
     else:
         is_another = is_other_turn if is_single(speech.lines) else has_slid
         is_known = not is_another(latest, arrival)
     if not is_known:
         session = _merge(session, speech, arrival, fingerprint, alignment)
     latest = session.latest_request
+    if latest is not None and latest.fingerprint == fingerprint:
+        return session, latest.question
     if latest is not None and latest.includes(fingerprint):
         return session, latest.question_of(fingerprint)
     return session, _question_of(session, speech, arrival)
@@ -73,9 +75,10 @@ def _merge(
     is_late = latest is not None and now < latest.at
     if is_late or alignment is None:
         alignment = align(session, speech, arrival, WindowKind.OVERTAKEN if is_late else WindowKind.LATEST)
-    if alignment.is_stale or not (alignment.lines or speech.instructions):
+    if not alignment.is_continuation and (alignment.is_stale or not (alignment.lines or speech.instructions)):
         return session
-    session = close_forgotten(session, alignment.lines)
+    if session.forgotten is not None:
+        session = close_forgotten(session, alignment.lines)
     if latest and is_late:
         session = _merge_overtaken(session, alignment, latest, now=now)
         overtaken = session.latest_request and session.latest_request.with_overtaken(
@@ -96,7 +99,10 @@ def _merge(
         return msgspec.structs.replace(
             session, latest_request=latest, created=session.created or now, updated=now
         )
-    merged = SessionBuilder(session, alignment, retracted(alignment), now=now).build(fingerprint)
+    if alignment.is_continuation:
+        merged = continued(session, alignment, fingerprint, now=now)
+    else:
+        merged = SessionBuilder(session, alignment, retracted(alignment), now=now).build(fingerprint)
     latest = merged.latest_request and msgspec.structs.replace(
         merged.latest_request, name_digest=arrival.attempt.name_digest, wordless=speech.wordless
     )

@@ -2,7 +2,6 @@
 
 from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.align.line import turn_id_of
-from proxy.memory.wording import continues, continues_by_words
 
 
 def retracted(alignment: Alignment) -> set[int]:
@@ -13,7 +12,8 @@ def retracted(alignment: Alignment) -> set[int]:
     """
     matched = set(alignment.matched)
     if not matched:
-        return _superseded(alignment)
+        last = alignment.superseded
+        return set() if last is None else set(range(last, len(alignment.entries)))
     if matched.issuperset(range(min(matched), alignment.end)):
         return set()
     entries = alignment.entries
@@ -51,25 +51,3 @@ def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: 
         ):
             unheard.add(i)
     return unheard
-
-
-def _superseded(alignment: Alignment) -> set[int]:
-    """The last turn, where the window shows no entry but goes on from that turn's words.
-
-    An answer that was finished may have been heard, and the engine keep no history; only a first turn was
-    surely not answered aloud, because a window that has not slid would show it. Once an answer had ended,
-    even that is not sure; and words are only guessed at while they are being said: no user goes on in the
-    middle of one later.
-    """
-    entries, question, last = alignment.entries, alignment.question, last_user(alignment.entries)
-    if question is None or last is None:
-        return set()
-    answers = entries[last + 1 :]
-    unheard = all(entry.pending and entry.broken for entry in answers)
-    words, earlier = alignment.lines[question].text, entries[last].text
-    if alignment.follows_answer:
-        superseded = unheard and continues_by_words(words, earlier)
-    else:
-        is_first = last_user(entries[:last]) is None and all(entry.pending for entry in answers)
-        superseded = (unheard or is_first) and continues(words, earlier)
-    return set(range(last, len(entries))) if superseded else set()

@@ -50,6 +50,12 @@ def open_store(url: str, *, deadline: float, codec: Codec) -> SessionStore:
     return SessionStore(open_driver(url, deadline=deadline), codec)
 
 
+def is_shared_store(url: str) -> bool:
+    """Whether other processes surely reach the store at an address; of a package's own that is not known."""
+    scheme = url.partition(":")[0]
+    return scheme in _DRIVERS and scheme != "memory"
+
+
 def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits | None" = None) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 

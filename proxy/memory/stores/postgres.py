@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import secrets
 import time
 from functools import partial
 from typing import Any, Final, cast
@@ -30,12 +29,19 @@ from proxy.memory.stores.sql import (
     key_arguments,
     sweep_arguments,
 )
-from proxy.memory.stores.store import BACKGROUND_DEADLINE, BlobWrite, Key, ListedSession, Store, StoredBlob
+from proxy.memory.stores.store import (
+    BACKGROUND_DEADLINE,
+    BlobWrite,
+    Key,
+    ListedSession,
+    Store,
+    StoredBlob,
+    draw_version,
+)
 
 Rows = list[Any]
 TIMEOUT: Final = 0.2
 """Seconds after which a command, or an attempt to connect, is given up."""
-_VERSION_BITS: Final = 53
 _CONNECTIONS: Final = 8
 _FEW_CONNECTIONS: Final = 2
 _SWEEP_EVERY: Final = 60.0
@@ -177,7 +183,7 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
     return key_arguments(key) | {
         "blob": put.blob,
         "version": put.version,
-        "fresh": secrets.randbits(_VERSION_BITS) + 1,
+        "fresh": put.new_version or draw_version(),
         "expires": time.time() + put.ttl,
         "count": len(put.cold),
         "entries": list(put.cold),

@@ -30,6 +30,7 @@ from proxy.memory.stores.store import (
     ListedSession,
     Store,
     StoredBlob,
+    draw_version,
 )
 
 REFUSED: Final = -1
@@ -334,8 +335,7 @@ class RedisStore:
     async def _swap(self, link: Link, key: Key, put: BlobWrite, cold: str) -> bool:
         keys, index = self._names.session(key), self._names.index(key.tenant)
         ttl, bounds = _milliseconds(put.ttl), _deletion_bounds(put.at)
-        # Counted versions would come again after an expiry or a failover.
-        version = secrets.randbits(62) + 1
+        version = put.new_version or draw_version()
         arguments: tuple[Argument, ...] = (put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
 
         async def work(client: Client) -> int:

@@ -52,6 +52,7 @@ class SessionWrite(NamedTuple):
     cold: Sequence[Entry] = ()
     at: float = math.inf
     background: bool = False
+    new_version: int = 0
 
 
 class _Cached(NamedTuple):
@@ -68,10 +69,11 @@ class SessionStore:
     """Sessions over a driver, which stores bytes; it is a store of bytes itself, for leases and episodes.
 
     The sessions that were written last are cached for a minute: a read that finds the same bytes is not
-    decoded. ``meter`` counts the operations: one is ``lost`` where another writer was faster, and ``failed``
-    with StoreError. Calls go through a ``StoreBreaker``, which never opens without a ``deadline``;
-    ``background_driver`` is for the rest while it is open. ``rounds`` is after how many rounds of the loop a
-    read is on its way to the store, 0 where it is answered without waiting.
+    decoded. ``heads`` are sessions whose newest turns are not written yet: calls go on from these. ``meter``
+    counts the operations: one is ``lost`` where another writer was faster, and ``failed`` with StoreError.
+    Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
+    for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
+    store, 0 where it is answered without waiting.
     """
 
     def __init__(  # noqa: PLR0913 - a driver, and what stands before it
@@ -88,6 +90,8 @@ class SessionStore:
     ) -> None:
         self.breaker = StoreBreaker(driver, background_driver, deadline=deadline)
         self.rounds = rounds
+        self.deadline = deadline
+        self.heads: dict[Key, StoredSession] = {}
         self._codec = codec
         self._redaction = redaction
         self._meter = meter
@@ -98,15 +102,19 @@ class SessionStore:
     # --- sessions
 
     def cached(self, key: Key) -> Session | None:
-        """The session as this process wrote it last."""
+        """The session as this process wrote it last; ``None`` where it has a head that is not written yet."""
+        if key in self.heads:
+            return None
         cached = self._cache.get(key)
         return None if cached is None else cached.session
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
 
-        Raises msgspec.DecodeError for bytes that are no session.
+        A call gets the head, where there is one. Raises msgspec.DecodeError for bytes that are no session.
         """
+        if not background and (head := self.heads.get(key)) is not None:
+            return head
         stored = await self.read(key, background=background)
         if stored is None:
             return None
@@ -182,7 +190,7 @@ class SessionStore:
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, which are encoded in a thread: they may be large."""
-        self._cache.pop(key, None)
+        self._forget(key)
         encode = partial(self._codec.encode, key)
         blob, *cold = await asyncio.to_thread(lambda: [*map(encode, (put.blob, *put.cold))])
         put = put._replace(blob=blob, cold=cold)
@@ -199,7 +207,7 @@ class SessionStore:
 
     async def delete(self, key: Key) -> bool:
         """Removes the session from the store and from the cache."""
-        self._cache.pop(key, None)
+        self._forget(key)
         return await self._ask("delete", lambda driver: driver.delete(key))
 
     async def deleted(self, key: Key) -> float | None:
@@ -219,6 +227,7 @@ class SessionStore:
         if self._timer:
             self._timer.cancel()
         self._cache.clear()
+        self.heads.clear()
         await self.breaker.aclose()
 
     async def _ask(
@@ -254,9 +263,15 @@ class SessionStore:
             if self._redaction.enabled:
                 session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
             cold = [*map(msgspec.msgpack.encode, entries)]
-            return session, BlobWrite(encode(session), put.version, put.ttl, cold, put.at, put.background)
+            return session, BlobWrite(
+                encode(session), put.version, put.ttl, cold, put.at, put.background, put.new_version
+            )
 
         return await in_thread_if_long(work, len(put.session.entries) + len(put.cold))
+
+    def _forget(self, key: Key) -> None:
+        self._cache.pop(key, None)
+        self.heads.pop(key, None)
 
     def _sweep(self) -> None:
         """Drops what was cached a while ago."""

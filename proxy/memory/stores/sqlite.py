@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import math
-import random
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
@@ -52,6 +51,7 @@ from proxy.memory.stores.store import (
     ListedSession,
     Store,
     StoredBlob,
+    draw_version,
 )
 from proxy.memory.tasks import retrieve_exception
 
@@ -60,7 +60,6 @@ Rows = list[tuple[Any, ...]]
 Outcome = bool | SessionDeleted
 """Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
 
-_VERSION_BITS: Final = 53
 _MAX_COMMITTED: Final = 32
 _MAX_STATES: Final = 500
 _SWEPT_AT_ONCE: Final = 5
@@ -201,8 +200,7 @@ class SqliteStore:
             raise SessionDeleted("The session was deleted.")
         if state.version != put.version:
             return False
-        # Python's generator is seeded anew in a forked process, and costs no system call.
-        version = random.getrandbits(_VERSION_BITS) + 1
+        version = put.new_version or draw_version()
         expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
         arguments = {
             **key_arguments(key),

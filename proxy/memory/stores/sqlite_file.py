@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import os
 import queue
 import sqlite3
@@ -30,6 +31,8 @@ Work = Callable[[sqlite3.Connection], T]
 
 GATHERING: Final = 0.05
 """Seconds between two commits at the least: with the commit itself, a write is durable within 0.1 s."""
+SHARED_GATHERING: Final = 0.005
+"""The same where other processes serve the same calls: they see a turn once it is committed."""
 PATIENCE: Final = 1.0
 """Seconds after which the outcome of a batch is no longer waited for."""
 
@@ -76,6 +79,7 @@ _CACHE_SIZE: Final = "PRAGMA cache_size = -512"
 # Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
 _OPEN_WAIT: Final = 1.0
 _LOCK_PAUSE: Final = 0.002
+_GAP: Final = 5
 # A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
 # seconds.
 _TICK: Final = 25_000_000
@@ -261,10 +265,12 @@ class ForeignCommits:
 
     It looks at the status of the log: 3 µs, or 50 on a processor that was asleep. ``PRAGMA data_version``
     takes up to a fifth more, and a reader's changes with this process's own commits, too. While the file is
-    being written nothing is certain: then it has to be read.
+    being written nothing is certain: then it has to be read. ``is_shared`` is whether other processes serve
+    the same calls.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+        self.is_shared = is_shared
         self._log = Path(f"{path}-wal")
         self._lock = threading.Lock()
         self._seen: tuple[_Stamp | None, int] = (None, 0)
@@ -324,7 +330,9 @@ class FileWriter:
     """Writes to a database file from a thread with a connection of its own, a transaction for each batch.
 
     It takes work from one event loop and does it in the order in which it came. ``chore`` is done in between,
-    now and then; it returns whether there is more of it to do. ``foreign_commits`` sees each transaction.
+    now and then; it returns whether there is more of it to do. ``foreign_commits`` sees each transaction. A
+    transaction that has lasted ``lock_seconds`` begins no other work, and the next one leaves the lock to
+    others for five times as long.
     """
 
     def __init__(
@@ -333,8 +341,10 @@ class FileWriter:
         *,
         chore: Work[bool] | None = None,
         foreign_commits: ForeignCommits | None = None,
+        lock_seconds: float = math.inf,
     ) -> None:
         self._file = file
+        self._lock_seconds = lock_seconds
         self._foreign_commits = foreign_commits or ForeignCommits(file.path)
         self._chore = chore
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -369,10 +379,12 @@ class FileWriter:
         open_ = True
         while open_:
             jobs, open_ = self._batch()
-            if jobs:
+            while jobs:
                 outcomes = self._carry_out(jobs)
                 with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to tell
                     loop.call_soon_threadsafe(_settle, outcomes)
+                if jobs := jobs[len(outcomes) :]:
+                    time.sleep(_GAP * self._lock_seconds)
             if time.monotonic() >= self._chore_due:
                 self._do_chore()
         self._disconnect()
@@ -384,13 +396,14 @@ class FileWriter:
         except queue.Empty:
             return [], True
         self._closing.wait(max(0.0, self._commit_due - time.monotonic()))
-        jobs.extend(self._jobs.get_nowait() for _ in range(self._jobs.qsize()))
-        return [job for job in jobs if job is not None], jobs[-1] is not None
+        while not self._jobs.empty():
+            jobs.append(self._jobs.get_nowait())
+        return [*filter(None, jobs)], jobs[-1] is not None
 
     def _carry_out(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
-        """Each job with its result, or with the error that it failed of."""
+        """The first jobs, each with its result, or with the error that it failed of."""
         try:
-            return list(zip(jobs, self._commit(jobs), strict=True))
+            return list(zip(jobs, self._commit(jobs), strict=False))
         except _NoTransaction as error:
             return [(job, StoreError(str(error))) for job in jobs]
         except Exception as error:  # noqa: BLE001 - whatever it is, it is the job's outcome
@@ -405,10 +418,15 @@ class FileWriter:
         connection = self._begin()
         try:
             transaction = self._foreign_commits.transaction_started(connection)
-            results = [job.work(connection) for job in jobs]
+            results, began = [], time.monotonic()
+            for job in jobs:
+                results.append(job.work(connection))
+                if time.monotonic() - began >= self._lock_seconds:
+                    break
             connection.execute("COMMIT")
             self._foreign_commits.transaction_committed(connection, transaction)
-            self._commit_due = time.monotonic() + GATHERING
+            gathering = SHARED_GATHERING if self._foreign_commits.is_shared else GATHERING
+            self._commit_due = time.monotonic() + min(gathering, _GAP * self._lock_seconds)
         except BaseException:
             self._disconnect()  # which rolls back, and drops what may be broken
             raise

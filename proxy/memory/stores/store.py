@@ -1,6 +1,7 @@
 """What a store of sessions does, and the values that it takes and gives."""
 
 import math
+import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -13,6 +14,7 @@ TOMBSTONE_SECONDS: Final = 900.0
 CLOCK_TOLERANCE: Final = 5.0
 """How far clocks may be apart, in seconds. A time further ahead is from before a clock was set back, and says
 nothing about what came first."""
+_VERSION_BITS: Final = 53
 
 
 class Key(NamedTuple):
@@ -43,6 +45,7 @@ class StoredBlob(NamedTuple):
 class BlobWrite(NamedTuple):
     """A session's hot part to be written over ``version``, 0 where there is none yet.
 
+    ``new_version`` is the version that is written, drawn by the driver where it is 0.
     ``cold`` goes to the cold part. The session expires after ``ttl`` seconds, with ``KEEP_EXPIRY`` when it
     would have. ``at`` is when what is written arrived, in seconds since 1970; ``replace`` ignores it. A
     ``background`` write may take as long as a list.
@@ -54,6 +57,15 @@ class BlobWrite(NamedTuple):
     cold: Sequence[bytes] = ()
     at: float = math.inf
     background: bool = False
+    new_version: int = 0
+
+
+def draw_version() -> int:
+    """A version that no state of a session has had.
+
+    Versions that are counted would come again after an expiry or a failover.
+    """
+    return secrets.randbits(_VERSION_BITS) + 1
 
 
 class ListedSession(NamedTuple):

@@ -1,7 +1,7 @@
 """Sessions in this process's memory: for tests, and for calls that need not be remembered."""
 
 import math
-import secrets
+import threading
 import time
 
 import msgspec
@@ -16,6 +16,7 @@ from proxy.memory.stores.store import (
     ListedSession,
     Store,
     StoredBlob,
+    draw_version,
 )
 
 _SWEEP_EVERY = 60.0
@@ -42,6 +43,7 @@ class VolatileStore:
         self._sessions: dict[Key, _Row] = {}
         self._deleted: dict[Key, float] = {}
         self._swept = time.monotonic()
+        self._swapping = threading.Lock()  # an agent's short-term memory may be used in several threads
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - it takes no time
         """The hot part."""
@@ -103,10 +105,13 @@ class VolatileStore:
         return row if row is not None and row.expires > time.time() else None
 
     def _swap(self, key: Key, put: BlobWrite, cold: tuple[bytes, ...]) -> bool:
-        row = self._row(key)
-        if put.version != (row.stored.version if row else 0):
-            return False
-        now, last = time.time(), self._sessions.get(key)
-        expires = last.expires if last and put.ttl == KEEP_EXPIRY else now + put.ttl
-        self._sessions[key] = _Row(StoredBlob(bytes(put.blob), secrets.randbits(53) + 1), now, expires, cold)
-        return True
+        with self._swapping:
+            row = self._row(key)
+            if put.version != (row.stored.version if row else 0):
+                return False
+            now, last = time.time(), self._sessions.get(key)
+            expires = last.expires if last and put.ttl == KEEP_EXPIRY else now + put.ttl
+            self._sessions[key] = _Row(
+                StoredBlob(bytes(put.blob), put.new_version or draw_version()), now, expires, cold
+            )
+            return True

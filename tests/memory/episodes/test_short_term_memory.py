@@ -4,14 +4,17 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
 from proxy.memory.episodes.episode import window_start
 from proxy.memory.episodes.episodes import parse_agent_id
+from proxy.memory.episodes.short_term import ShortTermMemory
 from tests.peers.redis_server import (
     LOOPBACK,
     RedisServer,
@@ -21,6 +24,7 @@ from tests.peers.redis_server import (
     single,
     stopped,
 )
+from tests.waiting import awaited
 
 pytestmark = pytest.mark.anyio
 
@@ -279,6 +283,62 @@ async def test_agents_on_one_redis_never_meet(server: RedisServer):
     for name, manager in managers.items():
         assert [one.content for one in await manager.get_recent()] == [name]
         await manager.disconnect()
+
+
+# --- event loops
+
+
+@pytest.fixture(params=["redis", "sqlite", "memory"])
+def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return f"{request.getfixturevalue('server').url}/0"
+    return "memory:" if request.param == "memory" else f"sqlite:{tmp_path / 'm.db'}"
+
+
+async def keep(memory: ShortTermMemory, names: Sequence[str]) -> list[str]:
+    await asyncio.gather(*(memory.add_interaction("thought", name) for name in names))
+    return [one.content for one in await memory.get_recent()]
+
+
+def connections(server: RedisServer) -> int:
+    return int(server.ask("INFO", "clients")["connected_clients"])
+
+
+def test_one_memory_serves_one_event_loop_after_the_other(everywhere: str):
+    memory = get_short_term_memory(url=everywhere)
+    for number in range(3):
+        assert len(asyncio.run(keep(memory, [f"{number} {i}" for i in range(5)]))) == 5 * (number + 1)
+
+
+def test_one_memory_serves_four_threads_at_once(everywhere: str):
+    memory = get_short_term_memory(url=everywhere)
+    names = [[f"{number} {i}" for i in range(50)] for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = [pool.submit(asyncio.run, keep(memory, each)) for each in names]
+        for each, future in zip(names, found, strict=True):
+            assert set(each) <= set(future.result(30))
+    assert set(asyncio.run(keep(memory, []))) == {name for each in names for name in each}
+
+
+def test_the_end_of_an_event_loop_closes_its_connections_alone(server: RedisServer):
+    memory = ShortTermMemoryManager(f"{server.url}/0")
+    before = connections(server)
+    with asyncio.Runner() as lasting:
+        lasting.run(memory.connect())
+        asyncio.run(keep(memory, ["one", "two"]))
+        awaited(lambda: connections(server) == before + 1)
+        assert len(lasting.run(keep(memory, ["three"]))) == 3
+    awaited(lambda: connections(server) == before)
+
+
+@pytest.mark.filterwarnings("ignore:.*")  # of sockets that nothing closes
+def test_an_event_loop_that_was_closed_in_the_middle_holds_up_no_other(server: RedisServer):
+    memory = ShortTermMemoryManager(f"{server.url}/0")
+    for number in range(3):
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(keep(memory, [str(number)]))
+        loop.close()
+    assert asyncio.run(keep(memory, [])) == ["2", "1", "0"]
 
 
 # --- failures

@@ -62,9 +62,10 @@ def test_the_same_request_again_leaves_the_same_memory(examples: int):
         session = Session()
         for request in requests:
             window, answer, at = request
-            session = after(session, request)
+            before, session = session, after(session, request)
             assert after(session, request) == session
-            if is_newest(session, at):
+            # An early form of words that are being answered is not recorded: later it is said anew.
+            if session != before and is_newest(session, at):
                 assert after(session, (window, answer, at + 1)) == session
             assert decode(encode(session)) == session
 

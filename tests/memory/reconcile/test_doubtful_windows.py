@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filters.letters import bare
 from tests.memory.call import Call, messages, missing
 
 
@@ -91,8 +92,8 @@ def test_without_any_history_memory_grows_by_a_turn_a_request(examples: int):
         for number, (words, finished) in enumerate(turns):
             if numbered:
                 call.ask(f"{number}u:{words}", answer=f"Answer {number}", finished=finished)
-            elif expected and _supersedes(words, expected[-2], turns[number - 1][1], len(expected)):
-                return
+            elif expected and bare(words) == bare(expected[-2].removeprefix("u:")):
+                return  # the same request
             else:
                 call.ask(f"u:{words}", answer=f"Answer {number}", finished=finished)
             expected += [f"u:{words}", f"a?:Answer {number}"]
@@ -102,13 +103,6 @@ def test_without_any_history_memory_grows_by_a_turn_a_request(examples: int):
             assert [line for line in call.memory if line[0] == "a"][-1] == f"a?:Answer {len(turns) - 1}"
 
     check()
-
-
-def _supersedes(words, last, finished, held):
-    """The same words again are the same request; so are their beginning, and, perhaps, their end."""
-    before = last.removeprefix("u:")
-    more = words.startswith(before) and (not finished or held == 2)
-    return more or before.startswith(words)
 
 
 # --- an engine that is a turn behind

@@ -17,7 +17,7 @@ from proxy.memory.merge.calls import (
     plausible_time,
     with_event,
 )
-from proxy.memory.session import Session, decode, encode
+from proxy.memory.session import Forgotten, Segment, Session, TurnRef, decode, encode
 from tests.memory.call import asked, reconcile
 
 T = 1_790_000_000.0
@@ -26,7 +26,9 @@ B = Agent(id="b", start=T + 200, stop=T + 300)
 TALK = {
     "a": ["I am Ann.", "Hello, Ann.", "I want a refund.", "Of course, which order?"],
     "b": ["It is me again.", "Welcome back.", "Any news?", "Your refund is on its way."],
+    "c": ["Where is my refund?", "It went out today.", "At last!", "Have a good day."],
 }
+C = Agent(id="c", start=T + 320, stop=T + 350)
 NOTICES = [(kind, agent) for kind in ("joined", "left", "told") for agent in (A, B)]
 
 
@@ -112,16 +114,70 @@ def test_a_call_in_which_nothing_was_said_leaves_no_empty_life():
     assert session.call == 0
 
 
-def test_an_end_that_is_told_late_splits_no_call_that_went_on():
-    session = after(heard(Session(), A), "joined", A)
+def test_an_agent_of_whom_nothing_was_seen_ends_no_call_of_the_next():
+    session = after(after(Session(), "joined", A), "joined", B)
+    session = heard(session, B)
+    left = after(session, "left", A)
+    assert (left.call, after(left, "left", B).call) == (session.call, session.call + 1)
+    told = after(session, "told", A)
+    assert texts(told) == TALK["a"] + TALK["b"]
+    assert (told.agents.calls, told.call) == ({"a": 0, "b": 1}, 1)
+    assert after(told, "left", B).call == 2
+
+
+def test_an_end_that_is_told_late_of_an_unknown_agent_splits_no_call_that_went_on():
     later = [Message(role="user", content="Me again.", turn_id=3)]
-    session = reconcile(session, later, now=B.start)
+    session = reconcile(heard(Session(), A), later, now=B.start)
     assert after(session, "left", A).call == session.call
 
 
-def test_a_history_of_a_call_that_is_not_held_stays_out_of_a_later_one():
+@pytest.mark.parametrize("kind", ["left", "told"])
+@pytest.mark.parametrize("stop", [T - 900, T + 5, T + 900])
+def test_the_end_of_an_agent_that_is_known_ends_its_call_whenever_that_was(kind, stop):
+    agent = msgspec.structs.replace(A, stop=stop)
+    session = after(heard(Session(), A), "joined", A)
+    ended = after(session, kind, agent)
+    assert (ended.call, texts(ended)) == (session.call + 1, TALK["a"])
+
+
+@pytest.mark.parametrize("known", [(), ("joined", "left"), ("joined", "told")])
+def test_a_call_that_was_never_seen_stands_before_the_one_that_goes_on(known):
     session = heard(Session(), B)
+    for kind in known:
+        session = after(session, kind, B)
+    session = heard(session, C) if known else session
+    held = session
+    for _ in range(2):
+        session = after(session, "told", A)
+        before = TALK["b"] if known else []
+        assert texts(session) == [*before, *TALK["a"], *TALK["c" if known else "b"]]
+        assert [entry.call for entry in session.entries] == sorted(entry.call for entry in session.entries)
+        assert (session.call, session.next_turn) == (held.call + 1, held.next_turn)
+        latest = session.latest_request
+        assert latest.question.call == session.call
+        assert session.entries[latest.start].text == held.entries[held.latest_request.start].text
+    window = [Message(role="user", content="And then?", turn_id=9)]
+    assert reconcile(session, window, now=T + 400).call == session.call
+
+
+def test_what_a_session_says_of_its_current_call_moves_along_with_it():
+    covered = Segment(text="s", call=0, turn=0)
+    session = msgspec.structs.replace(
+        with_event(heard(Session(), B), "n", B, 0), summaries=(covered,), learned_until=TurnRef(0, 1)
+    )
+    session = after(session, "told", A)
+    assert session.agents.calls == {"b": 1, "a": 0}
+    assert (session.summaries[0].end, session.learned_until) == (TurnRef(1, 0), TurnRef(1, 1))
+
+
+def test_of_a_call_before_a_deletion_nothing_comes_back():
+    session = msgspec.structs.replace(heard(Session(), B), forgotten=Forgotten(at=T + 150))
     assert texts(after(session, "told", A)) == TALK["b"]
+
+
+def test_a_call_that_has_outgrown_the_hot_part_keeps_its_number():
+    session = msgspec.structs.replace(heard(Session(), B), cold_count=2)
+    assert after(session, "told", A).entries == session.entries
 
 
 def test_who_joins_right_behind_another_is_not_taken_for_him():

@@ -7,7 +7,7 @@ from filters.letters import bare
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session
 from tests.memory.call import Call, asked, marked, messages, missing, reconcile
-from tests.memory.conversation_faults import talks
+from tests.memory.conversation_faults import TOOK, talks
 from tests.memory.truth import Request, held
 
 NORMAL = pytest.param(100, id="100 calls")
@@ -25,15 +25,16 @@ def after(session: Session, request: Request, now: float) -> Session:
     session = reconcile(session, request.window, now=now)
     if request.answer is None:
         return session
-    turn = asked(session, request.window)
-    return apply_answer(session, Answer(question=turn, **request.answer), now=now)
+    turn = asked(session, request.window, now=now)
+    answer = Answer(question=turn, ended_at=request.at + TOOK, **request.answer)
+    return apply_answer(session, answer, now=now)
 
 
 def states(requests):
     """Each request with what is held before and after it."""
     session = Session()
-    for now, request in enumerate(requests):
-        before, session = session, after(session, request, float(now))
+    for request in requests:
+        before, session = session, after(session, request, request.at)
         yield before, request, session
 
 
@@ -50,8 +51,9 @@ def test_memory_holds_what_was_heard(examples: int):
 def test_the_same_request_again_changes_nothing(examples: int):
     def check(requests):
         for _, request, session in states(requests):
-            assert reconcile(session, request.window, now=99.0) == session
-            assert after(session, request, 99.0) == session
+            again = request.at if request.answer is None else request.at + 99
+            assert reconcile(session, request.window, now=again) == session
+            assert after(session, request, again) == session
 
     every_call(check, examples)
 
@@ -83,7 +85,7 @@ def test_exactly_what_was_cut_is_marked(examples: int):
         for before, request, session in states(requests):
             if request.faithful:
                 for known in (before, session):
-                    shown = marked(known, request.window)
+                    shown = marked(known, request.window, at=request.at)
                     was = [message.interrupted for message in request.window]
                     assert [m.interrupted for m in shown] == [
                         a or b for a, b in zip(was, request.cut, strict=True)
@@ -98,7 +100,7 @@ def test_what_is_missing_and_the_window_cover_every_turn_once(examples: int):
         for before, request, _ in states(requests):
             if not request.faithful or request.heard is None:
                 continue
-            restored = [(m.role, bare(m.text)) for m in missing(before, request.window)]
+            restored = [(m.role, bare(m.text)) for m in missing(before, request.window, at=request.at)]
             window = [(m.role, bare(m.text)) for m in request.window if m.source != "silence"]
             told = [*restored, *window]
             for line in request.heard:

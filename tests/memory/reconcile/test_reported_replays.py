@@ -291,7 +291,7 @@ def test_an_early_request_that_is_recorded_late_changes_nothing():
     call = Call()
     call.ask("a:Hello!", "u:I want to book", answer="Book what?")
     held = call.held
-    assert call.ask("a:Hello!", "u:I want to", answer="What?") is None
+    assert call.ask("a:Hello!", "u:I want to", answer="What?", pause=-0.5) is None
     assert call.held == held
 
 
@@ -306,8 +306,8 @@ def test_an_answer_to_superseded_words_is_not_held():
 def test_volcengine_prefills_what_is_not_yet_said():
     call = Call()
     call.ask("u:Wh", answer="Pardon?")
-    call.ask("u:What is", answer="What?")
-    call.ask("u:What is the time?", answer="Noon.")
+    call.ask("u:What is", answer="What?", pause=-0.5)
+    call.ask("u:What is the time?", answer="Noon.", pause=0.1)
     assert call.memory == ["u:What is the time?", "a?:Noon."]
 
 

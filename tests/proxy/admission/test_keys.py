@@ -92,3 +92,8 @@ def test_no_signature_is_none():
 
 def test_the_secret_is_never_shown():
     assert "secret" not in repr(WEBHOOK)
+
+
+def test_an_empty_newer_signature_does_not_fall_back_to_the_older():
+    assert WEBHOOK.verify(OLDER, BODY)
+    assert not WEBHOOK.verify({**OLDER, "agora-signature-v2": ""}, BODY)

@@ -69,7 +69,7 @@ async def left_after(asked: int, pieces: int) -> str:
         headers.update(message["headers"])
 
     async with quota.admit("acme", asked, reply := Reply(nowhere)):
-        reply.record()
+        reply.keep_chunks()
         reply.observation.chunks.extend([b"data: {}\n\n"] * pieces)
     await quota.aclose()
     async with quota.admit("acme", 0, reply := Reply(noted)):

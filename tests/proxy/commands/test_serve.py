@@ -18,7 +18,13 @@ pipelines: {{default: {{upstreams: [main]}}}}
     ("memory", "said"),
     [
         ("", ["no memory: nothing is remembered; set 'memory:' in the configuration"]),
-        ("memory: {sessions: 'memory:'}", ["no archive: sessions are not kept in SQL; set ARCHIVE_URL"]),
+        (
+            "memory: {sessions: 'memory:'}",
+            [
+                "no archive: sessions are not kept in SQL; set ARCHIVE_URL",
+                "sessions are in the server's own process (memory:), and so is background work",
+            ],
+        ),
         ("memory: {sessions: 'sqlite:a.db', archive: {keep: off}}", ["no archive: it is switched off"]),
         ("memory: {sessions: 'sqlite:a.db'}", []),
     ],

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.observe.access import RefusalLog
+from proxy.observe.access import MinuteLog
 from tests.hurried_loop import HurriedLoop
 
 
@@ -16,7 +16,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_the_first_is_told_at_once_and_those_of_a_minute_together(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
-        refusals = RefusalLog()
+        refusals = MinuteLog("requests refused", "code")
         for _ in range(100):
             refusals.add("invalid_api_key")
         refusals.add("invalid_signature")

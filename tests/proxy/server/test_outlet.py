@@ -46,7 +46,7 @@ class Turn:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         self.outlet = scope["extensions"].pop(OUTLET)
         self.asked.set()
-        await body.read_body(receive, {}, len(MUCH))
+        await body.read_body(receive, {}, body.BodyLimit(len(MUCH)))
         stop = self.outlet.on_disconnect(self.left.set)
         self.watched.set()
         await self.left.wait()

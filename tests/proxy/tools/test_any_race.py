@@ -15,7 +15,7 @@ from proxy.tools.dialogue import Tools
 from proxy.tools.offer import Offer
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.request import ChatRequest
-from proxy.upstream.routing import Fallback
+from proxy.upstream.routing import Dispatch
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of
 from tests.rounds import OWN, SSE, Kit, calling
@@ -100,7 +100,7 @@ class Noting(Kit):
         return arguments
 
 
-async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, Fallback]:
+async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, Dispatch]:
     chance = random.Random(seed)
     given: list[Whim] = []
     targets = tuple(msgspec.structs.replace(each, upstream=Moody(chance, given)) for each in pipeline.targets)
@@ -109,10 +109,10 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, F
     question = ChatRequest(
         model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools
     )
-    fallback = Fallback(question, targets, pipeline.limits, Attempts())
+    dispatch = Dispatch(question, targets, pipeline.limits, Attempts())
     seen = b""
     try:
-        with await fallback.begin() as begun:
+        with await dispatch.begin() as begun:
             seen = begun.data
             while data := await begun.response.read():
                 seen += data
@@ -120,7 +120,7 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, F
         pass
     await asyncio.sleep(0)
     assert len(asyncio.all_tasks()) == 1
-    return kit, given, seen, fallback
+    return kit, given, seen, dispatch
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
 
 @pytest.mark.parametrize("seed", range(80))
 def test_nothing_is_carried_out_twice_or_behind_an_answer_s_back(pipeline: Pipeline, seed: int) -> None:
-    kit, given, seen, fallback = asyncio.run(turn(pipeline, seed))
+    kit, given, seen, dispatch = asyncio.run(turn(pipeline, seed))
     assert all(each.closed for each in given)
     told = transcript(seen)
     results = [[m["content"] for m in each.asked if m["role"] == "tool"] for each in given]
@@ -139,7 +139,7 @@ def test_nothing_is_carried_out_twice_or_behind_an_answer_s_back(pipeline: Pipel
     assert all(longest[: len(each)] == each for each in results), "one conversation, not two"
     assert len(set(kit.done)) == len(kit.done)
     assert [arguments for _, arguments in kit.done][: len(longest)] == longest
-    assert len(longest) <= fallback.rounds <= MOST
+    assert len(longest) <= dispatch.rounds <= MOST
     aside = [call for call in told.tool_calls or () if call["function"]["name"] == "weather"]
-    assert len(kit.done) - fallback.rounds <= max(len(aside), int(not told.finished))
+    assert len(kit.done) - dispatch.rounds <= max(len(aside), int(not told.finished))
     assert b"memory_store" not in seen

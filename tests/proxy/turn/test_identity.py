@@ -255,7 +255,12 @@ def test_only_what_is_asked_for_is_decoded(monkeypatch):
         ({}, {"metadata": {"background": 1}}, False),
         ({}, {"metadata": {"background": ["true"]}}, False),
         ({}, {"metadata": ["background"]}, False),
-        ({}, {"background": True}, False),
+        ({}, {"background": True}, True),
+        ({}, {"background": 1}, False),
+        ({}, {"params": {"background": True}}, True),
+        ({}, {"params": {"metadata": {"background": True}}}, True),
+        ({}, {"custom": '{"background": true}'}, True),
+        ({}, {"extendData": "{'background': True}"}, True),
     ],
 )
 def test_background_work_says_so(headers, body, expected):

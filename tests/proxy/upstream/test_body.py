@@ -240,18 +240,29 @@ class TestMessage:
         parts = [{"type": "image_url", "image_url": {"url": "u"}, "cache_control": {}, "x": 1.0}]
         assert sent_message(kind, {"role": "user", "content": parts})["content"][-1:] == parts
 
-    @pytest.mark.parametrize("name", sorted(PROVIDERS.keys() - {"gemini"}))
-    def test_carries_thought_signatures_to_gemini_alone(self, name):
-        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        signed = {**call, "extra_content": {"google": {"thought_signature": "s"}}}
+    @pytest.mark.parametrize("name", sorted(PROVIDERS))
+    def test_carries_thought_signatures_to_gemini_and_from_their_place_alone(self, name):
+        signed = {"extra_content": {"google": {"thought_signature": "s"}}}
+        more = {"extra_content": {"google": {"thought_signature": "s", "thought": True}, "other": 1}}
+        function = {"name": "f", "arguments": "{}"}
+        call = {"id": "call00001", "type": "function", "function": function}
         message = {
             "role": "assistant",
-            "content": None,
-            "tool_calls": [signed],
-            "extra_content": {"google": 1},
+            "content": [{"type": "text", "text": "Hi", **signed}],
+            "tool_calls": [
+                {**call, **signed},
+                {**call, **more},
+                {**call, "extra_content": {"google": 1}},
+                {**call, "extra_content": None},
+                {**call, "function": function | signed},
+                call,
+            ],
+            **signed,
         }
-        assert sent_message(PROVIDERS["gemini"], message) == message
-        assert "extra_content" not in json.dumps(sent_message(PROVIDERS[name], message))
+        carried = sent_message(PROVIDERS[name], message)
+        kept = [{**call, **signed}] * 2 if name == "gemini" else [call] * 2
+        assert carried["tool_calls"] == [*kept, call, call, call, call]
+        assert "extra_content" not in json.dumps({**carried, "tool_calls": []})
 
     @pytest.mark.parametrize("name", sorted(PROVIDERS.keys() - {"vllm"}))
     def test_carries_reasoning_to_vllm_alone(self, name):

@@ -198,6 +198,123 @@ def test_tools_and_tool_calls_are_named():
     assert "I could call weather, memory_store." in text
 
 
+WEATHER = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"enum": ["celsius", "fahrenheit"]},
+        "days": {"type": "integer", "minimum": 1},
+        "note": {"type": "string"},
+    },
+    "required": ["city", "unit", "days"],
+    "additionalProperties": False,
+}
+INSTANCE = {"city": "", "unit": "celsius", "days": 1}
+TOOLS = [
+    {"type": "function", "function": {"name": "time"}},
+    {"type": "function", "function": {"name": "weather", "parameters": WEATHER}},
+    {"type": "custom", "custom": {"name": "shell"}},
+]
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(mode, *names):
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [named(n) for n in names]}}
+
+
+def calls_in(chunks):
+    """The calls of a stream, put together as OpenAI's clients do."""
+    calls = {}
+    for delta in (chunk.choices[0].delta for chunk in chunks if chunk.choices):
+        for piece in delta.tool_calls or ():
+            call = calls.setdefault(piece.index, {"id": piece.id, "name": "", "arguments": ""})
+            call["name"] += piece.function.name or ""
+            call["arguments"] += piece.function.arguments or ""
+    return [calls[index] for index in sorted(calls)]
+
+
+@pytest.mark.parametrize(
+    ("choice", "name", "arguments"),
+    [
+        (named("weather"), "weather", INSTANCE),
+        (named("time"), "time", {}),
+        ("required", "time", {}),
+        (allowed("required", "weather"), "weather", INSTANCE),
+    ],
+)
+def test_a_function_that_has_to_be_called_is_called_with_the_least_that_it_takes(choice, name, arguments):
+    choices = completed(tools=TOOLS, tool_choice=choice).choices
+    assert (choices[0].finish_reason, choices[0].message.content) == ("tool_calls", None)
+    [call] = choices[0].message.tool_calls
+    assert (call.function.name, json.loads(call.function.arguments)) == (name, arguments)
+
+    chunks = streamed(tools=TOOLS, tool_choice=choice)
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-2:] == [None, "tool_calls"]
+    assert said_in(chunks) == ""
+    [streamed_call] = calls_in(chunks)
+    assert streamed_call["id"].startswith("call_")
+    assert (streamed_call["name"], json.loads(streamed_call["arguments"])) == (name, arguments)
+
+
+@pytest.mark.parametrize("choice", ["auto", "none", None, allowed("auto", "weather"), 7, {}])
+def test_where_no_call_is_required_none_is_made(choice):
+    assert "I could call time, weather" in told(HELLO, tools=TOOLS, tool_choice=choice)
+
+
+def test_a_custom_tool_is_called_as_one():
+    choice = {"type": "custom", "custom": {"name": "shell"}}
+    [call] = completed(tools=TOOLS, tool_choice=choice).choices[0].message.tool_calls
+    assert (call.type, call.custom.name, call.custom.input) == ("custom", "shell", "")
+
+
+def test_a_function_is_called_in_the_form_before_tools_too():
+    functions = [tool["function"] for tool in TOOLS[:2]]
+    request = {"functions": functions, "function_call": {"name": "weather"}}
+    choice = completed(**request).choices[0]
+    assert (choice.finish_reason, choice.message.function_call.name) == ("function_call", "weather")
+    assert json.loads(choice.message.function_call.arguments) == INSTANCE
+    deltas = [chunk.choices[0].delta.function_call for chunk in streamed(**request)]
+    assert json.loads("".join(delta.arguments or "" for delta in deltas if delta)) == INSTANCE
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": TOOLS, "tool_choice": named("nothing")}, "tool_choice"),
+        ({"functions": [], "function_call": {"name": "f"}}, "function_call"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}},
+            "response_format",
+        ),
+    ],
+)
+def test_what_cannot_be_called_or_written_gets_400(request_, param):
+    status, _, pieces = ask({"model": "m", "messages": HELLO, **request_})
+    assert (status, json.loads(b"".join(pieces))["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
+    ("response_format", "instance"),
+    [
+        ({"type": "json_object"}, {}),
+        ({"type": "json_schema", "json_schema": {"name": "w", "strict": True, "schema": WEATHER}}, INSTANCE),
+        ({"type": "json_schema", "json_schema": {"name": "w"}}, {}),
+    ],
+)
+def test_a_format_that_is_asked_for_is_kept(response_format, instance):
+    choice = completed(response_format=response_format).choices[0]
+    assert (choice.finish_reason, json.loads(choice.message.content)) == ("stop", instance)
+    assert json.loads(said_in(streamed(response_format=response_format))) == instance
+
+
+def test_text_is_a_format_too():
+    assert told(HELLO, response_format={"type": "text"}) == told(HELLO)
+
+
 def test_fields_that_a_strict_model_refuses_are_told():
     text = told([{"role": "user", "content": "Hi", "turn_id": 1, "metadata": {}}], interruptable=True)
     assert "refuse these fields of the request: interruptable." in text

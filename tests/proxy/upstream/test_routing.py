@@ -10,7 +10,7 @@ from proxy.observe.observation import Attempts
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import UpstreamAnswer
 from proxy.upstream.request import ChatRequest
-from proxy.upstream.routing import Fallback
+from proxy.upstream.routing import Dispatch
 from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
 
@@ -58,7 +58,7 @@ async def race(pipeline: Pipeline) -> tuple[list[Answering], UpstreamAnswer, int
         for target, each in zip(pipeline.targets, upstreams, strict=True)
     )
     question = ChatRequest(model=pipeline.model, headers={}, fields={}, messages=(), streaming=True)
-    running = asyncio.create_task(Fallback(question, targets, pipeline.limits, Attempts()).begin())
+    running = asyncio.create_task(Dispatch(question, targets, pipeline.limits, Attempts()).begin())
     for each in upstreams:
         await each.asked.wait()
     told.set()

@@ -1,0 +1,100 @@
+"""The background process: what no caller waits for, beside the processes that serve."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+from proxy.background.changes import ChangedSessions
+from proxy.memory.errors import StoreError
+from proxy.observe.log import logging_to
+from proxy.runtime import Generation, Runtime
+from proxy.server import signals
+from proxy.server.bus import BackgroundMessage, Bus, Inbox, Message, WrittenMessage, end_with_parent
+from proxy.settings.settings import Settings
+
+_NICE: Final = 10
+_REPORT_EVERY: Final = 1.0
+
+Loaded = tuple[Settings, Runtime]
+Reload = Callable[[], Loaded | None]
+"""Reads the configuration again; ``None`` where it stays as it was."""
+
+
+def give_way() -> None:
+    """Has this process, and the threads that it starts, run when the servers leave time for it."""
+    os.nice(_NICE)
+    if hasattr(os, "SCHED_BATCH"):
+        with contextlib.suppress(OSError):  # a container may not allow it
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+async def work(
+    settings: Settings,
+    runtime: Runtime,
+    reload: Reload,
+    working: Callable[[Generation], AbstractAsyncContextManager[None]],
+) -> None:
+    """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
+    loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        loop.add_signal_handler(number, received.put_nowait, number)
+    signals.unblock()
+    while True:
+        with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
+            generation = Generation(runtime)
+            async with working(generation):
+                reloaded = None
+                while reloaded is None and await received.get() == signal.SIGHUP:
+                    reloaded = reload()
+            await generation.close()
+        if reloaded is None:
+            return
+        settings, runtime = reloaded
+
+
+class ServersLink:
+    """Learns from the servers by ``inbox`` which sessions were written; ``server`` is shown how jobs do.
+
+    It ends with the first process, by the end of ``lifeline``.
+    """
+
+    def __init__(self, inbox: Inbox, server: Inbox, lifeline: int) -> None:
+        self._bus = Bus([server, inbox], own=1)
+        self._lifeline = lifeline
+
+    @asynccontextmanager
+    async def working(self, generation: Generation) -> AsyncIterator[None]:
+        """Does all that there is to do; at the end, also what was written last."""
+        runtime, loop = generation.runtime, asyncio.get_running_loop()
+        if runtime.memory is None:  # no server would write anything
+            yield
+            return
+        changes = ChangedSessions(runtime.memory)
+
+        def receive(message: Message) -> None:
+            if isinstance(message, WrittenMessage):
+                changes.add(message.keys, incomplete=message.incomplete)
+
+        end_with_parent(self._lifeline)
+        generation.start_background()
+        self._bus.receive(receive)
+        tasks = {loop.create_task(changes.run()), loop.create_task(self._report(runtime))}
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            self._bus.read(receive)
+            with contextlib.suppress(StoreError):
+                await changes.read()
+
+    async def _report(self, runtime: Runtime) -> None:
+        while True:
+            self._bus.send(BackgroundMessage(runtime.background_failures))
+            await asyncio.sleep(_REPORT_EVERY)

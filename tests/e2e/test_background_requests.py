@@ -1,0 +1,100 @@
+"""Requests that are no part of the talk leave nothing, whichever way they are marked."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Address
+from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import settle
+
+CONFIG = """
+memory:
+  sessions: "${MEMORY_URL}"
+  deadline: 5s
+  archive: {url: "${ARCHIVE_URL}"}
+  facts: {upstream: main, model: small, pause: 100ms}
+traces: {keep: 100, content: true}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [repair_history, restore_history, inject_facts, recall]}
+"""
+WHOSE = {"session_id": "room", "user_id": "ann"}
+MARKED: dict[str, dict[str, Any]] = {
+    "header": {"headers": {"X-Background": "true"}},
+    "query": {"params": {"background": "1"}},
+    "metadata": {"metadata": {"background": True}},
+    "metadata as text": {"metadata": {"background": "true"}},
+    "Agora's params, merged": {"background": True},
+    "Agora's params, nested": {"params_field": {"background": True}},
+    "metadata in Agora's params": {"params_field": {"metadata": {"background": True}}},
+    "Volcengine's custom": {"custom": '{"background": true}'},
+    "Alibaba's extendData": {"extendData": "{'background': True}"},
+}
+
+
+@pytest.fixture(params=["sqlite", "redis", "postgresql", "memory"])
+def proxy(request: pytest.FixtureRequest, serve: Serve, address: Address, tmp_path: Path) -> ProxyServer:
+    return serve(CONFIG, MEMORY_URL=address(request.param), ARCHIVE_URL=f"sqlite:{tmp_path / 'archive.db'}")
+
+
+def ask(proxy: ProxyServer, text: str, **more: Any) -> None:
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": text, "metadata": {"user": "ann"}}],
+        **WHOSE,
+    }
+    headers, query = more.pop("headers", {}), more.pop("params", {})
+    if "params_field" in more:
+        more["params"] = more.pop("params_field")
+    got = proxy.client.post("/v1/chat/completions", json=body | more, headers=headers, params=query)
+    assert got.status_code == 200, got.text
+    settle(proxy)
+
+
+def everything(proxy: ProxyServer) -> str:
+    """All that can be listed, found and exported of anybody."""
+    client = proxy.client
+    answers = [
+        client.get("/v1/memory/sessions"),
+        client.get("/v1/memory/sessions?archived=true"),
+        client.get("/v1/memory/users/ann/export"),
+        client.get("/v1/memory/users/ann/facts"),
+        client.get("/v1/memory/users/ann/system_messages"),
+        client.post("/v1/memory/search", json={"user": "ann", "query": "heartbeat scarecrow"}),
+        client.get("/conversations"),
+        client.get("/people"),
+    ]
+    return "\n".join(answer.text for answer in answers)
+
+
+@pytest.mark.parametrize("marked", MARKED)
+def test_it_leaves_nothing_and_sees_nothing(proxy: ProxyServer, upstream: FakeUpstream, marked: str) -> None:
+    upstream.script = lambda _: sse(stream_of("A scarecrow."))
+    ask(proxy, "heartbeat", **MARKED[marked])
+    shown = everything(proxy)
+    assert "heartbeat" not in shown and "scarecrow" not in shown
+    assert "room" not in shown
+    assert proxy.client.get("/v1/memory/sessions/room").status_code == 404
+    ask(proxy, "Good morning.")
+    before = proxy.client.get("/v1/memory/sessions/room").text
+    ask(proxy, "heartbeat", **MARKED[marked])
+    prompts = [asked.json["messages"] for asked in upstream.requests if asked.json["model"] == "m"]
+    assert prompts[-1] == [{"role": "user", "content": "heartbeat"}]
+    assert proxy.client.get("/v1/memory/sessions/room").text == before
+    exported = proxy.client.get("/v1/memory/users/ann/export")
+    assert "Good morning." in exported.text and "heartbeat" not in exported.text
+
+
+@pytest.mark.parametrize(
+    "unmarked",
+    [{"headers": {"X-Background": "false"}}, {"metadata": {"background": False}}, {"background": "no"}],
+)
+def test_what_says_that_it_is_none_is_remembered(
+    proxy: ProxyServer, upstream: FakeUpstream, unmarked: dict[str, Any]
+) -> None:
+    upstream.script = lambda _: sse(stream_of("Yes."))
+    ask(proxy, "heartbeat", **unmarked)
+    assert "heartbeat" in proxy.client.get("/v1/memory/sessions/room").text

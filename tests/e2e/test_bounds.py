@@ -1,0 +1,230 @@
+"""What one caller sends is bounded by its size, so that no other caller waits for it."""
+
+import gzip
+import json
+import threading
+import tracemalloc
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from tests.peers.fake_upstream import DONE, END, HEAD, FakeUpstream, answer, chunk, completion, delta
+from tests.proxy_server import ProxyServer, Serve
+from tests.waiting import until
+
+CHAT, EXPLAIN = "/v1/chat/completions", "/v1/explain"
+SESSION = {"X-Session-Id": "long"}
+WORDS = "and so on, "
+CONFIG = """
+memory: {sessions: "memory:"}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines:
+  default: {upstreams: [main], request: [{rewrite: {replace: [{pattern: a, with: "%s"}]}}]}
+"""
+
+
+def body(content: Any, **fields: Any) -> dict[str, Any]:
+    return {"model": "m", "messages": [{"role": "user", "content": content, **fields}]}
+
+
+MUCH: dict[str, dict[str, Any]] = {
+    "parts": body([{"type": "text", "text": ""}] * 40_000),
+    "metadata": body("Hi", metadata={f"k{i}": 1 for i in range(110_000)}),
+    "numbers": body("Hi", metadata={"k": [0] * 300_000}),
+    "tool calls": {
+        "model": "m",
+        "messages": [{"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f"}}] * 30_000}],
+    },
+    "top level": {**body("Hi"), **{f"k{i}": 1 for i in range(110_000)}},
+    "escapes": body("\n" * 520_000),
+}
+
+
+@pytest.mark.parametrize("path", [CHAT, EXPLAIN])
+@pytest.mark.parametrize("kind", MUCH)
+def test_more_than_half_a_megabyte_outside_of_texts_is_refused(
+    agora: ProxyServer, kind: str, path: str
+) -> None:
+    got = agora.client.post(path, json=MUCH[kind])
+    assert got.status_code == 413, got.text[:200]
+    error = got.json()["error"]
+    assert error["code"] == "request_too_large"
+    assert error["message"].startswith("The body has more than 500000 bytes outside of its texts")
+
+
+def test_it_is_refused_while_it_is_still_arriving(agora: ProxyServer) -> None:
+    """A parser never sees it."""
+    sent = threading.Event()
+
+    def pieces() -> Any:
+        yield b'{"model": "m", "messages": [{"role": "user", "content": ['
+        for _ in range(3000):
+            yield b"{}," * 3000
+        sent.set()
+
+    got = agora.client.post(CHAT, content=pieces())
+    assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
+    assert sent.is_set(), "the client was let finish"
+
+
+def test_a_compressed_body_is_measured_too(agora: ProxyServer) -> None:
+    packed = gzip.compress(json.dumps(MUCH["parts"]).encode())
+    got = agora.client.post(CHAT, content=packed, headers={"Content-Encoding": "gzip"})
+    assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
+
+
+def test_a_picture_of_many_megabytes_goes_through(agora: ProxyServer, upstream: FakeUpstream) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 9_000_000}}
+    sent = body([{"type": "text", "text": "What is this?"}, picture])
+    got = agora.client.post(CHAT, json=sent, headers=SESSION)
+    assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None)
+    assert upstream.last.json["messages"][-1]["content"][-1] == picture
+
+
+def test_fifteen_megabytes_of_text_pass_without_memory(agora: ProxyServer, upstream: FakeUpstream) -> None:
+    sent = body("word " * 3_000_000)
+    got = agora.client.post(CHAT, json=sent, headers=SESSION)
+    assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")
+    assert upstream.last.json["messages"] == sent["messages"]
+    got = agora.client.post(CHAT, json=sent)
+    assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None), (
+        "there is none to leave"
+    )
+
+
+def test_a_compressed_bomb_is_unpacked_no_further_than_the_limit(serve: Serve) -> None:
+    proxy = serve(CONFIG % "c" + "listen: {max_body: 1MB}\n")
+    bomb = gzip.compress(b" " * 200_000_000)
+    assert len(bomb) < 1_000_000
+    tracemalloc.start()
+    try:
+        got = proxy.client.post(CHAT, content=bomb, headers={"Content-Encoding": "gzip"})
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_has_a_largest_size(
+    agora: ProxyServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    monkeypatch.setattr("proxy.turn.relay._LARGEST_ANSWER", 100_000)
+    monkeypatch.setattr("proxy.upstream.attempt._LARGEST_ANSWER", 100_000)
+    whole = answer(completion("x" * 120_000))
+    streamed = [HEAD, *[chunk(delta(content="x" * 1000))] * 120, chunk(DONE), END]
+    upstream.says(*(streamed if stream else whole))
+    got = agora.client.post(CHAT, json={**body("Hi"), "stream": stream})
+    if stream:
+        assert got.content.count(b"data: ") < 110
+        assert b"more than 64 MB" in got.content.rpartition(b"data: ")[2]
+    else:
+        assert (got.status_code, got.json()["error"]["code"]) == (502, "upstream_broken")
+
+
+def held(agora: ProxyServer) -> list[dict[str, Any]]:
+    return agora.client.get("/v1/memory/sessions/long").json().get("contents", [])
+
+
+def test_more_speech_than_memory_takes_in_goes_on_without_it(agora: ProxyServer) -> None:
+    said = [{"role": "user", "content": "Hello there."}]
+    assert agora.chat(said, headers=SESSION).status_code == 200
+    assert until(lambda: len(held(agora)) == 2)
+    much = [
+        *said,
+        {"role": "assistant", "content": "Hello there."},
+        {"role": "user", "content": "x" * 250_001},
+    ]
+    got = agora.chat(much, headers=SESSION)
+    assert (got.status_code, got.headers["x-turnkeeper-degraded"]) == (200, "memory")
+    much[-1] = {"role": "user", "content": "x" * 240_000}
+    got = agora.chat(much, headers=SESSION)
+    assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None)
+    assert until(lambda: len(held(agora)) == 4)
+    assert len(held(agora)[2]["content"]) == 240_000
+
+
+def test_instructions_are_no_speech(agora: ProxyServer) -> None:
+    said = [{"role": "system", "content": "x" * 300_000}, {"role": "user", "content": "Hello there."}]
+    got = agora.chat(said, headers=SESSION)
+    assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) == (200, None)
+    assert until(lambda: len(held(agora)) == 2)
+
+
+def test_an_endless_answer_is_remembered_as_one_that_broke_off(
+    agora: ProxyServer, upstream: FakeUpstream
+) -> None:
+    upstream.says(*answer(completion("x" * 400_000)))
+    got = agora.client.post(CHAT, json=body("Tell me all."), headers=SESSION)
+    assert len(got.json()["choices"][0]["message"]["content"]) == 400_000, "the client gets all of it"
+    assert until(lambda: len(held(agora)) == 2)
+    assert len(held(agora)[1]["content"]) == 250_000
+
+
+@pytest.mark.parametrize("step", ["proxy.turn.chain.run", "proxy.memory.view.prompt_view"])
+def test_a_large_text_holds_up_nobody_elses_call(
+    agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    module, _, name = step.rpartition(".")
+    work, threads = getattr(import_module(module), name), []
+
+    def worked(*given: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread())
+        return work(*given, **named)
+
+    monkeypatch.setattr(step, worked)
+    loop = agora.run(_current_thread(), within=2)
+    assert agora.chat([{"role": "user", "content": WORDS * 10_000}], headers=SESSION).status_code == 200
+    assert threads
+    assert loop not in threads
+
+
+async def _current_thread() -> threading.Thread:
+    return threading.current_thread()
+
+
+def test_a_replacement_that_grows_without_bound_fails(serve: Serve) -> None:
+    """Else one line of YAML makes a thousand of each letter, and four make memory give out."""
+    proxy = serve(CONFIG % ("a" * 1000))
+    got = proxy.client.post(CHAT, json=body("a" * 1100))
+    assert (got.status_code, got.json()["error"]["code"]) == (500, "filter_failed")
+    assert proxy.client.post(CHAT, json=body("a" * 900)).status_code == 200
+
+
+def test_half_a_character_in_a_large_body_is_no_json(agora: ProxyServer) -> None:
+    data = json.dumps(body("\ud83d" + "x" * 900_000)).encode()
+    assert agora.client.post(CHAT, content=data).status_code == 200
+    data = json.dumps(
+        body([{"type": "text", "text": "\ud83d"}, {"type": "x", "x": "x" * 1_000_000}])
+    ).encode()
+    got = agora.client.post(CHAT, content=data)
+    assert (got.status_code, got.json()["error"]["message"][:20]) == (400, "The body is not JSON")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/memory/agents/a/episodes"),
+        ("PUT", "/v1/memory/sessions/long/state"),
+        ("POST", "/v1/memory/sessions/long/summaries"),
+    ],
+)
+def test_a_body_of_the_memory_api_has_a_megabyte_at_most(agora: ProxyServer, method: str, path: str) -> None:
+    got = agora.client.request(method, path, content=b'{"x": "' + b"x" * 1_000_000 + b'"}')
+    assert got.status_code == 413
+    assert got.json()["error"]["message"] == "The body has more than 1000000 bytes, which is the limit here."
+
+
+def test_a_session_is_imported_up_to_a_bound(agora: ProxyServer) -> None:
+    lines = [{"role": ("user", "assistant")[i % 2], "content": f"Line {i}."} for i in range(10_001)]
+    got = agora.client.put("/v1/memory/sessions/long", json={"contents": lines[1:]}, timeout=60)
+    assert got.status_code == 200
+    export = agora.client.get("/v1/memory/sessions/long", timeout=60).content
+    again = agora.client.put("/v1/memory/sessions/long", content=export, timeout=60)
+    assert (again.status_code, len(again.json()["contents"])) == (200, 10_000)
+    got = agora.client.put("/v1/memory/sessions/long", json={"contents": lines}, timeout=60)
+    assert got.status_code == 413
+    message = "'contents' has 10001 items; a session of at most 10000 can be imported."
+    assert got.json()["error"]["message"] == message

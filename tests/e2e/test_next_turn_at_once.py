@@ -1,0 +1,104 @@
+"""Law 8: what was answered is known at once, however soon the next request of its session comes."""
+
+import json
+import socket
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Address
+from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
+from tests.proxy_server import ProxyServer, Serve
+from tests.remembering import CONFIG, call, held, texts, user
+from tests.waiting import until
+
+STORES = ("sqlite", "redis", "postgresql")
+TURNS = 40
+SLIDING = 8
+"""How many messages an engine with a window shows at most."""
+
+
+@pytest.fixture(params=STORES)
+def remembering(request: pytest.FixtureRequest, address: Address, serve: Serve) -> ProxyServer:
+    config = CONFIG.replace("memory: {", "memory: {window: {max_messages: 1000, keep_messages: 100}, ")
+    return serve(config, MEMORY_URL=address(request.param))
+
+
+def prompts(upstream: FakeUpstream) -> list[list[tuple[str, str]]]:
+    """What the model was shown, request by request."""
+    return [
+        [(message["role"], message["content"]) for message in request.json["messages"]]
+        for request in upstream.requests
+    ]
+
+
+def talk(turns: int) -> list[dict[str, Any]]:
+    """A conversation, line by line."""
+    lines: list[dict[str, Any]] = []
+    for turn in range(turns):
+        lines += [
+            {"role": "user", "content": f"This is question {turn} of ours."},
+            {"role": "assistant", "content": f"That was answer {turn} of mine."},
+        ]
+    return lines
+
+
+@pytest.mark.parametrize("window", [1, SLIDING])
+def test_turns_without_a_pause_are_all_in_the_next_prompt(
+    remembering: ProxyServer, upstream: FakeUpstream, window: int
+) -> None:
+    lines = talk(TURNS)
+    for turn in range(TURNS):
+        upstream.says(*sse(stream_of(lines[2 * turn + 1]["content"])))
+        spoken = lines[: 2 * turn + 1]
+        call(remembering, *spoken[-window:], stream=True).raise_for_status()
+    expected = [[(line["role"], line["content"]) for line in lines[: 2 * turn + 1]] for turn in range(TURNS)]
+    assert prompts(upstream) == expected
+    assert texts(held(remembering)) == [(line["role"], line["content"]) for line in lines]
+
+
+class Client:
+    """A client that reads its answer as it comes, and leaves when it wants to."""
+
+    def __init__(self, port: int, *messages: dict[str, Any]) -> None:
+        body = json.dumps({"model": "fake", "stream": True, "messages": messages}).encode()
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nx-session-id: s1\r\n"
+        self.socket.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+
+    def read_until(self, text: bytes) -> None:
+        """Reads until a text has come."""
+        data = b""
+        while text not in data:
+            piece = self.socket.recv(65_536)
+            assert piece, f"the answer has ended: {data!r}"
+            data += piece
+
+
+def test_a_turn_behind_a_hang_up_knows_what_was_relayed(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    for turn in range(10):
+        upstream.says(HEAD, chunk(ROLE), chunk(delta(content=f"I begin answer {turn} but")), HANG)
+        client = Client(remembering.port, user(f"This is question {turn} of ours."))
+        client.read_until(f"answer {turn} but".encode())
+        client.socket.close()
+        upstream.says(*sse(stream_of(f"That was answer {turn} of mine.")))
+        call(remembering, user(f"And what is behind {turn}?"), stream=True).raise_for_status()
+        shown = [text for _, text in prompts(upstream)[-1]]
+        assert any(f"I begin answer {turn} but" in text for text in shown), shown
+        assert shown[-1] == f"And what is behind {turn}?"
+
+
+def test_a_turn_behind_the_done_event_knows_the_answer(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    """A client may take ``[DONE]`` for the end, and ask over another connection."""
+    for turn in range(10):
+        upstream.says(*sse(stream_of(f"That was answer {turn} of mine.")))
+        client = Client(remembering.port, user(f"This is question {turn} of ours."))
+        client.read_until(b"[DONE]")
+        call(remembering, user(f"And what is behind {turn}?"), stream=True).raise_for_status()
+        client.socket.close()
+        assert ("assistant", f"That was answer {turn} of mine.") in prompts(upstream)[-1]
+    assert until(lambda: len(held(remembering)) == 40)

@@ -1,0 +1,59 @@
+"""A model that keeps failing is left alone, though there is no other: one call a second asks how it is."""
+
+import time
+
+from tests.peers.fake_upstream import FakeUpstream, answer, by_default
+from tests.proxy_server import ProxyServer, Serve
+from tests.waiting import until
+
+CONFIG = """
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", retries: 1}}
+pipelines: {default: {upstreams: [main]}}
+"""
+BROKEN = answer({"error": {"message": "Out of order."}}, 500)
+
+
+def opened(serve: Serve, upstream: FakeUpstream) -> ProxyServer:
+    """A server whose one upstream has failed until its circuit opened."""
+    proxy = serve(CONFIG)
+    upstream.says(*BROKEN)
+    assert until(lambda: proxy.chat().status_code == 503, 10)
+    return proxy
+
+
+def test_calls_are_refused_at_once_and_told_when_to_come_back(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = opened(serve, upstream)
+    asked, began, statuses = len(upstream.requests), time.monotonic(), list[int]()
+    while len(statuses) < 20:
+        got = proxy.chat()
+        statuses.append(got.status_code)
+        if got.status_code == 503:
+            assert got.headers["retry-after"] == "1"
+            assert got.json()["error"] == {
+                "message": "The upstream 'main' keeps failing, and is asked once a second; try again.",
+                "type": "upstream_error",
+                "param": None,
+                "code": "upstream_unavailable",
+            }
+    probes = len(upstream.requests) - asked
+    assert probes <= 1 + (time.monotonic() - began)
+    assert statuses.count(503) == 20 - probes, "each other call is answered without the upstream"
+
+
+def test_a_call_that_opens_the_circuit_has_the_upstreams_own_error(
+    serve: Serve, upstream: FakeUpstream
+) -> None:
+    proxy = serve(CONFIG)
+    upstream.says(*BROKEN)
+    statuses = [proxy.chat().status_code for _ in range(4)]
+    assert statuses == [500, 500, 500, 503]
+    assert len(upstream.requests) == 5, "with the fifth failure nothing is tried again"
+
+
+def test_it_is_well_within_a_second(serve: Serve, upstream: FakeUpstream) -> None:
+    proxy = opened(serve, upstream)
+    upstream.script = by_default
+    began = time.monotonic()
+    assert until(lambda: proxy.chat().status_code == 200, 10)
+    assert time.monotonic() - began < 3
+    assert [proxy.chat().status_code for _ in range(10)] == [200] * 10
