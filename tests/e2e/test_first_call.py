@@ -83,9 +83,12 @@ def test_a_database_at_some_distance_is_open_before_the_first_call(
         url = f"postgresql://postgres@{LOOPBACK}:{relay.port}/postgres?search_path={schema}"
         serve(SHIPPED, MEMORY_URL=url)  # whose tables are made
         relay.delay = 0.02
-        proxy = serve(SHIPPED, MEMORY_URL=url)
+        patient = SHIPPED.replace(f"  deadline: {DEADLINE}\n", "  deadline: 10s\n")
+        proxy = serve(patient, MEMORY_URL=url)
         assert proxy.client.get("/readyz").json() == {"status": "ready", "degraded": []}
+        opened = relay.connections
         assert said(proxy, "Hello?").headers.get("x-turnkeeper-degraded") is None
+        assert relay.connections == opened
 
 
 def test_the_first_call_after_a_restart_has_what_was_said_before(
