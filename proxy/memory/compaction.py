@@ -1,9 +1,7 @@
 """Compaction: the oldest turns of a session give way to summaries, or move to its cold part."""
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -17,6 +15,7 @@ from proxy.memory.session import (
     Segment,
     Session,
     TurnRef,
+    count_until,
     entries_fingerprint,
     essence,
     message_of,
@@ -26,7 +25,6 @@ from proxy.memory.speakers import label, speaker_names
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
 _MAX_TOKENS: Final = 50_000
-_turn_ref: Final = attrgetter("turn_ref")
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -112,11 +110,9 @@ def overflow_plan(session: Session, window: Window) -> Plan | None:
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
     """The entries of the hot part that no summary covers; they are its newest."""
-    return session.entries[_covered(session) :] if session.summaries else session.entries
-
-
-def _covered(session: Session) -> int:
-    return bisect_right(session.entries, session.summarized_until, key=_turn_ref)
+    if not session.summaries:
+        return session.entries
+    return session.entries[count_until(session.entries, session.summarized_until) :]
 
 
 def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
@@ -280,7 +276,11 @@ def mark_stale(before: Session, after: Session) -> Session:
     """``after``, with the segments stale whose turns differ from those in ``before``."""
     if not after.summaries or before.entries is after.entries:
         return after
-    former, present = (_essences(session, after.summarized_until) for session in (before, after))
+    end = after.summarized_until
+    covered = [session.entries[: count_until(session.entries, end)] for session in (before, after)]
+    if covered[0] == covered[1]:
+        return after
+    former, present = map(_essences, covered)
     changed = {turn for turn in former.keys() | present.keys() if former.get(turn) != present.get(turn)}
     if not changed:
         return after
@@ -294,11 +294,10 @@ def mark_stale(before: Session, after: Session) -> Session:
     return msgspec.structs.replace(after, summaries=tuple(summaries))
 
 
-def _essences(session: Session, until: TurnRef) -> dict[TurnRef, list[object]]:
+def _essences(entries: Sequence[Entry]) -> dict[TurnRef, list[object]]:
     essences: dict[TurnRef, list[object]] = {}
-    for entry in session.entries:
-        if entry.turn_ref <= until:
-            essences.setdefault(entry.turn_ref, []).append(essence(entry))
+    for entry in entries:
+        essences.setdefault(entry.turn_ref, []).append(essence(entry))
     return essences
 
 
@@ -331,7 +330,7 @@ def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
 
     Those that are kept are there to be aligned with windows that still replay them.
     """
-    cut = _covered(session) - keep
+    cut = count_until(session.entries, session.summarized_until) - keep
     while cut > 0 and not _begins_turn(session.entries, cut):
         cut -= 1
     return move_out(session, cut) if cut > 0 else (session, ())

@@ -5,6 +5,7 @@ A field with a ``name`` is stored under that name, which sessions in use have: i
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from operator import attrgetter
@@ -37,6 +38,7 @@ _MAX_OVERTAKEN: Final = 4
 _MAX_UNHEARD: Final = 4
 
 _others: Final = attrgetter("others")
+_turn_ref: Final = attrgetter("turn_ref")
 T = TypeVar("T")
 Turned = TypeVar("Turned", "Entry", "Segment")
 
@@ -423,6 +425,11 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     def summarized_until(self) -> TurnRef:
         """The last turn that a summary covers."""
         return self.summaries[-1].end if self.summaries else START
+
+
+def count_until(entries: Sequence[Entry], end: TurnRef) -> int:
+    """How many entries are of turns up to and with one."""
+    return bisect_right(entries, end, key=_turn_ref)
 
 
 def made_anew(session: Session, former: Session) -> bool:

@@ -23,7 +23,17 @@ from proxy.memory.merge.entries import renew_entry, with_signatures, without_ell
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, START, Arrival, Attempt, Entry, Session, TurnRef, message_of
+from proxy.memory.session import (
+    NO_ATTEMPT,
+    START,
+    Arrival,
+    Attempt,
+    Entry,
+    Session,
+    TurnRef,
+    count_until,
+    message_of,
+)
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
@@ -207,11 +217,8 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
 def _messages_of_former_calls(
     entries: Sequence[Entry], call: int, behind: TurnRef, preamble: Preamble
 ) -> list[Message]:
-    return [
-        message_of(entry)
-        for entry in entries
-        if entry.call < call and entry.turn_ref > behind and not preamble.includes(entry.turn_ref)
-    ]
+    between = entries[count_until(entries, behind) : count_until(entries, TurnRef(call, -1))]
+    return [message_of(entry) for entry in between if not preamble.includes(entry.turn_ref)]
 
 
 def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
@@ -292,7 +299,7 @@ def missing_messages(
         gone = retracted(alignment)
         places = [place for place in places if place not in gone]
     if behind > START:
-        places = [place for place in places if entries[place].turn_ref > behind]
+        places = places[bisect_left(places, count_until(entries, behind)) :]
     if preamble.last_turns:
         places = [place for place in places if not preamble.includes(entries[place].turn_ref)]
     missing = []
@@ -545,8 +552,8 @@ def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]
     """
     alignment = part.alignment
     entries, places, lines = alignment.entries, alignment.places, alignment.lines
-    covered = [entry.turn_ref <= session.summarized_until for entry in entries]
-    turn_ids = (e.engine_turn for e, is_covered in zip(entries, covered, strict=True) if is_covered)
+    covered = count_until(entries, session.summarized_until)
+    turn_ids = (entry.engine_turn for entry in entries[:covered])
     last_turn_id = max((turn_id for turn_id in turn_ids if turn_id is not None), default=None)
     answers = [i for i, m in enumerate(lines) if m.role == "assistant" and places[i] >= 0]
     verdicts: dict[int, bool] = {}
@@ -554,18 +561,18 @@ def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]
     for i in range(len(lines) - 1, -1, -1):
         place = places[i]
         if place >= 0:
-            verdict, following = covered[place], place
+            verdict, following = place < covered, place
         elif place == FORGOTTEN:
             verdict = False  # what memory knows nothing of goes on as the client sends it
         elif place == REPEATED:
             at = bisect_left(answers, i)
             near = ((abs(answer - i), answer) for answer in answers[max(at - 1, 0) : at + 1])
             _, nearest = min(near, default=(0, None))
-            verdict = nearest is not None and covered[places[nearest]]
+            verdict = nearest is not None and places[nearest] < covered
         else:
             # What is older than all entries of the hot part is covered, since that begins with covered turns.
             turn_id = turn_id_of(lines[i])
-            verdict = (following is not None and covered[max(following - 1, 0)]) or (
+            verdict = (following is not None and max(following - 1, 0) < covered) or (
                 turn_id is not None and last_turn_id is not None and turn_id <= last_turn_id
             )
         verdicts[alignment.positions[i]] = verdict
