@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 import msgspec
 
 Scope = Literal["all", "chat"]
-_SCOPES: Final[Mapping[str, Scope]] = {"": "all", "all": "all", "chat": "chat"}
+_SCOPES: Final[Mapping[str, Scope]] = {"": "all", "chat": "chat"}
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET: Final = re.compile(r"[!-~]+")
 _FORMAT: Final = "name:secret or name:secret:chat"

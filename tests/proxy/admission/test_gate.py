@@ -1,8 +1,99 @@
-"""Hosts that mean this machine alone."""
+"""Who is admitted, and to what; hosts that mean this machine alone."""
 
 import pytest
 
-from proxy.admission.gate import is_loopback_address, is_loopback_name
+from proxy.admission.gate import Gate, is_loopback_address, is_loopback_name
+from proxy.admission.keys import Keys
+from proxy.errors import RequestError
+
+OPEN = Gate(Keys())
+LOCKED = Gate(Keys.parse("acme:whole,phone:part:chat"))
+WHOLE = {"authorization": "Bearer whole"}
+PART = {"authorization": "Bearer part"}
+FOREIGN = {"host": "evil.example", "sec-fetch-site": "cross-site", "origin": "https://evil.example"}
+PREFLIGHT = {"access-control-request-method": "POST"}
+
+
+def admitted(gate, headers, path="/v1/chat/completions"):
+    """The tenant, or the code of the error."""
+    try:
+        return gate.admit(headers, path)
+    except RequestError as error:
+        return error.code
+
+
+@pytest.mark.parametrize("gate", [OPEN, LOCKED])
+@pytest.mark.parametrize("headers", [{}, WHOLE, PART, FOREIGN])
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/webhooks/agora"])
+def test_probes_and_webhooks_need_no_key(gate, headers, path):
+    assert admitted(gate, headers, path) == "default"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/models", "/models/fake", "/v1/models", "/v1/models/fake", "/chat/completions",
+        "/v1/chat/completions", "/pipelines/default/chat/completions", "/pipelines/default/models",
+    ],
+)  # fmt: skip
+def test_each_key_may_chat(path):
+    assert admitted(LOCKED, PART, path) == "phone"
+    assert admitted(LOCKED, WHOLE, path) == "acme"
+    assert admitted(LOCKED, {}, path) == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/", "/metrics", "/v1/memory/sessions", "/v1/explain", "/v1/search", "/playground", "/healthz/",
+        "/readyz/x", "/webhooks", "/webhooks/agora/", "/x/v1/models", "/pipelines",
+    ],
+)  # fmt: skip
+def test_all_else_needs_a_key_without_a_scope(path):
+    assert admitted(LOCKED, PART, path) == "insufficient_scope"
+    assert admitted(LOCKED, WHOLE, path) == "acme"
+    assert admitted(LOCKED, {}, path) == "invalid_api_key"
+
+
+@pytest.mark.parametrize(
+    ("headers", "answer"),
+    [
+        ({}, "default"),
+        ({"host": "localhost:8080"}, "default"),
+        ({"host": "evil.example"}, "host_not_allowed"),
+        ({"sec-fetch-site": "cross-site"}, "site_not_allowed"),
+        ({"sec-fetch-site": "same-origin"}, "default"),
+        (
+            {"sec-fetch-site": "same-origin", "origin": "null"},
+            "default",
+        ),  # a sandboxed page
+        ({"sec-fetch-site": "cross-site", "origin": "http://localhost"}, "site_not_allowed"),
+        ({"origin": "http://localhost:8080"}, "default"),
+        ({"origin": "https://evil.example"}, "site_not_allowed"),
+        ({"origin": "null"}, "site_not_allowed"),
+        (PREFLIGHT, "site_not_allowed"),
+        ({**WHOLE, **FOREIGN}, "host_not_allowed"),
+    ],
+)
+def test_without_keys_this_machine_is_admitted(headers, answer):
+    assert admitted(OPEN, headers) == answer
+
+
+@pytest.mark.parametrize(
+    ("headers", "answer"),
+    [
+        ({**WHOLE, **FOREIGN}, "acme"),
+        (FOREIGN, "invalid_api_key"),
+        ({**WHOLE, **PREFLIGHT}, "site_not_allowed"),
+    ],
+)
+def test_with_keys_a_key_is_all_that_counts(headers, answer):
+    assert admitted(LOCKED, headers) == answer
+
+
+def test_of_a_long_name_only_the_beginning_is_repeated():
+    with pytest.raises(RequestError, match=f"'{'x' * 80}' is no loopback name"):
+        OPEN.admit({"host": "x" * 4000}, "/")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.255.0.9", "::1", "localhost", "LocalHost"])

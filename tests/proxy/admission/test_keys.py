@@ -33,6 +33,27 @@ def test_no_other_secret_opens_anything(bearer):
     assert Keys.parse("alice:one").find(bearer) is None
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer one"},
+        {"authorization": "bearer  one "},
+        {"api-key": "one"},
+        {"authorization": "Basic b25l", "api-key": "one"},
+    ],
+)
+def test_a_request_shows_its_key_in_either_header(headers):
+    assert Keys.parse("alice:one").match(headers).tenant == "alice"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"authorization": "one"}, {"x-api-key": "one"}, {"authorization": "Bearer", "api-key": "one"}],
+)
+def test_a_request_that_shows_none_has_none(headers):
+    assert Keys.parse("alice:one").match(headers) is None
+
+
 @pytest.mark.parametrize("text", ["", "  ", "\n"])
 def test_an_empty_text_means_no_keys(text):
     keys = Keys.parse(text)
@@ -53,6 +74,7 @@ def test_an_empty_text_means_no_keys(text):
         ("a b:s3cret", "key 1: write name:secret"),
         (f"{'n' * 65}:s3cret", "key 1: write name:secret"),
         ("a:s3cret:admin", "key 1: after a second ':'"),
+        ("a:s3cret:all", "key 1: after a second ':'"),
         ("a:s3cret:chat:x", "key 1: after a second ':'"),
         ("a:s3c ret", "key 1: a secret has no spaces"),
         ("a:s3crét", "key 1: a secret has no spaces"),
@@ -78,6 +100,11 @@ def test_a_secret_opens_its_key_and_is_not_kept(secret):
 @pytest.mark.parametrize("headers", [OLDER, NEWER, OLDER | NEWER])
 def test_agoras_published_example_is_believed(headers):
     assert WEBHOOK.verify(headers, BODY)
+
+
+@pytest.mark.parametrize("headers", [OLDER, NEWER])
+def test_hexadecimal_digits_may_be_large_and_have_spaces_around_them(headers):
+    assert WEBHOOK.verify({name: f" {digits.upper()} " for name, digits in headers.items()}, BODY)
 
 
 @pytest.mark.parametrize("headers", [OLDER, NEWER, OLDER | NEWER])
