@@ -103,7 +103,7 @@ class SqliteDatabase:
         outcome.add_done_callback(retrieve_exception)
         done, _ = await asyncio.wait({outcome}, timeout=_PATIENCE)
         if not done:
-            raise StoreError("The archive is too slow.")
+            raise self._writer.too_slow()
         return outcome.result()
 
     def _close_loop_connection(self) -> None:

@@ -268,7 +268,7 @@ class SqliteStore:
         outcome.add_done_callback(retrieve_exception)
         done, _ = await asyncio.wait({outcome}, timeout=within)
         if not done:
-            raise StoreError(f"The memory file {self._file.path} is too slow.")
+            raise self._writer.too_slow()
         return outcome.result()
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:

@@ -23,6 +23,7 @@ from proxy.memory.stores.sql import (
     Types,
     pending_statements,
 )
+from proxy.memory.stores.sqlite_locks import locked_by
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -63,8 +64,6 @@ TYPES: Final = Types(
 
 _LOCKED: Final = frozenset({"SQLITE_BUSY", "SQLITE_LOCKED"})
 _ADVICE: Final = {
-    "SQLITE_BUSY": "it is locked by another program",
-    "SQLITE_LOCKED": "it is locked by another program",
     "SQLITE_FULL": "the disk is full, or the file has reached its limit",
     "SQLITE_IOERR": "the disk is full or broken, or the file has reached its limit",
     "SQLITE_READONLY": "it may not be written; give this user the right to write the file and its folder",
@@ -157,7 +156,12 @@ class DatabaseFile:
 
     def failure(self, error: sqlite3.Error) -> StoreError:
         """The error with what to do about it."""
-        return StoreError(f"The memory file {self.path}: {_ADVICE.get(_error_name(error)) or error}.")
+        advice = self.locked_by() if is_locked(error) else _ADVICE.get(_error_name(error))
+        return StoreError(f"The memory file {self.path}: {advice or error}.")
+
+    def locked_by(self) -> str:
+        """A clause that says which process locks the file."""
+        return locked_by(self.path)
 
     def _identity_now(self) -> tuple[int, int] | None:
         try:
@@ -353,6 +357,15 @@ class FileWriter:
         self._connection: sqlite3.Connection | None = None
         self._chore_due = 0.0
         self._commit_due = 0.0
+        self._waits_for_lock = False
+
+    def too_slow(self) -> StoreError:
+        """The error for work whose outcome is no longer waited for, with what keeps it from being done."""
+        if self._waits_for_lock:
+            reason = self._file.locked_by()
+        else:
+            reason = "what this process writes before it is not done"
+        return StoreError(f"The memory file {self._file.path} is too slow: {reason}.")
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
@@ -434,6 +447,7 @@ class FileWriter:
 
     def _begin(self) -> sqlite3.Connection:
         """A connection inside a transaction that may write."""
+        self._waits_for_lock = True
         try:
             if self._connection is not None and self._file.is_replaced():
                 self._disconnect()
@@ -446,6 +460,8 @@ class FileWriter:
             if not is_locked(error):
                 self._disconnect()
             raise _NoTransaction(str(self._file.failure(error))) from error
+        finally:
+            self._waits_for_lock = False
         return self._connection
 
     def _disconnect(self) -> None:
@@ -474,7 +490,7 @@ def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
 async def empty_log(path: Path) -> None:
     """Moves the write-ahead log into the file and empties it: it holds what was deleted lately, too.
 
-    Raises StoreError where other programs keep reading it.
+    Raises StoreError where others keep reading it.
     """
     file = DatabaseFile(path, wait=_CHECKPOINT_WAIT)
 
@@ -489,4 +505,4 @@ async def empty_log(path: Path) -> None:
         if await asyncio.to_thread(checkpoint):
             return
         await asyncio.sleep(_CHECKPOINT_PAUSE)
-    raise StoreError(f"The log of {path} cannot be emptied: another program is reading the file.")
+    raise StoreError(f"The log of {path} cannot be emptied: {locked_by(path, for_reading=True)}.")

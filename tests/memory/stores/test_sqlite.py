@@ -98,7 +98,7 @@ async def test_a_writer_elsewhere_stops_no_read_and_writes_only_while_it_lasts(
     version = await written(hasty)
     with other_program(path, "BEGIN EXCLUSIVE") as other:
         assert await hasty.read(KEY) == StoredBlob(b"1", version)
-        with pytest.raises(StoreError, match="locked by another program"):
+        with pytest.raises(StoreError, match="locked by another writer or reader of this process"):
             await hasty.write(KEY, BlobWrite(b"2", version=version, ttl=60))
         with pytest.raises(StoreError, match="locked"):
             await hasty.ping()
