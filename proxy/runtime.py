@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, tzinfo
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +14,7 @@ from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota
 from proxy.background.worker import EVERY, Worker
 from proxy.errors import NotFound
+from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.observe.feed import Feed
@@ -60,6 +62,10 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             names = ", ".join(self.pipelines)
             raise NotFound(f"There is no pipeline '{name}'; available: {names}.", code="pipeline_not_found")
         return pipeline
+
+    def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AbstractAsyncContextManager[None]:
+        """Admits a request that asks no model, with a body of so many bytes, within the tenant's limits."""
+        return self.quota.admit_by_size(tenant, size, reply) if self.quota else nullcontext()
 
     @property
     def is_available(self) -> bool:

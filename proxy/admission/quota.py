@@ -1,12 +1,12 @@
-"""Limits of API keys: requests and tokens in a minute, and turns at once."""
+"""Limits of API keys: requests and tokens in a minute, and answers at once."""
 
 import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,7 @@ _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _SOON: Final = 60.0
 _BYTES_OF_A_TOKEN: Final = 4
+_BYTES_OF_A_REQUEST: Final = 64_000
 
 
 class RateLimits(msgspec.Struct, frozen=True):
@@ -41,10 +42,15 @@ class Remaining(NamedTuple):
     reset: float
 
 
-class Quota:
-    """Admits turns by tenant, the name of a key.
+def weight(size: int) -> int:
+    """How many requests one counts as that asks no model: one for each 64 KB of its body and answer begun."""
+    return max(1, -(-size // _BYTES_OF_A_REQUEST))
 
-    Requests and tokens may be counted with other servers; turns at once are this process's own. While
+
+class Quota:
+    """Admits requests by tenant, the name of a key.
+
+    Requests and tokens may be counted with other servers; answers at once are this process's own. While
     ``counts`` fail, or take longer than ``deadline`` seconds if there is one, this process counts alone.
     """
 
@@ -60,7 +66,7 @@ class Quota:
         self._windows = FallbackWindows(limits, counts, deadline=deadline)
         self._on_refusal = refused
         self._open: Counter[str] = Counter()
-        self._spending: set[asyncio.Task[None]] = set()
+        self._spending: set[asyncio.Task[object]] = set()
 
     @property
     def degraded(self) -> bool:
@@ -73,29 +79,50 @@ class Quota:
 
         Raises LimitExceeded. The answer's headers say what remains.
         """
-        # Counted before anything is awaited: of a burst, all turns would find the same room.
-        limit = self._limits.concurrent_streams
-        if limit and self._open[tenant] >= limit:
-            self._refuse("streams", f"This key may have {limit} answers at once.", 1.0)
-        self._open[tenant] += 1
+        self._open_answer(tenant)
         try:
-            await self._count_request(tenant, reply)
+            self._report(await self._windows.count_request(tenant), reply)
             yield
         finally:
             self._open[tenant] -= 1
             if self._limits.tokens_per_minute and reply.observation.chunks:
-                tokens = _tokens(reply.observation.chunks, size)
-                task = asyncio.get_running_loop().create_task(self._windows.add_tokens(tenant, tokens))
-                self._spending.add(task)
-                task.add_done_callback(self._spending.discard)
+                self._spend(self._windows.add_tokens(tenant, _tokens(reply.observation.chunks, size)))
+
+    @asynccontextmanager
+    async def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
+        """Admits a request that asks no model, for as long as it is entered; it counts by its ``weight``.
+
+        ``size`` is its body's in bytes; what its answer weighs beside that is counted when it has been sent.
+        A request is admitted while any are left, however much it weighs. Raises LimitExceeded.
+        """
+        self._open_answer(tenant)
+        try:
+            self._report(await self._windows.count_by_weight(tenant, weight(size)), reply)
+            yield
+        finally:
+            self._open[tenant] -= 1
+            more = weight(size + reply.size) - weight(size)
+            if more:
+                self._spend(self._windows.count_by_weight(tenant, more))
 
     async def aclose(self) -> None:
         """Counts what is yet to be counted, then closes the counts."""
         await asyncio.gather(*self._spending)
         await self._windows.aclose()
 
-    async def _count_request(self, tenant: str, reply: Reply) -> None:
-        remaining = await self._windows.count_request(tenant)
+    def _open_answer(self, tenant: str) -> None:
+        # Counted before anything is awaited: of a burst, all would find the same room.
+        limit = self._limits.concurrent_streams
+        if limit and self._open[tenant] >= limit:
+            self._refuse("streams", f"This key may have {limit} answers at once.", 1.0)
+        self._open[tenant] += 1
+
+    def _spend(self, counting: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(counting)
+        self._spending.add(task)
+        task.add_done_callback(self._spending.discard)
+
+    def _report(self, remaining: Mapping[str, Remaining], reply: Reply) -> None:
         if self._windows.is_alone:
             reply.add_degraded("limits")
         for kind, each in remaining.items():
@@ -144,13 +171,22 @@ class FallbackWindows:
         return self._probe is not None and not self._probe.done()
 
     async def count_request(self, tenant: str) -> dict[str, Remaining]:
-        """Counts a request; returns what remains of each limit."""
+        """Counts a turn's request; returns what remains of each limit."""
+        return await self._count(tenant, lambda windows: windows.count_request(tenant))
+
+    async def count_by_weight(self, tenant: str, requests: int) -> dict[str, Remaining]:
+        """Counts a request as so many ``requests``; returns what remains of them, where they are limited."""
+        return await self._count(tenant, lambda windows: windows.count_by_weight(tenant, requests))
+
+    async def _count(
+        self, tenant: str, count: Callable[["Windows"], Coroutine[Any, Any, dict[str, Remaining]]]
+    ) -> dict[str, Remaining]:
         if self._shared and not self.is_alone:
             try:
-                return await wait_for(self._shared.count_request(tenant), self._deadline)
+                return await wait_for(count(self._shared), self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fall_back(self._shared, tenant, error)
-        return await self._own.count_request(tenant)
+        return await count(self._own)
 
     async def add_tokens(self, tenant: str, tokens: int) -> None:
         """Counts tokens."""
@@ -199,7 +235,7 @@ class Windows:
         self._counts = counts
 
     async def count_request(self, tenant: str) -> dict[str, Remaining]:
-        """Counts a request; returns what remains of each limit."""
+        """Counts a turn's request; returns what remains of each limit."""
         requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
         counting = {}
         if requests:
@@ -207,6 +243,11 @@ class Windows:
         if tokens:
             counting["tokens"] = self._count("tokens", tenant, tokens, cost=0)
         return dict(zip(counting, await asyncio.gather(*counting.values()), strict=True))
+
+    async def count_by_weight(self, tenant: str, requests: int) -> dict[str, Remaining]:
+        """Counts a request as so many ``requests``; returns what remains of them, where they are limited."""
+        limit = self._limits.requests_per_minute
+        return {"requests": await self._count("requests", tenant, limit, cost=requests)} if limit else {}
 
     async def add_tokens(self, tenant: str, tokens: int) -> None:
         """Counts tokens; 0 probes whether the counts answer."""
@@ -218,10 +259,9 @@ class Windows:
 
     async def _count(self, kind: str, tenant: str, limit: int, *, cost: int) -> Remaining:
         number, reset = await self._counts.add(f"{kind}/{tenant}", cost, ttl=_MINUTE)
-        remaining = limit - number
-        # What this request costs has been counted; of what it will cost there must be something left.
-        within = remaining >= 0 if cost else remaining > 0
-        return Remaining(limit, remaining if within else -1, reset)
+        # There must have been something left: it may cost more than that, or what is not known yet.
+        within = number - cost < limit
+        return Remaining(limit, max(0, limit - number) if within else -1, reset)
 
 
 def duration(seconds: float) -> str:

@@ -43,7 +43,10 @@ class Outlet(Protocol):
 
 
 class Reply:
-    """An ASGI response that takes headers until it starts; ``observation`` notes its course."""
+    """An ASGI response that takes headers until it starts; ``observation`` notes its course.
+
+    ``size`` is how many bytes of a body were sent for another application, or in one piece.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,7 @@ class Reply:
         self.outlet = outlet
         self.started = False
         self.ending = False
+        self.size = 0
         self._send = send
         self._headers = list(headers)
         self._recording: list[bytes] | None = None
@@ -78,6 +82,7 @@ class Reply:
         if message["type"] == "http.response.start":
             await self.start(message["status"], list(message["headers"]))
         else:
+            self.size += len(message.get("body", b""))
             await self._send(message)
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
@@ -111,6 +116,7 @@ class Reply:
     async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Sends an answer in one piece."""
         self.ending = True
+        self.size = len(body)
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 

@@ -8,10 +8,11 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Scope
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.http import body
+from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.renderer import Renderer
@@ -40,12 +41,12 @@ class PageApp:
         self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
 
     async def answer(
-        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, send: Send
+        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, reply: Reply
     ) -> None:
         """Answers one request for a page."""
         viewer = identify(headers, runtime.gate.keys)
         try:
-            response = await self._response(scope, runtime, headers, receive, viewer)
+            response = await self._response(scope, runtime, headers, receive, reply, viewer)
         except StoreError:
             response = self._failure(MemoryUnavailable("Memory does not answer now; try again soon."), viewer)
         except TimeoutError:
@@ -55,10 +56,16 @@ class PageApp:
         if viewer.nonce and not scope["path"].startswith("/assets/"):
             cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(scope["scheme"], headers))
             response.headers.append("set-cookie", cookie)
-        await response(scope, receive, send)
+        await response(scope, receive, reply.send)
 
-    async def _response(
-        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, viewer: Viewer
+    async def _response(  # noqa: PLR0913, PLR0917 - all that a request has
+        self,
+        scope: Scope,
+        runtime: Runtime,
+        headers: Mapping[str, str],
+        receive: Receive,
+        reply: Reply,
+        viewer: Viewer,
     ) -> Response:
         if not runtime.gate.keys:
             runtime.gate.check_host(headers)
@@ -73,6 +80,7 @@ class PageApp:
             server=self._server,
             runtime=runtime,
             renderer=self._renderer,
+            reply=reply,
             viewer=viewer,
             headers=headers,
             query=_fields(scope["query_string"]),

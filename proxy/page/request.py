@@ -10,6 +10,7 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.errors import NotFound
+from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.page.renderer import HEADERS, Renderer, is_step
 from proxy.page.viewer import Viewer
@@ -45,6 +46,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerState
     runtime: Runtime
     renderer: Renderer
+    reply: Reply
     viewer: Viewer
     headers: Mapping[str, str]
     query: Mapping[str, str]

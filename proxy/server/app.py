@@ -195,11 +195,11 @@ class App:
         path = scope["path"]
         chat = _CHAT.fullmatch(path)
         if chat is None and self._page.owns(path):
-            await self._page.answer(scope, runtime, headers, receive, reply.send)
+            await self._page.answer(scope, runtime, headers, receive, reply)
             return
         tenant = runtime.gate.admit(headers, path)
         if chat is None and path != _EXPLAIN:
-            await self._routes.answer(scope, runtime, tenant, receive, reply.send)
+            await self._routes.answer(scope, runtime, tenant, receive, reply)
             return
         if scope["method"] != "POST":
             raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
@@ -212,10 +212,8 @@ class App:
                 headers[TRACEPARENT] = context.traceparent
         body = await read_body(receive, headers, BodyLimit(runtime.max_body))
         request = turn.RawRequest(headers=headers, query=query, body=body, tenant=tenant)
-        work = (
-            self._take_turn(runtime, request, pipeline, reply) if chat else _explain(request, pipeline, reply)
-        )
-        await run_until_disconnect(receive, work, reply.outlet)
+        answer = self._take_turn if chat else _explain
+        await run_until_disconnect(receive, answer(runtime, request, pipeline, reply), reply.outlet)
 
     async def _take_turn(
         self, runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply
@@ -231,10 +229,11 @@ class App:
             self._turns -= 1
 
 
-async def _explain(request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:
-    explanation = await explain.explain_with_memory(request, pipeline, time.time())
-    for name in explanation.degraded:
-        reply.add_degraded(name)
-    body = await asyncio.to_thread(msgspec.json.encode, explanation)
-    status = 400 if explanation.error else 200
-    await reply.send_whole(status, [(b"content-type", b"application/json")], body)
+async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:
+    async with runtime.admit_by_size(request.tenant, len(request.body), reply):
+        explanation = await explain.explain_with_memory(request, pipeline, time.time())
+        for name in explanation.degraded:
+            reply.add_degraded(name)
+        body = await asyncio.to_thread(msgspec.json.encode, explanation)
+        status = 400 if explanation.error else 200
+        await reply.send_whole(status, [(b"content-type", b"application/json")], body)

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.answer.response import read_all
 from proxy.errors import MethodNotAllowed, NotFound, UpstreamError
-from proxy.http.reply import EventStream
+from proxy.http.reply import EventStream, Reply
 from proxy.observe.feed import Event
 from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
@@ -75,7 +75,9 @@ class Routes:
             default=_not_found,
         )
 
-    async def answer(self, scope: Scope, runtime: Runtime, tenant: str, receive: Receive, send: Send) -> None:
+    async def answer(
+        self, scope: Scope, runtime: Runtime, tenant: str, receive: Receive, reply: Reply
+    ) -> None:
         """Answers one request; raises NotFound and MethodNotAllowed for what is not there."""
         path = scope["path"]
         if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
@@ -85,10 +87,11 @@ class Routes:
             "runtime": runtime,
             "tenant": tenant,
             "path": path,
+            "reply": reply,
             "traces": self._server.traces,
         }
         try:
-            await self._router({**scope, **added}, receive, send)
+            await self._router({**scope, **added}, receive, reply.send)
         except HTTPException as error:
             allow = (error.headers or {}).get("Allow", "GET")
             raise MethodNotAllowed(f"{scope['path']} takes {allow}.", allow=allow) from None
@@ -132,14 +135,14 @@ class LazyPage:
         return path.split("/", 2)[1] in _PAGES if path.startswith("/") else False
 
     async def answer(
-        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, send: Send
+        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, reply: Reply
     ) -> None:
         """Answers one request for a page."""
         if self._app is None:
             # In a thread: importing takes a while, and calls wait on the loop.
             module = await asyncio.to_thread(import_module, "proxy.page.app")
             self._app = self._app or module.PageApp(self._server)
-        await self._app.answer(scope, runtime, headers, receive, send)
+        await self._app.answer(scope, runtime, headers, receive, reply)
 
 
 async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:

@@ -216,3 +216,24 @@ def test_who_is_refused_is_counted(serve: Serve) -> None:
     metrics = proxy.client.get("/metrics", headers=ONE).text
     assert 'turnkeeper_refused_requests_total{limit="requests"} 2.0' in metrics
     assert 'turnkeeper_turns_total{outcome="failed",pipeline="default",status="429"} 2.0' in metrics
+
+
+def test_an_explanation_counts_by_its_size(limited: Callable[[str], ProxyServer]) -> None:
+    proxy = limited("{requests_per_minute: 10}")
+    body = {"model": "m", "messages": [{"role": "user", "content": "x" * 150_000}]}
+
+    def explained() -> httpx2.Response:
+        return proxy.client.post("/v1/explain", json=body, headers=ONE)
+
+    first = explained()
+    assert first.status_code == 200
+    assert first.headers["x-ratelimit-remaining-requests"] == "7", "its body is 3"
+    settled(proxy)
+    size = len(first.content) + 150_000
+    weight = -(-size // 64_000)
+    assert proxy.chat(headers=ONE).headers["x-ratelimit-remaining-requests"] == str(max(0, 9 - weight))
+    while (got := explained()).status_code == 200:
+        settled(proxy)
+    assert refused(got, "requests")
+    assert refused(proxy.chat(headers=ONE), "requests")
+    assert proxy.chat(headers=TWO).status_code == 200

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining, Windows, duration
+from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining, Windows, duration, weight
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
@@ -190,3 +190,59 @@ def test_what_was_counted_while_the_loop_was_busy_is_not_late() -> None:
     uvloop = pytest.importorskip("uvloop")  # which looks at its clock first
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(busy()) is False
+
+
+KB = 1000
+
+
+@pytest.mark.parametrize(
+    ("size", "requests"), [(0, 1), (1, 1), (64 * KB, 1), (64 * KB + 1, 2), (15_000 * KB, 235)]
+)
+def test_what_asks_no_model_weighs_a_request_for_each_64_kilobytes_begun(size: int, requests: int) -> None:
+    assert weight(size) == requests
+
+
+async def by_size(quota: Quota, size: int, answer: int = 0) -> str:
+    """The requests that such a one leaves, or why it is refused."""
+    headers: dict[bytes, bytes] = {}
+
+    async def noted(message: MutableMapping[str, Any]) -> None:
+        headers.update(message.get("headers", ()))
+
+    try:
+        async with quota.admit_by_size("acme", size, reply := Reply(noted)):
+            await reply.send_whole(200, [], b"x" * answer)
+            return headers[b"x-ratelimit-remaining-requests"].decode()
+    except LimitExceeded as refused:
+        return refused.type
+
+
+def test_a_request_by_its_size_takes_as_many_as_it_weighs_and_is_refused_once_none_are_left() -> None:
+    async def asked() -> list[str]:
+        quota = Quota(RateLimits(requests_per_minute=10))
+        return [await by_size(quota, size * KB) for size in (100, 640, 0, 0)]
+
+    assert asyncio.run(asked()) == ["8", "0", "requests", "requests"]
+
+
+def test_what_an_answer_weighs_beside_its_request_is_counted_when_it_has_been_sent() -> None:
+    async def asked() -> list[str]:
+        quota = Quota(RateLimits(requests_per_minute=10))
+        before = await by_size(quota, 30 * KB, answer=200 * KB)
+        await asyncio.sleep(0)
+        return [before, await by_size(quota, 0)]
+
+    assert asyncio.run(asked()) == ["9", "5"]
+
+
+def test_a_request_that_asks_no_model_needs_no_tokens_and_is_one_of_the_answers_at_once() -> None:
+    async def asked() -> list[str]:
+        quota = Quota(RateLimits(requests_per_minute=9, tokens_per_minute=10, concurrent_streams=1))
+        async with quota.admit("acme", 0, reply := Reply(nowhere)):
+            during = await by_size(quota, 0)
+            reply.keep_chunks()
+            reply.observation.chunks.extend([b"data: {}\n\n"] * 10)
+        await asyncio.sleep(0)
+        return [during, await turn(quota), await by_size(quota, 0)]
+
+    assert asyncio.run(asked()) == ["streams", "tokens", "6"]
