@@ -100,10 +100,10 @@ class Redaction:
             metadata = metadata if redacted is original else {**metadata, "original": redacted}
         return _replaced(
             message,
-            content=self._content(content) if content else content,
+            content=self._content(content),
             tool_calls=self.tool_calls(calls) if calls else calls,
             metadata=metadata,
-            others=self._others(others) if others else others,
+            others=self._others(others),
         )
 
     def entry(self, entry: Entry) -> Entry:
@@ -116,7 +116,7 @@ class Redaction:
         )
         return _replaced(
             entry,
-            content=self._content(content) if content else content,
+            content=self._content(content),
             tool_calls=self.tool_calls(calls) if calls else calls,
             original=self.text(original) if original else original,
             reasoning=self.text(reasoning) if reasoning else reasoning,
@@ -146,8 +146,7 @@ class Redaction:
         for string in _STRING.finditer(arguments):
             pieces += [self._between(arguments[done : string.start()]), self._string(string.group())]
             done = string.end()
-        redacted = "".join([*pieces, self._between(arguments[done:])])
-        return arguments if redacted == arguments else redacted
+        return "".join([*pieces, self._between(arguments[done:])])
 
     def _string(self, literal: str) -> str:
         """A string literal of JSON, or what only begins like one."""
@@ -164,7 +163,7 @@ class Redaction:
         for begin, end, kind in self.sensitive.find(text):
             pieces += [text[done:begin], json.dumps(self.marks[kind])]
             done = end
-        return "".join([*pieces, text[done:]]) if pieces else text
+        return "".join([*pieces, text[done:]])
 
     def _segment(self, segment: Segment) -> Segment:
         return _replaced(segment, text=self.text(segment.text), added=self.text(segment.added))

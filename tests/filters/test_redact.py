@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Context
+from filters.injection import Injected
 from filters.redact import Redact
 from tests.conversations import message_of, messages_of
 
@@ -88,6 +89,14 @@ def test_what_was_generated_is_redacted_as_what_was_heard():
     metadata = {"interrupted": True, "original": f"Write to {MAIL}.", "source": "llm"}
     shown = redacted({"role": "assistant", "content": "Write to", "metadata": metadata})
     assert shown.metadata == {**metadata, "original": "Write to [email]."}
+    beside = {"role": "assistant", "content": "Write to", "original": f"Write to {MAIL}."}
+    assert redacted(beside).others == {"original": "Write to [email]."}
+
+
+@pytest.mark.parametrize(("roles", "shown"), [(["user"], "[email]"), (["assistant", "tool"], MAIL)])
+def test_what_memory_tells_of_a_user_goes_with_the_users_words(roles, shown):
+    summary = Injected(role="system", content=MAIL)
+    assert [each.content for each in Redact(roles=roles).apply([summary], CONTEXT)] == [shown]
 
 
 @pytest.mark.parametrize("role", ["system", "developer"])
@@ -97,7 +106,12 @@ def test_system_messages_are_left(role):
 
 
 def test_what_is_not_personal_is_the_same_object():
-    told = messages_of([{"role": "user", "content": "Hi."}, {"role": "assistant", "content": None}])
+    told = messages_of(
+        [
+            {"role": "user", "content": "Hi.", "metadata": {"source": "asr"}},
+            {"role": "assistant", "content": None, "metadata": {"original": "Hi."}, "refusal": "No."},
+        ]
+    )
     assert Redact().apply(told, CONTEXT) is told
 
 
@@ -107,6 +121,8 @@ def test_what_is_not_personal_is_the_same_object():
         (f'{{"a": ["{MAIL}", 1.0], "b":null}}', '{"a": ["[email]", 1.0], "b":null}'),
         ('{"a":"ann\\u0040example.org"}', '{"a":"[email]"}'),
         (f'{{"a":"say \\"{MAIL}\\""}}', '{"a":"say \\"[email]\\""}'),
+        ('{"a":"to\nann\\u0040example.org"}', '{"a":"to\\n[email]"}'),
+        (f'{{"a": "\\u0041", "b": "{MAIL}"}}', '{"a": "\\u0041", "b": "[email]"}'),
         (f'{{"{MAIL}" : 1}}', f'{{"{MAIL}" : 1}}'),
         (f'{{"a":"{MAIL}", "b', '{"a":"[email]", "b'),
         (f'{{"a":"{MAIL}", "b": "say \\"Hi\\", \\', '{"a":"[email]", "b": "say \\"Hi\\", \\'),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,9 @@ def test_what_is_clean_is_the_very_same_object() -> None:
         ('{"to": "ann\\u0040example.org"}', '{"to": "[email]"}'),
         ('{"to": "ann@example.org', '{"to": "[email]'),
         ('{"n": 42}', '{"n": 42}'),
+        ("[4111111111111111, 17, 4111111111111111]", '["[card]", 17, "[card]"]'),
+        ('{"a": "\\u0041", "b": "4111111111111111"}', '{"a": "\\u0041", "b": "[card]"}'),
+        ('{"a": "to\nann\\u0040example.org"}', '{"a": "to\\n[email]"}'),
         ("no JSON: 4111111111111111", 'no JSON: "[card]"'),
     ],
 )
@@ -98,6 +102,117 @@ def test_a_picture_is_not_looked_through() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "4111111111111111" * 100}}
     shown = REDACTION.message(Message(role="user", content=[picture, {"type": "text", "text": CARD}]))
     assert shown.content == [{"type": "text", "text": "[image]"}, {"type": "text", "text": "[card]"}]
+
+
+PLACES = {
+    "content": CARD,
+    "parts": [{"type": "text", "text": CARD}],
+    "odd part": [{"type": "other", "deep": [{CARD: [CARD, 4111111111111111]}]}],
+}
+CALLS = {
+    "arguments": {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "f", "arguments": f'{{"a": "{CARD}"}}'},
+    },
+    "input": {"id": "c", "type": "custom", "custom": {"name": "f", "input": CARD}},
+    "arguments that are none": {"id": "c", "function": {"name": "f", "arguments": {"a": {"name": CARD}}}},
+    "arguments in a list": {"id": "c", "function": {"name": "f", "arguments": [CARD]}},
+    "beside": {"id": "c", "function": {"name": "f", "arguments": "{}"}, "note": {"deep": [CARD]}},
+}
+MESSAGES = (
+    [Message(role="user", content=content) for content in PLACES.values()]
+    + [Message(role="assistant", tool_calls=[call]) for call in CALLS.values()]
+    + [
+        Message(role="assistant", content="Yes.", metadata={"source": "llm", "original": f"{CARD}, sir"}),
+        Message(role="assistant", content="Yes.", others={"original": f"{CARD}, sir", "kind": "x"}),
+        Message(role="assistant", content="Yes.", others={"reasoning_content": f"They gave {CARD}."}),
+        Message(role="assistant", others={"function_call": {"name": "f", "arguments": f'{{"a": "{CARD}"}}'}}),
+    ]
+)
+ENTRIES = (
+    [Entry(role="user", turn=0, content=content) for content in PLACES.values()]
+    + [Entry(role="assistant", turn=0, tool_calls=[call]) for call in CALLS.values()]
+    + [
+        Entry(role="assistant", turn=0, content="Yes.", original=CARD),
+        Entry(role="assistant", turn=0, content="Yes.", reasoning=CARD),
+    ]
+)
+
+
+@pytest.mark.parametrize("redact", [REDACTION.message, REDACTION.entry], ids=["message", "entry"])
+def test_each_place_alone_is_marked_and_all_else_stays(redact: Any) -> None:
+    for one in MESSAGES if redact == REDACTION.message else ENTRIES:
+        before, after = msgspec.json.encode(one).decode(), msgspec.json.encode(redact(one)).decode()
+        for form in (CARD, "4111111111111111"):
+            before = (
+                before.replace(f":{form}", ':"[card]"')
+                .replace(f",{form}", ',"[card]"')
+                .replace(form, "[card]")
+            )
+        assert after == before
+        assert redact(redact(one)) is redact(one) or redact(redact(one)) == redact(one)
+        clean = msgspec.json.decode(after, type=type(one))
+        assert redact(clean) is clean
+
+
+@pytest.mark.parametrize("name", ["id", "type", "index", "name"])
+def test_names_and_ids_of_a_call_stay_and_those_among_its_arguments_do_not(name: str) -> None:
+    stay = {"id": "c", name: CARD, "function": {name: CARD, "form": {name: CARD}}}
+    assert REDACTION.tool_calls([stay]) == [stay]
+    (marked,) = REDACTION.tool_calls([{"function": {"form": {"deep": {name: CARD}}, name: [CARD]}}])
+    assert marked == {"function": {"form": {"deep": {name: "[card]"}}, name: ["[card]"]}}
+
+
+def test_the_arguments_of_a_call_stay_json() -> None:
+    (marked,) = REDACTION.tool_calls([call('{"n": 4111111111111111}')])
+    assert marked["function"]["arguments"] == '{"n": "[card]"}'
+
+
+def test_no_value_is_taken_for_its_text_but_a_number() -> None:
+    marking = Redaction(Redact(kinds=(), patterns={"word": "True|None|17"}))
+    assert marking.value([True, None, 17, 17.5, "True"]) == [True, None, "[word]", "[word].5", "[word]"]
+
+
+@pytest.mark.parametrize("wrap", [lambda each: [each], lambda each: {"a": each}])
+def test_values_are_read_to_a_depth_of_64(wrap: Callable[[Any], Any]) -> None:
+    def nested(value: Any, depth: int) -> Any:
+        for _ in range(depth):
+            value = wrap(value)
+        return value
+
+    assert REDACTION.value(nested(CARD, 65)) == nested("[card]", 65)
+    assert REDACTION.value(nested(17, 65)) == nested(17, 65)
+    assert REDACTION.value(nested(CARD, 66)) == nested(None, 65)
+
+
+def test_a_clean_text_is_searched_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    search = Redact.text
+    monkeypatch.setattr(Redact, "text", lambda marking, text: texts.append(text) or search(marking, text))
+    redaction = Redaction(Redact())
+    for _ in range(2):
+        for text in ("I need 3 lamps.", "Yes.", CARD):
+            redaction.text(text)
+    assert texts == ["I need 3 lamps.", "Yes.", CARD, CARD]
+    for number in range(10_000):
+        redaction.text(f"lamp {number}")
+        assert len(redaction._clean) <= 4000
+    texts.clear()
+    redaction.text("lamp 9999")
+    assert texts == []
+
+
+def test_without_redaction_nothing_is_looked_for() -> None:
+    assert (NO_REDACTION.marks, NO_REDACTION.text(CARD)) == ({}, CARD)
+    assert NO_REDACTION.sensitive.find(CARD) == NO_REDACTION.shaped.find(CARD) == []
+    assert NO_REDACTION.entries([session().entries[0]]) == (session().entries[0],)
+
+
+def test_shaped_are_the_built_in_kinds_alone() -> None:
+    redaction = Redaction(Redact(kinds=("card",), patterns={"order": "ORD-[0-9]+"}))
+    assert [kind for *_, kind in redaction.sensitive.find(f"{CARD} ORD-17")] == ["card", "order"]
+    assert [kind for *_, kind in redaction.shaped.find(f"{CARD} ORD-17")] == ["card"]
 
 
 def test_the_store_lets_nothing_through() -> None:
