@@ -21,7 +21,7 @@ from proxy.memory.archive.records import (
     UnembeddedText,
     Vector,
 )
-from proxy.memory.archive.sql import Database, RowCodec, Transaction
+from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.interchange import contents
@@ -32,6 +32,8 @@ from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner
 
 T = TypeVar("T")
+# A text costs its words' places in an index, a vector no more than its bytes.
+_BYTES_PER_CHARACTER: Final = 16
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
 _POSTGRES: Final = EntryPoint(
@@ -43,8 +45,9 @@ class Archive:
     """What was said and by whom, facts, and documents. Every method may raise StoreError.
 
     A user is an ``Owner`` with a tenant and a name; one without a name owns documents alone. What belongs to
-    another tenant or user is invisible. Every method is one transaction, but for sessions, which are saved in
-    several: none of them keeps other writers waiting. Times are in seconds since 1970.
+    another tenant or user is invisible. Every method is one transaction, but for what may be much and no call
+    waits for: sessions, vectors, and an index that is made anew are written in several short ones. Times are
+    in seconds since 1970.
     """
 
     def __init__(self, database: Database, codec: RowCodec, cache: FactCache | None = None) -> None:
@@ -105,7 +108,9 @@ class Archive:
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
         """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
-        await self._database.write(partial(vector_index.add_vectors, self._codec, model, vectors))
+        encoded = (vector_index.encoded_vector(self._codec, text, vector) for text, vector in vectors)
+        for part in in_parts(encoded, lambda one: sum(map(len, one.blobs or ())) // _BYTES_PER_CHARACTER):
+            await self._database.write(partial(vector_index.add_vectors, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
         """Delete everything of a user; what was said up to ``at`` is refused from now on."""
@@ -166,8 +171,21 @@ class Archive:
 
     async def reindex(self, *, limit: int = 5) -> int:
         """Index a session without owners, or a few texts of an older lexicon; how many."""
-        assigned = await self._database.write(partial(turns.assign_owners, self._codec))
-        return assigned or await self._database.write(partial(vector_index.reindex, self._codec, limit))
+        unowned = await self._database.read(partial(turns.unowned_turns, self._codec))
+        if unowned:
+            talk, found = unowned
+            for part in in_parts(found, lambda turn: len(turn.entry.text)):
+                await self._database.write(partial(turns.assign_owners, self._codec, talk, part))
+            while await self._database.write(partial(turns.delete_unowned, talk, limit)):
+                pass
+            return max(1, len(found))
+        texts = await self._database.read(partial(vector_index.outdated_texts, self._codec, limit))
+        # Those that cannot be read keep their terms.
+        lexicon = self._codec.lexicon
+        anew = ((t, t.terms if t.text is None else lexicon.terms(t.owner, t.text)) for t in texts)
+        for batch in in_parts(anew, lambda one: len(one[1])):
+            await self._database.write(partial(vector_index.reindex, batch))
+        return len(texts)
 
     async def scrub(self) -> None:
         """Remove what was deleted from the database's own files."""

@@ -1,7 +1,7 @@
 """Steps of work on a database, which either driver carries out, and how rows are encoded."""
 
 import hashlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -21,6 +21,9 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner
 
+PART: Final = 1_600
+"""What one transaction writes, in characters, and what a row costs beside its text: a few milliseconds."""
+CHARACTERS_PER_ROW: Final = 400
 _MAX_INDEXED: Final = 20_000
 T = TypeVar("T")
 V = TypeVar("V")
@@ -110,6 +113,20 @@ def gather(*works: Steps[Any]) -> Steps[list[Any]]:
             index: [*islice(rows, len(request.statements))] if isinstance(request, Batch) else next(rows)
             for index, request in requests.items()
         }
+
+
+def in_parts(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
+    """Items as one transaction after the other writes them; ``characters`` is what an item has."""
+    part: list[T] = []
+    room = PART
+    for item in items:
+        if room <= 0:
+            yield part
+            part, room = [], PART
+        part.append(item)
+        room -= CHARACTERS_PER_ROW + characters(item)
+    if part:
+        yield part
 
 
 def owner_arguments(owner: Owner) -> dict[str, object]:

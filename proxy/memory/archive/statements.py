@@ -208,10 +208,13 @@ UNOWNED_SESSION: Final = Statement(
     f"SELECT talk FROM turnkeeper_passages WHERE owner = {NO_OWNER} ORDER BY at DESC LIMIT 1"
 )
 DELETE_UNOWNED: Final = Statement(
-    f"DELETE FROM turnkeeper_passages WHERE owner = {NO_OWNER} AND talk = :talk"
+    "DELETE FROM turnkeeper_passages WHERE id IN (SELECT id FROM turnkeeper_passages"
+    f" WHERE owner = {NO_OWNER} AND talk = :talk LIMIT :limit) RETURNING id"
 )
 TURNS_WITH_OWNERS: Final = Statement(
-    "SELECT k.tenant, k.session, o.person, t.owner, t.id, t.place, t.at, t.blob"
+    "SELECT k.tenant, k.session, o.person, t.owner, t.id, t.place, t.at, t.blob,"
+    " EXISTS (SELECT 1 FROM turnkeeper_passages p WHERE p.kind = 1 AND p.item = t.id"
+    f" AND p.owner = {NO_OWNER})"
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " JOIN turnkeeper_people o ON o.id = t.owner WHERE t.talk = :talk ORDER BY t.place, t.id"
 )

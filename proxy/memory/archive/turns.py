@@ -4,11 +4,13 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.memory.archive.erasure import is_erased, tombstone
 from proxy.memory.archive.records import Turn
 from proxy.memory.archive.sql import (
+    CHARACTERS_PER_ROW,
+    PART,
     IndexRow,
     RowCodec,
     Rows,
@@ -39,15 +41,12 @@ from proxy.memory.archive.statements import (
     UPSERT_TURN,
     USER,
     USER_TURNS,
+    json_array,
 )
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.speakers import NOBODY, other_users, session_of_entries
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
-
-# What one transaction writes, in characters, and what a row costs beside its text: a few milliseconds.
-_PART: Final = 1_600
-_CHARACTERS_PER_ROW: Final = 400
 
 
 class _Admission(NamedTuple):
@@ -175,7 +174,7 @@ def _replace_turns(
     One transaction does a part of it, behind the ``done`` entries; returns how many are done then, ``None``
     for all.
     """
-    room = _PART
+    room = PART
     admitted = [(index, place, *each) for index, (place, each) in enumerate(entries) if each]
     # The other user who said a user's words, and the one who was answered.
     speakers = {e.speaker for _, _, e, _ in admitted if e.role == "user" and e.speaker != row.user}
@@ -198,7 +197,7 @@ def _replace_turns(
             continue
         if room <= 0:
             return index
-        room -= _CHARACTERS_PER_ROW + len(entry.text)
+        room -= CHARACTERS_PER_ROW + len(entry.text)
         arguments = {
             "talk": row.id,
             "life": entry.call,
@@ -220,7 +219,7 @@ def _replace_turns(
     for item, *_ in stale.values():
         if room <= 0:
             return len(entries)
-        room -= _CHARACTERS_PER_ROW
+        room -= CHARACTERS_PER_ROW
         yield from fetch(DELETE_PASSAGE, {"kind": TURN, "item": item})
         yield from fetch(DELETE_TURN, {"item": item})
     return None
@@ -235,30 +234,52 @@ def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, r
         yield from codec.index(user, owner, "" if entry.is_injected else entry.text, row)
 
 
-def assign_owners(codec: RowCodec) -> Steps[int]:
-    """Index the turns of one session whose owners are still to be determined; how many, 0 where none is.
+class UnownedTurn(NamedTuple):
+    """A turn that is indexed under no owner yet: its row, as it was read, and whose it is."""
 
-    Turns that cannot be read have no owner from then on, nor have answers to words that are not there.
+    row: Sequence[Any]
+    entry: Entry
+    guest: str | None
+
+
+def unowned_turns(codec: RowCodec) -> Steps[tuple[int, list[UnownedTurn]] | None]:
+    """The session of which turns are to be indexed under their owners, and these turns; ``None`` for none.
+
+    Turns that cannot be read are left out.
     """
     talk = yield from fetch_value(UNOWNED_SESSION, {})
     if talk is None:
-        return 0
+        return None
     rows = yield from fetch(TURNS_WITH_OWNERS, {"talk": talk})
-    yield from fetch(DELETE_UNOWNED, {"talk": talk})
-    readable: list[tuple[Any, ...]] = []
+    readable: list[Sequence[Any]] = []
     entries: list[Entry] = []
     for row in rows:
         with contextlib.suppress(*UNREADABLE):
             entries.append(codec.decode(Key(id_text(row[0]), id_text(row[1])), row[7], Entry))
             readable.append(row)
     session = session_of_entries(id_text(rows[0][2]) if rows else "", entries)
-    for row, entry, guest in zip(readable, entries, other_users(session, entries), strict=True):
-        tenant, _, user, owner, item, place, at, _ = row
+    turns = map(UnownedTurn, readable, entries, other_users(session, entries))
+    return talk, [turn for turn in turns if turn.row[8]]
+
+
+def assign_owners(codec: RowCodec, talk: int, turns: Sequence[UnownedTurn]) -> Steps[None]:
+    """Index turns of a session under their owners, but for those that changed since they were read."""
+    ids = json_array(turn.row[4] for turn in turns)
+    rows = yield from fetch(codec.dialect.texts[TURN], {"ids": ids, "now": 0.0})
+    current = {row[0]: bytes(row[3]) for row in rows}
+    for row, entry, guest in turns:
+        tenant, _, user, owner, item, place, at, blob, _ = row
+        if current.get(item) != bytes(blob):
+            continue
         name = Owner(id_text(tenant), id_text(user) if guest is None else guest)
         if guest is not None:
             owner = (yield from ensure_owner(name)) if guest else None
         yield from _index_turn(codec, name, owner, entry, IndexRow(TURN, item, at, talk, place))
-    return max(1, len(rows))
+
+
+def delete_unowned(talk: int, limit: int) -> Steps[int]:
+    """Remove a few of a session's turns that have no owner from the index; how many."""
+    return len((yield from fetch(DELETE_UNOWNED, {"talk": talk, "limit": limit})))
 
 
 def saved_times(tenant: str) -> Steps[dict[str, float]]:

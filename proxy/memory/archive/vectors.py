@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from operator import mul
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -79,34 +79,46 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[Unem
     return (yield from _read(codec, rows))
 
 
-def add_vectors(
-    codec: RowCodec, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]
-) -> Steps[None]:
+class EncodedVector(NamedTuple):
+    """A text with its vector as it is stored, the signs and the numbers; ``None`` for a text without one."""
+
+    text: UnembeddedText
+    blobs: tuple[bytes, bytes] | None
+
+
+def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None) -> EncodedVector:
+    """A vector as it is stored: thousands of numbers are packed before a transaction, not within it."""
+    if vector is None:
+        return EncodedVector(text, None)
+    sign = codec.encode_bytes(text.owner, sign_bits(vector))
+    return EncodedVector(text, (sign, codec.encode_bytes(text.owner, pack(vector))))
+
+
+def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
     """Add vectors for texts that were not changed or removed meanwhile."""
-    for text, vector in vectors:
+    for text, blobs in vectors:
         passage = {"passage": text.passage, "model": model}
         owner = yield from fetch_value(MARK_EMBEDDED, {**passage, "terms": text.terms})
         if owner is None:
             continue
-        if vector is None:
+        if blobs is None:
             yield from fetch(DELETE_VECTOR, {"passage": text.passage})
             continue
-        encoded = {
-            "sign": codec.encode_bytes(text.owner, sign_bits(vector)),
-            "blob": codec.encode_bytes(text.owner, pack(vector)),
-        }
-        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, **encoded})
+        sign, blob = blobs
+        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": blob})
 
 
-def reindex(codec: RowCodec, limit: int) -> Steps[int]:
-    """Index a few texts of an older lexicon anew; those that cannot be read keep their terms. How many."""
+def outdated_texts(codec: RowCodec, limit: int) -> Steps[list[UnembeddedText]]:
+    """A few of the texts that have terms of an older lexicon."""
     rows = yield from fetch(OUTDATED_PASSAGES, {"limit": limit})
-    texts = yield from _read(codec, rows)
-    for one in texts:
-        terms = one.terms if one.text is None else codec.lexicon.terms(one.owner, one.text)
-        statement = MARK_UP_TO_DATE if terms == one.terms else REINDEX_PASSAGE
-        yield from fetch(statement, {"passage": one.passage, "terms": one.terms, "anew": terms})
-    return len(texts)
+    return (yield from _read(codec, rows))
+
+
+def reindex(texts: Sequence[tuple[UnembeddedText, str]]) -> Steps[None]:
+    """Give texts their terms, each, unless they were changed meanwhile."""
+    for text, terms in texts:
+        statement = MARK_UP_TO_DATE if terms == text.terms else REINDEX_PASSAGE
+        yield from fetch(statement, {"passage": text.passage, "terms": text.terms, "anew": terms})
 
 
 def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
