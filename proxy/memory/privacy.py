@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -16,6 +17,7 @@ from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
+from proxy.memory.tasks import in_thread_if_long
 
 _PAGE: Final = 100
 _ATTEMPTS: Final = 10
@@ -118,8 +120,9 @@ class SessionHolder:
                 session, entries = Session(), [entry for entry in entries if entry.speaker == user.user]
                 if not entries:
                     continue
-            fields |= {"contents": contents(entries), "summaries": summaries(session, entries)}
-            exported.append(fields | {"state": session.state})
+            exported.append(
+                fields | await in_thread_if_long(partial(_exported, session, entries), len(entries))
+            )
         return {"sessions": exported} | ({"unreadable_sessions": unreadable} if unreadable else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
@@ -168,6 +171,14 @@ class SessionHolder:
             if await self._store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
                 return True
         raise StoreError("others are writing this session")
+
+
+def _exported(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
+    return {
+        "contents": contents(entries),
+        "summaries": summaries(session, entries),
+        "state": session.state,
+    }
 
 
 def _without_speaker(

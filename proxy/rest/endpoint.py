@@ -1,12 +1,14 @@
 """What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
 
-from collections.abc import Awaitable, Callable, Iterator
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
@@ -20,7 +22,9 @@ from proxy.turn.identity import identifier
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
-_PIECE: Final = 500
+_SLICE: Final = 64_000
+# A user's export is an object of arrays of sessions, which are objects of arrays of messages.
+_LEVELS: Final = 4
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
 
 
@@ -40,11 +44,23 @@ class Methods:
         if endpoint is None:
             allow = ", ".join(self._endpoints)
             raise MethodNotAllowed(f"This path takes {allow}.", allow=allow)
-        try:
-            response = await endpoint(Request(scope, receive))
-        except (StoreError, *UNREADABLE):
-            raise MemoryUnavailable("Memory does not answer now; try again later.") from None
-        await response(scope, receive, send)
+        async with AsyncExitStack() as admission:
+            try:
+                response = await endpoint(Request({**scope, "admission": admission}, receive))
+            except (StoreError, *UNREADABLE):
+                raise MemoryUnavailable("Memory does not answer now; try again later.") from None
+            await response(scope, receive, send)
+
+
+async def admit(request: Request, size: int = 0) -> None:
+    """Admits a request whose body has ``size`` bytes within its key's limits, until its answer is sent.
+
+    Raises LimitExceeded. What its answer weighs counts as well.
+    """
+    scope = request.scope
+    await scope["admission"].enter_async_context(
+        runtime_of(request).admit_by_size(scope["tenant"], size, scope["reply"])
+    )
 
 
 def runtime_of(request: Request) -> Runtime:
@@ -119,20 +135,39 @@ def json_response(content: Any, status: int = 200) -> Response:
 
 
 def long_response(content: Any, status: int = 200) -> Response:
-    """A value as JSON that may be long, for a thread: while the encoder runs, nothing else does."""
-    return Response(b"".join(_encoded_pieces(content)), status, media_type="application/json")
+    """A value as JSON that may be long, sent slice by slice; each is encoded in a thread.
+
+    Nothing else runs while a large value is encoded, nor while its bytes are handed to the connection.
+    """
+    return StreamingResponse(_slices(content), status, media_type="application/json")
 
 
-def _encoded_pieces(value: Any) -> Iterator[bytes]:
-    """A value as JSON, long arrays piece by piece."""
-    if isinstance(value, dict):
-        for i, (name, each) in enumerate(value.items()):
-            yield (b"," if i else b"{") + msgspec.json.encode(name) + b":"
-            yield from _encoded_pieces(each)
+async def _slices(content: Any) -> AsyncIterator[bytes]:
+    pieces = _encoded_pieces(content, _LEVELS)
+    while slice_ := await asyncio.to_thread(_next_slice, pieces):
+        yield slice_
+
+
+def _next_slice(pieces: Iterator[bytes]) -> bytes:
+    slice_ = bytearray()
+    for piece in pieces:
+        slice_ += piece
+        if len(slice_) >= _SLICE:
+            break
+    return bytes(slice_)
+
+
+def _encoded_pieces(value: Any, levels: int) -> Iterator[bytes]:
+    """A value as JSON: objects and arrays of so many ``levels`` element by element, what is below at once."""
+    if levels and isinstance(value, dict):
+        for index, (name, each) in enumerate(value.items()):
+            yield (b"," if index else b"{") + msgspec.json.encode(name) + b":"
+            yield from _encoded_pieces(each, levels - 1)
         yield b"}" if value else b"{}"
-    elif isinstance(value, list | tuple) and len(value) > _PIECE:
-        for start in range(0, len(value), _PIECE):
-            yield (b"," if start else b"[") + msgspec.json.encode(value[start : start + _PIECE])[1:-1]
-        yield b"]"
+    elif levels and isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            yield b"," if index else b"["
+            yield from _encoded_pieces(each, levels - 1)
+        yield b"]" if value else b"[]"
     else:
         yield msgspec.json.encode(value)

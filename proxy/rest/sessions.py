@@ -22,6 +22,7 @@ from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.rest.endpoint import (
     Methods,
+    admit,
     archiving_of,
     body_of,
     checked_id,
@@ -130,7 +131,9 @@ def _page_size(text: str | None) -> int:
 
 async def _create(request: Request) -> Response:
     memory = memory_of(request)
-    fields = raw_fields(await body_of(request, LARGEST) or b"{}", '{"id": "...", "user": "..."}')
+    body = await body_of(request, LARGEST) or b"{}"
+    await admit(request, len(body))
+    fields = raw_fields(body, '{"id": "...", "user": "..."}')
     name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
     check_keys(fields)
     whole = {"contents": msgspec.Raw(b"[]"), **non_null(fields)}
@@ -141,19 +144,21 @@ async def _create(request: Request) -> Response:
     if not await memory.store.save(key, write):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     memory.writer.notify(key, hot)
-    return await asyncio.to_thread(lambda: long_response({"id": name, **session_fields(session)}, status=201))
+    return long_response({"id": name, **await asyncio.to_thread(session_fields, session)}, status=201)
 
 
 async def _export(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
+    await admit(request)
     session = await _read_or_404(memory, key)
     entries = await memory.store.entries(key, session)
-    return await asyncio.to_thread(lambda: long_response(export_fields(session, entries)))
+    return long_response(await asyncio.to_thread(export_fields, session, entries))
 
 
 async def _import(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     body = await body_of(request, LARGEST)
+    await admit(request, len(body))
     session = await asyncio.to_thread(
         lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
     )
@@ -164,7 +169,7 @@ async def _import(request: Request) -> Response:
         write = SessionWrite(hot, version, memory.writer.window.ttl, cold)
         if await memory.store.overwrite(key, write):
             memory.writer.notify(key, hot)
-            return await asyncio.to_thread(lambda: long_response(session_fields(session)))
+            return long_response(await asyncio.to_thread(session_fields, session))
     raise _conflict()
 
 

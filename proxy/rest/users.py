@@ -24,6 +24,7 @@ from proxy.memory.speakers import session_of_entries
 from proxy.memory.stores.store import Key, ListedSession, Owner, Store
 from proxy.rest.endpoint import (
     Methods,
+    admit,
     archiving_of,
     body_of,
     json_response,
@@ -115,7 +116,9 @@ async def forget_user(privacy: PrivacyRegistry, owner: Owner) -> None:
 
 async def _search(request: Request) -> Response:
     retriever = archiving_of(request).retriever
-    search = validated(SearchQuery, await body_of(request))
+    body = await body_of(request)
+    await admit(request, len(body))
+    search = validated(SearchQuery, body)
     owner = Owner(request.scope["tenant"], identifier(search.user) or "")
     query = Query(text=search.query, now=time.time(), limit=search.limit, zone=runtime_of(request).zone)
     results = [msgspec.structs.asdict(result) for result in await retriever.search(owner, query)]
@@ -125,9 +128,9 @@ async def _search(request: Request) -> Response:
 
 
 async def _export(request: Request) -> Response:
-    export = await runtime_of(request).privacy.export(owner_of(request))
-    # In a thread: it may be long, and calls wait on the loop.
-    return await asyncio.to_thread(long_response, export)
+    owner = owner_of(request)
+    await admit(request)
+    return long_response(await runtime_of(request).privacy.export(owner))
 
 
 async def _delete(request: Request) -> Response:

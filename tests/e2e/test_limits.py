@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
 import pytest
 
+from proxy.admission.quota import weight
 from tests.peers.fake_upstream import (
     DONE,
     END,
@@ -237,3 +239,38 @@ def test_an_explanation_counts_by_its_size(limited: Callable[[str], ProxyServer]
     assert refused(got, "requests")
     assert refused(proxy.chat(headers=ONE), "requests")
     assert proxy.chat(headers=TWO).status_code == 200
+
+
+def test_the_memory_api_counts_imports_exports_and_searches_by_their_size(
+    serve: Serve, tmp_path: Path
+) -> None:
+    proxy = serve(KEYS + "limits: {requests_per_minute: 100}\n", MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}")
+    text = "x" * 90_000
+    session = {"user": "ann", "contents": [{"role": "user", "content": text, "turn_id": i} for i in range(3)]}
+    left = 100
+
+    def asked(method: str, path: str, **body: Any) -> None:
+        """It counts as one for each 64 KB, and says what its body leaves."""
+        nonlocal left
+        response = proxy.client.request(method, f"/v1/memory/{path}", headers=ONE, **body)
+        assert response.status_code in {200, 201}, response.text
+        sent = len(response.request.content)
+        assert response.headers["x-ratelimit-remaining-requests"] == str(left - weight(sent))
+        left -= weight(sent + len(response.content))
+        settled(proxy)
+
+    asked("POST", "sessions", json={"id": "one", **session})
+    asked("PUT", "sessions/two", json=session)
+    asked("GET", "sessions/two")
+    asked("GET", "users/ann/export")
+    asked("POST", "search", json={"user": "ann", "query": "x"})
+    assert left < 100 - 4 * weight(270_000)
+    while left > 0:
+        asked("GET", "sessions/two")
+    for method, path in (("GET", "sessions/two"), ("GET", "users/ann/export"), ("POST", "search")):
+        assert refused(proxy.client.request(method, f"/v1/memory/{path}", headers=ONE, json={}), "requests")
+    assert refused(proxy.client.put("/v1/memory/sessions/two", headers=ONE, json=session), "requests")
+    assert refused(proxy.client.post("/v1/memory/sessions", headers=ONE, json=session), "requests")
+    assert refused(proxy.chat(headers=ONE), "requests")
+    assert proxy.client.get("/v1/memory/sessions/two", headers=TWO).status_code == 404
+    assert proxy.client.delete("/v1/memory/users/ann", headers=ONE).status_code == 204, "a right, and no load"
