@@ -306,12 +306,12 @@ class Traces:
 
     def remove_erased(self, tenant: str, tombstones: Tombstones) -> None:
         """Removes, in this process, the turns whose session or users were erased after they had arrived."""
-        if not tombstones.users and not tombstones.sessions:
+        if not tombstones.times:
             return
 
         def erased(report: TurnReport, users: Iterable[str | None], arrival: float) -> bool:
-            times = [tombstones.users.get(user or "") for user in users]
-            times.append(tombstones.sessions.get(report.session or ""))
+            times = [tombstones.user(user or "") for user in users]
+            times.append(tombstones.session(report.session or ""))
             return any(at is not None and arrival <= at for at in times)
 
         self._remove(tenant, lambda trace: erased(trace.report, trace.users, trace.arrival))
@@ -376,8 +376,7 @@ class TombstoneWatch:
                     tombstones = await self._archive.tombstones(
                         tenant, since=since, until=now + CLOCK_TOLERANCE
                     )
-                    if tombstones.users or tombstones.sessions:
-                        self._traces.remove_erased(tenant, tombstones)
+                    self._traces.remove_erased(tenant, tombstones)
                 last = now
             await asyncio.sleep(_EVERY)
 

@@ -1,9 +1,13 @@
 """The access log: a line for each turn that has ended, and counts of what is warned of once a minute."""
 
 import asyncio
+import hmac
 import logging
+import secrets
 from collections import Counter
 from typing import Any, Final
+
+import msgspec
 
 from filters.message import newest_words
 from proxy.answer.transcript import transcript
@@ -14,6 +18,10 @@ _MOST_IGNORED: Final = 10
 _LONGEST_REASON: Final = 300
 _LONGEST_TEXT: Final = 2000
 _EVERY: Final = 60.0
+# Made before worker processes are forked, so that they share it; it is stored nowhere, so that once the
+# server has ended no id can be tried on its log.
+_USER_KEY: Final = secrets.token_bytes(32)
+_USER_DIGEST: Final = 8
 
 _log = logging.getLogger("turnkeeper")
 _turns_log = logging.getLogger("turnkeeper.turns")
@@ -49,7 +57,7 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
         "request": turn.request,
         "tenant": turn.tenant,
         "session": turn.session,
-        "user": turn.user,
+        "user": None if turn.user is None else user_digest(turn.tenant, turn.user),
         "number": turn.turn,
         "pipeline": turn.pipeline,
         "upstream": turn.upstream,
@@ -64,6 +72,12 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
         "ignored": ",".join(turn.ignored[:_MOST_IGNORED]) or None,
     }
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def user_digest(tenant: str, user: str) -> str:
+    """What stands in the log in the place of a user's id: the same as long as the server runs."""
+    text = msgspec.json.encode((tenant, user.encode("utf-8", "surrogatepass")))
+    return hmac.digest(_USER_KEY, text, "sha256")[:_USER_DIGEST].hex()
 
 
 class MinuteLog:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.records import Chunk, ErasureCount, Fact, Query, QueryVector, Tombstones
+from proxy.memory.archive.records import Chunk, ErasureCount, Fact, Query, QueryVector
 from proxy.memory.archive.sql import Database, Steps, Transaction, fetch_value
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
@@ -605,7 +605,9 @@ async def test_who_was_forgotten_is_told(archive: Archive):
     await archive.forget_session(KEY, at=NOW)
     await archive.forget(Owner("other", "ann"), at=NOW)
     told = await archive.tombstones("acme", since=NOW, until=NOW + 1)
-    assert told == Tombstones(users={"ann": NOW, "\udc00\0": NOW + 1}, sessions={KEY.session: NOW})
+    assert (told.user("ann"), told.user("\udc00\0"), told.session(KEY.session)) == (NOW, NOW + 1, NOW)
+    assert [told.user("bob"), told.user("late"), told.user(KEY.session), told.session("ann")] == [None] * 4
+    assert len(told.times) == 3
 
 
 async def test_what_a_forgotten_person_said_in_anothers_session_goes(archive: Archive):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.archive.records import Tombstones
+from proxy.memory.archive.records import TombstoneKeys, Tombstones
+from proxy.memory.archive.statements import SESSION, USER
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.observe.hour import Hour
@@ -28,6 +29,14 @@ def traces_of(retention: Retention = ALL) -> Traces:
     traces = Traces()
     traces.set_retention(retention)
     return traces
+
+
+def erased(users: dict[str, float], sessions: dict[str, float] | None = None) -> Tombstones:
+    """Tombstones of the tenant ``t``."""
+    keys, times = TombstoneKeys((b"key",)), {}
+    for kind, names in ((USER, users), (SESSION, sessions or {})):
+        times |= {keys.digests("t", kind, name)[0]: at for name, at in names.items()}
+    return Tombstones("t", keys, times)
 
 
 def end(
@@ -144,7 +153,7 @@ def test_what_came_before_a_burial_goes_and_what_comes_later_stays():
     unnamed = end(traces)
     foreign = end(traces, tenant="other", session="s", user="ann")
     now = time.time()
-    traces.remove_erased("t", Tombstones(users={"ann": now, "bob": now - 60}, sessions={"buried": now}))
+    traces.remove_erased("t", erased(users={"ann": now, "bob": now - 60}, sessions={"buried": now}))
     assert ids(traces) == [unnamed, stays]
     assert ids(traces, "other") == [foreign]
     assert now - 60 < traces.oldest()["t"] <= traces.oldest()["other"] <= now
@@ -158,7 +167,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     end(traces, tenant="other", user="ann")
     now = time.time()
     assert traces.oldest()["t"] <= now
-    traces.remove_erased("t", Tombstones(users={"ann": now, "bob": now - 60}, sessions={"of None": now}))
+    traces.remove_erased("t", erased(users={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
     traces.erase("t", user="bob")
     assert not list(traces.feed.newest("t"))
@@ -307,5 +316,5 @@ def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: 
     monkeypatch.setattr(time, "time", lambda: real() + step)
     end(traces, session="s", user="bob")
     assert traces.oldest()["t"] <= time.time()
-    traces.remove_erased("t", Tombstones(users={"ann": time.time(), "bob": time.time() - 60}, sessions={}))
+    traces.remove_erased("t", erased(users={"ann": time.time(), "bob": time.time() - 60}))
     assert [trace.report.user for trace in traces.newest("t")] == ["bob"]

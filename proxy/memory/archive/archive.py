@@ -34,6 +34,7 @@ from proxy.memory.stores.store import Key, Owner
 T = TypeVar("T")
 # A text costs its words' places in an index, a vector no more than its bytes.
 _BYTES_PER_CHARACTER: Final = 16
+_RENAMED_AT_ONCE: Final = 10
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
 _POSTGRES: Final = EntryPoint(
@@ -114,22 +115,37 @@ class Archive:
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
         """Delete everything of a user; what was said up to ``at`` is refused from now on."""
-        return await self._write_facts(partial(erasure.forget, user, at=at))
+        return await self._write_facts(partial(erasure.forget, self._codec, user, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
         """Delete all turns of a session, and refuse what was said in it until ``at``; how many."""
-        return await self._write_facts(partial(erasure.forget_session, key, at=at))
+        return await self._write_facts(partial(erasure.forget_session, self._codec, key, at=at))
 
     async def forget_anonymous(self, key: Key, *, at: float) -> int:
         """Delete the turns of a session that have no user; how many there were.
 
         For a quarter of an hour, what was said in it until ``at`` is refused while it has no user.
         """
-        return await self._write_facts(partial(erasure.forget_anonymous, key, at=at))
+        return await self._write_facts(partial(erasure.forget_anonymous, self._codec, key, at=at))
 
     async def tombstones(self, tenant: str, *, since: float, until: float) -> Tombstones:
         """The users and sessions that were erased between two times, by any process."""
-        return await self._database.read(partial(erasure.tombstones, tenant, since=since, until=until))
+        work = partial(erasure.tombstones, self._codec, tenant, since=since, until=until)
+        return await self._database.read(work)
+
+    async def rename_tombstones(self) -> int:
+        """Put digests in the place of names that older versions left in tombstones; how many.
+
+        The names leave the database's own files, too.
+        """
+        count = 0
+        while renamed := await self._database.write(
+            partial(erasure.rename_tombstones, self._codec, _RENAMED_AT_ONCE)
+        ):
+            count += renamed
+        if count:
+            await self._database.scrub()
+        return count
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
         """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""

@@ -262,7 +262,7 @@ class Archivist:
         sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
         if self._keep:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep))
-        for sweep in (*sweeps, self._archive.reindex):
+        for sweep in (*sweeps, self._archive.rename_tombstones, self._archive.reindex):
             while await sweep():
                 self._outage.end()
                 await asyncio.sleep(_SWEEP_PAUSE)

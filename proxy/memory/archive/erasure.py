@@ -1,14 +1,18 @@
 """What leaves the archive: erased users and sessions, and turns and facts past their time."""
 
+import contextlib
+import secrets
 import time
+from typing import Final
 
-from proxy.memory.archive.records import ErasureCount, Tombstones
+from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
 from proxy.memory.archive.sql import RowCodec, Steps, fetch, fetch_value, find_owner
 from proxy.memory.archive.statements import (
     ANONYMOUS,
     DELETE_EMPTY_SESSIONS,
     DELETE_OLD_TOMBSTONES,
     DELETE_OWNER,
+    DELETE_TOMBSTONE,
     FACT,
     FORGET_ANONYMOUS,
     FORGET_FACTS,
@@ -17,24 +21,35 @@ from proxy.memory.archive.statements import (
     FORGET_SESSION_PASSAGES,
     FORGET_TURN_PASSAGES,
     FORGET_TURNS,
+    INSERT_SECRET,
+    MOVE_TOMBSTONE,
+    NAMED_TOMBSTONES,
+    NEXT_SECRET,
+    SECRETS,
     SESSION,
     SWEEP_PASSAGES,
     SWEEP_SESSIONS,
     SWEEP_TURNS,
     TOMBSTONE,
     TOMBSTONES,
+    UPDATE_SECRET,
     UPSERT_TOMBSTONE,
     USER,
     json_array,
 )
+from proxy.memory.errors import Unreadable
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
+_PURPOSE: Final = "tombstones"
+_NOBODY: Final = Owner("")
+_KEY_BYTES: Final = 32
 
-def forget(user: Owner, *, at: float) -> Steps[ErasureCount]:
+
+def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
     """Delete everything of a user and leave a tombstone."""
     tenant = {"tenant": id_bytes(user.tenant)}
-    yield from fetch(UPSERT_TOMBSTONE, {**tenant, "kind": USER, "name": id_bytes(user.user), "at": at})
+    yield from _leave_tombstone(codec, user.tenant, USER, user.user, at)
     owner = yield from find_owner(user)
     if owner is None:
         return ErasureCount()
@@ -49,31 +64,82 @@ def forget(user: Owner, *, at: float) -> Steps[ErasureCount]:
     return ErasureCount(turns=len(turns), facts=len(facts))
 
 
-def forget_session(key: Key, *, at: float) -> Steps[int]:
+def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     """Delete a session and leave a tombstone; how many turns it had."""
-    name = {"tenant": id_bytes(key.tenant), "kind": SESSION, "name": id_bytes(key.session)}
-    yield from fetch(UPSERT_TOMBSTONE, {**name, "at": at})
+    yield from _leave_tombstone(codec, key.tenant, SESSION, key.session, at)
     yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
     rows = yield from fetch(FORGET_SESSION, key_arguments(key))
     yield from fetch(DELETE_EMPTY_SESSIONS, key_arguments(key))
     return len(rows)
 
 
-def forget_anonymous(key: Key, *, at: float) -> Steps[int]:
+def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     """Delete the turns of a session that have no user, and leave a tombstone; how many there were."""
+    yield from _leave_tombstone(codec, key.tenant, ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": ANONYMOUS}
     yield from fetch(DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
-    yield from fetch(UPSERT_TOMBSTONE, {**kind, "name": id_bytes(key.session), "at": at})
     rows = yield from fetch(FORGET_ANONYMOUS, key_arguments(key))
     if rows:
         yield from fetch(DELETE_EMPTY_SESSIONS, key_arguments(key))
     return len(rows)
 
 
-def tombstone(tenant: str, kind: int, name: str) -> Steps[float]:
+def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[float]:
     """When a user or a session was erased, in seconds since 1970; 0 where it was not."""
-    at = yield from fetch_value(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, "name": id_bytes(name)})
-    return 0.0 if at is None else float(at)
+    last = 0.0
+    for digest in keys.digests(tenant, kind, name):
+        # Older versions, which may still run, name whom they erase.
+        names = {"name": digest, "plain": id_bytes(name)}
+        at = yield from fetch_value(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, **names})
+        last = max(last, at or 0.0)
+    return last
+
+
+def tombstone_keys(codec: RowCodec) -> Steps[TombstoneKeys]:
+    """The keys of tombstones' digests; one is made where none can be read.
+
+    It is what a transaction begins with: two that make the key wait for one another.
+    """
+    readable = yield from _read_keys(codec)
+    for number, key, blob in readable:
+        if not codec.codec.is_current(blob):
+            again = codec.encode_bytes(_NOBODY, key)
+            yield from fetch(UPDATE_SECRET, {"purpose": _PURPOSE, "number": number, "blob": again})
+    while not readable:
+        number = yield from fetch_value(NEXT_SECRET, {"purpose": _PURPOSE})
+        blob = codec.encode_bytes(_NOBODY, secrets.token_bytes(_KEY_BYTES))
+        yield from fetch(INSERT_SECRET, {"purpose": _PURPOSE, "number": number, "blob": blob})
+        readable = yield from _read_keys(codec)
+    return TombstoneKeys(tuple(key for _, key, _ in readable))
+
+
+def _read_keys(codec: RowCodec) -> Steps[list[tuple[int, bytes, bytes]]]:
+    """The keys that can be read, each between its number and its encoded form."""
+    rows = yield from fetch(SECRETS, {"purpose": _PURPOSE})
+    readable = []
+    for number, blob in rows:
+        with contextlib.suppress(Unreadable):  # under an encryption key that is lost
+            readable.append((number, codec.decode_bytes(_NOBODY, blob), bytes(blob)))
+    return readable
+
+
+def _leave_tombstone(codec: RowCodec, tenant: str, kind: int, name: str, at: float) -> Steps[None]:
+    keys = yield from tombstone_keys(codec)
+    row = {"tenant": id_bytes(tenant), "kind": kind}
+    yield from fetch(DELETE_TOMBSTONE, {**row, "name": id_bytes(name)})
+    yield from fetch(UPSERT_TOMBSTONE, {**row, "name": keys.digests(tenant, kind, name)[0], "at": at})
+
+
+def rename_tombstones(codec: RowCodec, limit: int) -> Steps[int]:
+    """Put digests in the place of a few names that an older version has left in tombstones; how many."""
+    keys = yield from tombstone_keys(codec)
+    rows = yield from fetch(NAMED_TOMBSTONES, {"digests": DIGEST_MARK, "limit": limit})
+    for tenant, kind, name, at in rows:
+        row = {"tenant": tenant, "kind": kind}
+        digest = keys.digests(id_text(tenant), kind, id_text(name))[0]
+        yield from fetch(MOVE_TOMBSTONE, {**row, "name": digest, "at": at})
+        yield from fetch(DELETE_TOMBSTONE, {**row, "name": name})
+    return len(rows)
 
 
 def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
@@ -87,13 +153,19 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
     return erased_at <= ahead or recorded > ahead
 
 
-def tombstones(tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
+def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
     """The tombstones that were left between two times."""
+    readable = yield from _read_keys(codec)
+    # Without a key there are only names, which older versions have left.
+    keys = TombstoneKeys(tuple(key for _, key, _ in readable) or (b"",))
     rows = yield from fetch(TOMBSTONES, {"tenant": id_bytes(tenant), "since": since, "until": until})
-    times: dict[int, dict[str, float]] = {USER: {}, SESSION: {}}
+    times: dict[bytes, float] = {}
     for kind, name, at in rows:
-        times.setdefault(kind, {})[id_text(name)] = at
-    return Tombstones(times[USER], times[SESSION])
+        digest = bytes(name)
+        if not digest.startswith(DIGEST_MARK):
+            digest = keys.digests(tenant, kind, id_text(name))[0]
+        times[digest] = max(at, times.get(digest, 0.0))
+    return Tombstones(tenant, keys, times)
 
 
 def sweep(*, before: float, limit: int) -> Steps[int]:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from proxy.memory.archive.erasure import is_erased, tombstone
+from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.records import Fact
 from proxy.memory.archive.sql import (
     IndexRow,
@@ -38,7 +38,8 @@ _CACHED_FOR: Final = 60.0
 
 def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
     """Add or update a fact and supersede the one it replaces; facts older than a tombstone are dropped."""
-    erased_at = yield from tombstone(user.tenant, USER, user.user)
+    keys = yield from tombstone_keys(codec)
+    erased_at = yield from tombstone(keys, user.tenant, USER, user.user)
     if is_erased(erased_at, stated=fact.created, recorded=fact.created):
         return
     fact = msgspec.structs.replace(fact, text=codec.redaction.text(fact.text))

@@ -18,7 +18,18 @@ _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
 # A large table takes minutes, and no call waits for it.
 _VACUUM: Final = 1800.0
-_TABLES: Final = ("sessions", "cold", "turns", "passages", "vectors", "facts", "talks", "people")
+_TABLES: Final = (
+    "sessions",
+    "cold",
+    "turns",
+    "passages",
+    "vectors",
+    "facts",
+    "talks",
+    "people",
+    "tombstones",
+    "secrets",
+)
 
 
 class PostgresDatabase:

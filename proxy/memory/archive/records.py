@@ -1,13 +1,20 @@
 """The archive's values: turns, facts, chunks of documents, queries and results."""
 
+import hmac
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
+from proxy.memory.archive.statements import SESSION, USER
 from proxy.memory.session import Entry
+from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Owner
+
+DIGEST_MARK: Final = b"\xff"
+"""How a tombstone's digest begins. No UTF-8 does, which names are in."""
+_DIGEST_BYTES: Final = 16
 
 Category = Literal["core", "daily", "conversation"]
 Kind = Literal["turn", "fact", "document"]
@@ -98,11 +105,35 @@ class ErasureCount(NamedTuple):
     facts: int = 0
 
 
-class Tombstones(msgspec.Struct, frozen=True):
-    """The erased users and sessions of a tenant, and when they were erased, in seconds since 1970."""
+class TombstoneKeys(msgspec.Struct, frozen=True):
+    """The keys of the digests by which tombstones name users and sessions: the first one names, all find."""
 
-    users: Mapping[str, float]
-    sessions: Mapping[str, float]
+    keys: tuple[bytes, ...]
+
+    def digests(self, tenant: str, kind: int, name: str) -> list[bytes]:
+        """The digest of a name under each key; it begins with a byte that begins no name."""
+        text = msgspec.msgpack.encode((id_bytes(tenant), kind, id_bytes(name)))
+        return [DIGEST_MARK + hmac.digest(key, text, "sha256")[:_DIGEST_BYTES] for key in self.keys]
+
+
+class Tombstones(msgspec.Struct, frozen=True):
+    """The erased users and sessions of a tenant: by digest, when they were erased, in seconds since 1970."""
+
+    tenant: str
+    keys: TombstoneKeys
+    times: Mapping[bytes, float]
+
+    def user(self, name: str) -> float | None:
+        """When a user was erased."""
+        return self._time(USER, name)
+
+    def session(self, name: str) -> float | None:
+        """When a session was erased."""
+        return self._time(SESSION, name)
+
+    def _time(self, kind: int, name: str) -> float | None:
+        digests = self.keys.digests(self.tenant, kind, name)
+        return max((self.times[digest] for digest in digests if digest in self.times), default=None)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,8 +29,20 @@ INSERT_OWNER: Final = Statement(
     " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
 )
 DELETE_OWNER: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
+SECRETS: Final = Statement(
+    "SELECT number, blob FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number"
+)
+INSERT_SECRET: Final = Statement(
+    "INSERT INTO turnkeeper_secrets (purpose, number, blob) VALUES (:purpose, :number, :blob)"
+    " ON CONFLICT (purpose, number) DO NOTHING"
+)
+NEXT_SECRET: Final = Statement("SELECT COUNT(*) FROM turnkeeper_secrets WHERE purpose = :purpose")
+UPDATE_SECRET: Final = Statement(
+    "UPDATE turnkeeper_secrets SET blob = :blob WHERE purpose = :purpose AND number = :number"
+)
 TOMBSTONE: Final = Statement(
-    "SELECT at FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND name = :name"
+    "SELECT MAX(at) FROM turnkeeper_tombstones"
+    " WHERE tenant = :tenant AND kind = :kind AND (name = :name OR name = :plain)"
 )
 TOMBSTONES: Final = Statement(
     "SELECT kind, name, at FROM turnkeeper_tombstones"
@@ -39,6 +51,16 @@ TOMBSTONES: Final = Statement(
 UPSERT_TOMBSTONE: Final = Statement(
     "INSERT INTO turnkeeper_tombstones (tenant, kind, name, at) VALUES (:tenant, :kind, :name, :at)"
     " ON CONFLICT (tenant, kind, name) DO UPDATE SET at = excluded.at"
+)
+NAMED_TOMBSTONES: Final = Statement(
+    "SELECT tenant, kind, name, at FROM turnkeeper_tombstones WHERE name < :digests LIMIT :limit"
+)
+MOVE_TOMBSTONE: Final = Statement(
+    "INSERT INTO turnkeeper_tombstones AS t (tenant, kind, name, at) VALUES (:tenant, :kind, :name, :at)"
+    " ON CONFLICT (tenant, kind, name) DO UPDATE SET at = excluded.at WHERE t.at < excluded.at"
+)
+DELETE_TOMBSTONE: Final = Statement(
+    "DELETE FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND name = :name"
 )
 DELETE_OLD_TOMBSTONES: Final = Statement(
     "DELETE FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND at < :before"

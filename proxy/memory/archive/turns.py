@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from proxy.memory.archive.erasure import is_erased, tombstone
+import msgspec
+
+from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.records import Turn
 from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
@@ -75,10 +77,12 @@ class Progress(NamedTuple):
 def save_session(codec: RowCodec, key: Key, session: Session, done: int, *, as_of: float) -> Steps[Progress]:
     """Save some more of the hot part of a session, of which so many entries are done."""
     session = codec.redaction.session(session)
-    admissions = yield from _admit(key, session, session.entries)
+    admissions = yield from _admit(codec, key, session, session.entries)
     if session.entries and not any(admissions):
         return Progress(None, session.cold_count)
-    row = yield from _upsert_session(key, session, as_of)
+    # Without turns a user has no row: they may have been erased since.
+    named = session if any(admissions) else msgspec.structs.replace(session, user=None)
+    row = yield from _upsert_session(key, named, as_of)
     if row is None:
         return Progress(None, session.cold_count)
     hot = {"talk": row.id, **_hot_start(session)}
@@ -95,7 +99,7 @@ def save_moved(  # noqa: PLR0913 - a page of a session, and how far it is saved
 ) -> Steps[Progress]:
     """Save some more of the entries that moved out of a session, the first of them at index ``start``."""
     moved = codec.redaction.entries(moved)
-    admissions = yield from _admit(key, session, moved)
+    admissions = yield from _admit(codec, key, session, moved)
     if not any(admissions):
         return Progress(None)
     row = yield from _upsert_session(key, session, session.updated)
@@ -109,22 +113,25 @@ def save_moved(  # noqa: PLR0913 - a page of a session, and how far it is saved
     return Progress((yield from _replace_turns(codec, row, [*enumerate(admissions, start)], stored, done)))
 
 
-def _admit(key: Key, session: Session, entries: Sequence[Entry]) -> Steps[list[_Admission | None]]:
+def _admit(
+    codec: RowCodec, key: Key, session: Session, entries: Sequence[Entry]
+) -> Steps[list[_Admission | None]]:
     """The entries with their owners; ``None`` for entries of an erased user or session.
 
     An answer to an erased user stays in another user's session, and has no owner.
     """
+    keys = yield from tombstone_keys(codec)
     names = {entry.speaker for entry in entries if entry.speaker}
     if session.user:
         names.add(session.user)
     users: dict[str, float] = {}
     for name in sorted(names):
-        users[name] = yield from tombstone(key.tenant, USER, name)
-    whole = yield from tombstone(key.tenant, SESSION, key.session)
+        users[name] = yield from tombstone(keys, key.tenant, USER, name)
+    whole = yield from tombstone(keys, key.tenant, SESSION, key.session)
     if session.user:
         own = users[session.user]
     else:
-        own = yield from tombstone(key.tenant, ANONYMOUS, key.session)
+        own = yield from tombstone(keys, key.tenant, ANONYMOUS, key.session)
     if not (whole or own or any(users.values())):
         return [*map(_Admission, entries, other_users(session, entries))]
     admissions: list[_Admission | None] = []

@@ -29,6 +29,10 @@ class Codec(Protocol):
         """The bytes that were encoded for this key; raises Unreadable for what cannot be decoded."""
         ...
 
+    def is_current(self, blob: bytes) -> bool:
+        """Whether bytes that can be decoded are encoded as they would be now: under the newest key."""
+        ...
+
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
         """Keys derived for another purpose, newest first; none without encryption."""
         ...
@@ -47,6 +51,10 @@ class Plain:
         if mark == ENCRYPTED:
             raise Unreadable("This session is encrypted, and no key was given to read it with.")
         return blob[_MARK:] if mark == _PLAIN else blob
+
+    def is_current(self, blob: bytes) -> bool:
+        """Whether they are not encrypted."""
+        return blob[:_MARK] != ENCRYPTED
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose
         """None."""

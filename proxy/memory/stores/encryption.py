@@ -66,6 +66,10 @@ class Encryption:
         except (InvalidTag, ValueError):
             raise Unreadable("This session's bytes were altered, or belong to another session.") from None
 
+    def is_current(self, blob: bytes) -> bool:
+        """Whether the newest key has encrypted them."""
+        return blob[:_HEAD] == ENCRYPTED + self._newest
+
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
         """A key derived from each, the newest's first."""
         newest_first = sorted(self._keys, key=lambda name: name != self._newest)

@@ -292,6 +292,17 @@ def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index h
     return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
 
 
+def m009_secrets(types: Types) -> tuple[str, ...]:
+    """Keys that are made once and that all processes share; of a purpose the first readable one is used."""
+    secrets = f"""CREATE TABLE turnkeeper_secrets (
+        purpose TEXT NOT NULL,
+        number {types.number} NOT NULL,
+        blob {types.blob} NOT NULL,
+        PRIMARY KEY (purpose, number)
+    )"""
+    return (secrets,)
+
+
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     m001_sessions,
     m002_deletions,
@@ -301,6 +312,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m006_lexicon,
     m007_talks,
     m008_speakers,
+    m009_secrets,
 )
 
 
