@@ -28,6 +28,8 @@ pipelines:
 KEYED = "keys: '${KEYS}'\n" + CONFIG
 PATH = "/webhooks/agora"
 NUMBERS = itertools.count()
+IN_LATIN_1 = b'{"noticeId": "n", "eventType": 103, "payload": {"channel": "caf\xe9"}}'
+TOO_DEEP = b'{"noticeId": "n", "eventType": 103, "payload": {"channel": ' + b"[" * 3000 + b"]" * 3000 + b"}}"
 
 
 @pytest.fixture(params=["sqlite", "memory"])
@@ -168,14 +170,17 @@ def test_with_several_tenants_the_file_says_whose_calls_are_told_of(serve: Serve
     assert held(proxy, headers={"Authorization": "Bearer secret-2"}) == [("user", "Hi")]
 
 
-@pytest.mark.parametrize("body", [b"", b"[]", b"{", b'{"noticeId": 1}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{", b'{"noticeId": 1}', b"\xff", b"[" * 100_000, IN_LATIN_1, TOO_DEEP]
+)
 def test_what_is_no_notice_is_refused(proxy: ProxyServer, body: bytes) -> None:
     assert proxy.client.post(PATH, content=body, headers=signed(body)).status_code == 400
 
 
 @pytest.mark.parametrize("event", [104, 110, 111, 112, 201, 1001, 999])
 def test_other_events_are_answered_and_ignored(proxy: ProxyServer, event: int) -> None:
-    assert tell(proxy, notice(event, errors=[{"module": "llm"}])) == "ignored"
+    body = notice(event, errors=[{"module": "llm"}], contents=[spoken("user", "Hi")])
+    assert tell(proxy, body) == "ignored"
     assert held(proxy) == []
 
 
@@ -203,9 +208,19 @@ def test_half_a_character_costs_that_character_alone(proxy: ProxyServer, half: s
     ]
 
 
-def test_a_payload_of_null_is_an_empty_one(proxy: ProxyServer) -> None:
-    body = json.dumps({"noticeId": "n", "eventType": 102, "payload": None}).encode()
+@pytest.mark.parametrize("event", [101, 102, 103, 104])
+def test_a_payload_of_null_is_an_empty_one(proxy: ProxyServer, event: int) -> None:
+    body = json.dumps({"noticeId": "n", "eventType": event, "payload": None}).encode()
     assert tell(proxy, body) == "ignored"
+
+
+@pytest.mark.parametrize("event", [101, 102, 103])
+def test_a_notice_need_not_say_when_it_was_sent(proxy: ProxyServer, event: int) -> None:
+    fields = json.loads(
+        notice(event, start_ts=seconds(9), stop_ts=seconds(), contents=[spoken("user", "Hi")])
+    )
+    del fields["notifyMs"]
+    assert tell(proxy, json.dumps(fields).encode()) == "taken"
 
 
 def test_a_notice_may_be_numbered(proxy: ProxyServer) -> None:
@@ -226,6 +241,50 @@ def test_who_joins_again_begins_a_new_life(proxy: ProxyServer, upstream: FakeUps
     call(proxy, upstream, user("Who am I?", 1))
     assert upstream.last.json["messages"] == [{"role": "user", "content": "Who am I?"}]
     assert [text for _, text in held(proxy)] == ["I am Ann.", "Hello.", "Who am I?", "Hello."]
+
+
+def test_another_agent_that_joins_begins_a_call_though_no_end_was_told(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    tell(proxy, notice(101, agent_id="a", start_ts=seconds(100)))
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(101, agent_id="b"))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["Who am I?"]
+    tell(proxy, notice(102, agent_id="a"))  # of a call that is over
+    call(proxy, upstream, user("Tell me.", 3))
+    assert shown(upstream) == ["Who am I?", "Hello.", "Tell me."]
+
+
+@pytest.mark.parametrize("named", [{}, {"agent_id": None}, {"agent_id": ""}])
+def test_a_beginning_without_its_time_is_now(
+    proxy: ProxyServer, upstream: FakeUpstream, named: dict[str, Any]
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(101, **named))
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["I am Ann.", "Hello.", "Who am I?"]
+
+
+def test_agents_without_a_name_are_not_one_agent(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    nameless = {"agent_id": None}
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, notice(102, start_ts=seconds(100), stop_ts=seconds(), **nameless))
+    call(proxy, upstream, user("Who am I?", 1))
+    tell(proxy, notice(102, start_ts=seconds(1), stop_ts=seconds(), **nameless))
+    call(proxy, upstream, user("Tell me.", 2))
+    assert shown(upstream) == ["Tell me."]
+
+
+def test_an_end_that_is_told_again_does_not_end_the_next_call(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    end = notice(102, start_ts=seconds(100), stop_ts=seconds())  # nothing was said until then
+    tell(proxy, end)
+    call(proxy, upstream, user("I am Ann.", 1))
+    tell(proxy, end)
+    call(proxy, upstream, user("Who am I?", 2))
+    assert shown(upstream) == ["I am Ann.", "Hello.", "Who am I?"]
 
 
 def test_a_notice_that_comes_twice_or_late_splits_no_call(proxy: ProxyServer, upstream: FakeUpstream) -> None:
@@ -338,6 +397,31 @@ def test_a_deletion_holds_whatever_the_clocks_show(
     body = notice(103, clock=clock, start_ts=seconds(100 - clock), stop_ts=seconds(-clock), contents=contents)
     assert tell(proxy, body) == "ignored"
     assert held(proxy) == []
+
+
+@pytest.mark.parametrize(
+    ("event", "start", "stop", "status"),
+    [
+        (101, 100, None, "ignored"),
+        (101, None, None, "taken"),
+        (102, 100, 50, "ignored"),
+        (102, 100, None, "ignored"),
+        (102, None, 100, "ignored"),
+        (102, 100, -5, "taken"),  # its agent left after the deletion
+        (103, 100, -5, "ignored"),  # its first words may be older
+        (103, 100, None, "ignored"),
+        (103, None, 100, "ignored"),
+        (103, None, None, "taken"),
+    ],
+)
+def test_a_deletion_holds_for_all_that_was_before_it(
+    proxy: ProxyServer, upstream: FakeUpstream, event: int, start: int | None, stop: int | None, status: str
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    times = {name: seconds(ago) for name, ago in (("start_ts", start), ("stop_ts", stop)) if ago is not None}
+    body = notice(event, **times, contents=[spoken("user", "I am Bob.")])
+    assert tell(proxy, body) == status
 
 
 @pytest.mark.parametrize("ago", [12, 90, 3600])
