@@ -148,7 +148,7 @@ def metrics_reference() -> str:
         lambda: GaugeValues(breakers={("main", "model"): "closed"}, background={"facts": False})
     )
     metrics.count_turn(_TURN)
-    metrics.note_operation("read", "ok", 0.0)
+    metrics.count_operation("read", "ok", 0.0)
     metrics.count_refusal("requests")
     rows = ["| metric | type | labels | what it tells |", "|---|---|---|---|"]
     for metric in text_string_to_metric_families(metrics.exposition().decode()):

@@ -2,29 +2,26 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
     Gauge,
-    Histogram,
     Info,
     Metric,
     ProcessCollector,
-    Summary,
     generate_latest,
     values,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 from prometheus_client.registry import Collector
 
 from proxy.observe.observation import TurnReport
+from proxy.observe.tallies import Buckets, Kind, Labels, Tally
 from proxy.version import VERSION
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,7 +36,6 @@ _CHAT: Final = "chat"
 # Before the upstream is asked.
 _OWN_STAGES: Final = frozenset({"recall", "filters"})
 _MOST_MODELS: Final = 50
-_MOST_OPERATIONS: Final = 100
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -67,69 +63,89 @@ class Metrics:
     """
 
     def __init__(self, *, shared: bool = False) -> None:
-        registry = self._registry = CollectorRegistry()
+        self._registry = CollectorRegistry()
+        Info("turnkeeper", "This program", registry=self._registry).info({"version": VERSION})
+        self._tallies: list[Tally] = []
 
-        def counter(name: str, what: str, *labels: str) -> Counter:
-            return Counter(name, what, labels, registry=registry)
+        def tally(kind: Kind, name: str, what: str, labels: Labels = (), buckets: Buckets = ()) -> Tally:
+            self._tallies.append(Tally(kind, name, what, labels, buckets))
+            return self._tallies[-1]
 
-        def histogram(name: str, what: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(name, what, labels, buckets=buckets, registry=registry)
-
-        Info("turnkeeper", "This program", registry=registry).info({"version": VERSION})
-        self._turns = counter("turnkeeper_turns", "Turns by how they ended", "pipeline", "outcome", "status")
-        self._degraded = counter("turnkeeper_degraded_turns", "Turns that went without something", "name")
-        self._ignored = counter(
-            "turnkeeper_ignored_fields", "Extension fields and ids that could not be used"
+        self._turns = tally(
+            "counter", "turnkeeper_turns", "Turns by how they ended", ("pipeline", "outcome", "status")
         )
-        self._failures = counter(
-            "turnkeeper_upstream_failures", "Upstreams that did not begin to answer", "upstream", "code"
+        self._degraded = tally(
+            "counter", "turnkeeper_degraded_turns", "Turns that went without something", ("name",)
         )
-        self._retries = counter("turnkeeper_retries", "Upstreams asked once more in a turn", "upstream")
-        self._fallbacks = counter(
+        self._ignored = tally(
+            "counter", "turnkeeper_ignored_fields", "Extension fields and ids that could not be used"
+        )
+        self._failures = tally(
+            "counter",
+            "turnkeeper_upstream_failures",
+            "Upstreams that did not begin to answer",
+            ("upstream", "code"),
+        )
+        self._retries = tally(
+            "counter", "turnkeeper_retries", "Upstreams asked once more in a turn", ("upstream",)
+        )
+        self._fallbacks = tally(
+            "counter",
             "turnkeeper_fallbacks",
             "Turns that another than the first upstream answered",
-            *("pipeline", "upstream"),
+            ("pipeline", "upstream"),
         )
-        self._refusals = counter("turnkeeper_refused_requests", "Requests over a rate limit", "limit")
-        self._overhead = histogram(
+        self._refusals = tally(
+            "counter", "turnkeeper_refused_requests", "Requests over a rate limit", ("limit",)
+        )
+        self._overhead = tally(
+            "histogram",
             "turnkeeper_overhead_seconds",
             "What turns took before the model was asked",
             ("pipeline",),
             _SHORT,
         )
-        self._stages = histogram(
-            "turnkeeper_stage_seconds", "Stages until the answer began", ("pipeline", "stage"), _LONG
+        self._stages = tally(
+            "histogram",
+            "turnkeeper_stage_seconds",
+            "Stages until the answer began",
+            ("pipeline", "stage"),
+            _LONG,
         )
-        self._memory = histogram(
-            "turnkeeper_memory_operation_seconds", "Reads and writes", ("operation", "outcome"), _SHORT
+        self._memory = tally(
+            "histogram",
+            "turnkeeper_memory_operation_seconds",
+            "Reads and writes",
+            ("operation", "outcome"),
+            _SHORT,
         )
-        self._first_token = histogram(
+        self._first_token = tally(
+            "histogram",
             "gen_ai_server_time_to_first_token_seconds",
             "From a turn's arrival until its first token went out",
             (*_CALL, "upstream"),
             _LONG,
         )
-        self._durations = histogram(
+        self._durations = tally(
+            "histogram",
             "gen_ai_client_operation_duration_seconds",
             "From asking the model until the turn had ended",
             (*_CALL, "upstream", "error_type"),
             _LONG,
         )
-        self._tokens = histogram(
+        self._tokens = tally(
+            "histogram",
             "gen_ai_client_token_usage",
             "Tokens, as upstreams count them",
             (*_CALL, "gen_ai_token_type"),
             _TOKENS,
         )
-        self._filters = Summary(
-            "turnkeeper_filter_seconds", "Request filters", ("filter",), registry=registry
-        )
-        self._children: dict[tuple[MetricWrapperBase, tuple[str, ...]], Any] = {}
+        self._filters = tally("summary", "turnkeeper_filter_seconds", "Request filters", ("filter",))
         self._models: set[str] = set()
-        self._process = ProcessCollector(registry=None if shared else registry)
+        self._registry.register(_TallyCollector(self._tallies))
+        self._process = ProcessCollector(registry=None if shared else self._registry)
         self.is_shared = shared
         self._multiprocess: _MultiprocessMetrics | None = None
-        self._operations: list[tuple[str, str, float]] = []
 
     def add_gauges(self, read: Callable[[], GaugeValues]) -> None:
         """Exposes gauges, whose values are read at each scrape."""
@@ -141,66 +157,63 @@ class Metrics:
 
     def exposition(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        self._count_operations()
+        self.share()
         return self._multiprocess.exposition() if self._multiprocess else generate_latest(self._registry)
+
+    def share(self) -> None:
+        """Adds what was counted here to the numbers of all processes, if there are several."""
+        if self.is_shared:
+            for tally in self._tallies:
+                tally.share()
 
     def publish(self) -> None:
         """Shows the gauges of this process to the other ones, if any."""
-        self._count_operations()
+        self.share()
         if self._multiprocess:
             self._multiprocess.publish()
 
     def count_turn(self, turn: TurnReport) -> None:
         """Counts a turn that has ended."""
-        self._count_operations()
-        child, pipeline = self._child, turn.pipeline
-        child(self._turns, pipeline, turn.outcome or "", str(turn.status)).inc()
+        self._turns.add((turn.pipeline, turn.outcome or "", str(turn.status)))
         if turn.ignored:
-            self._ignored.inc(len(turn.ignored))
+            self._ignored.add(value=len(turn.ignored))
         for name in turn.degraded:
-            child(self._degraded, name).inc()
+            self._degraded.add((name,))
         if turn.upstream is not None:
             self._count_upstream(turn, turn.upstream)
 
     def _count_upstream(self, turn: TurnReport, upstream: str) -> None:
-        child, pipeline, model = self._child, turn.pipeline, self._model_label(turn.model)
+        pipeline, model = turn.pipeline, self._model_label(turn.model)
         overhead = 0.0
         for stage, seconds in turn.stages:
-            child(self._stages, pipeline, stage).observe(seconds)
+            self._stages.add((pipeline, stage), seconds)
             if stage in _OWN_STAGES:
                 overhead += seconds
-        child(self._overhead, pipeline).observe(overhead)
+        self._overhead.add((pipeline,), overhead)
         for module, seconds in turn.filters:
-            child(self._filters, module.rpartition(".")[2]).observe(seconds)
+            self._filters.add((module.rpartition(".")[2],), seconds)
         error = turn.code or "" if turn.outcome == "failed" else ""
-        child(self._durations, _CHAT, model, upstream, error).observe(turn.duration - overhead)
+        self._durations.add((_CHAT, model, upstream, error), turn.duration - overhead)
         if turn.first_token is not None:
-            child(self._first_token, _CHAT, model, upstream).observe(turn.first_token)
+            self._first_token.add((_CHAT, model, upstream), turn.first_token)
         if turn.input_tokens is not None:
-            child(self._tokens, _CHAT, model, "input").observe(turn.input_tokens)
+            self._tokens.add((_CHAT, model, "input"), turn.input_tokens)
         if turn.output_tokens is not None:
-            child(self._tokens, _CHAT, model, "output").observe(turn.output_tokens)
+            self._tokens.add((_CHAT, model, "output"), turn.output_tokens)
         for failure in turn.attempts.failures:
-            child(self._failures, *failure).inc()
+            self._failures.add(failure)
         for again in turn.attempts.retries:
-            child(self._retries, again).inc()
+            self._retries.add((again,))
         if turn.fell_back:
-            child(self._fallbacks, pipeline, upstream).inc()
+            self._fallbacks.add((pipeline, upstream))
 
-    def note_operation(self, operation: str, outcome: str, seconds: float) -> None:
-        """Notes one operation of a store; it is counted later, off the path of a turn."""
-        self._operations.append((operation, outcome, seconds))
-        if len(self._operations) >= _MOST_OPERATIONS:
-            self._count_operations()
+    def count_operation(self, operation: str, outcome: str, seconds: float) -> None:
+        """Counts one operation of a store."""
+        self._memory.add((operation, outcome), seconds)
 
     def count_refusal(self, limit: str) -> None:
         """Counts a request over a rate limit."""
-        self._child(self._refusals, limit).inc()
-
-    def _count_operations(self) -> None:
-        operations, self._operations = self._operations, []
-        for operation, outcome, seconds in operations:
-            self._child(self._memory, operation, outcome).observe(seconds)
+        self._refusals.add((limit,))
 
     def _with_model_labels(self, gauges: GaugeValues) -> GaugeValues:
         """The values with models under their labels; of breakers that share a label, the worst counts."""
@@ -216,13 +229,16 @@ class Metrics:
         self._models.add(name)
         return name
 
-    def _child(self, family: MetricWrapperBase, *labels: str) -> Any:
-        """The family's child with these labels, cached here: the library's own look-up takes a lock."""
-        key = (family, labels)
-        child = self._children.get(key)
-        if child is None:
-            child = self._children[key] = family.labels(*labels)
-        return child
+
+class _TallyCollector(Collector):
+    """Numbers that are counted here, labelled at each scrape."""
+
+    def __init__(self, tallies: Sequence[Tally]) -> None:
+        self._tallies = tallies
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers now."""
+        return (tally.metric() for tally in self._tallies)
 
 
 class _GaugeCollector(Collector):

@@ -64,6 +64,7 @@ class TurnReporter:
             log_turn(report, observation, with_text=runtime.log_content)
             if NO_SESSION in report.degraded:
                 self._without_session.add(report.tenant)
+        self._metrics.share()
 
     def report_error(self, error: TurnkeeperError) -> None:
         """Logs an error that is not one turn's alone."""

@@ -166,7 +166,7 @@ def _build_memory(
     own = settings.memory
     if own is None:
         return None, None
-    meter, is_shared = (metrics.note_operation, metrics.is_shared) if metrics else (no_meter, False)
+    meter, is_shared = (metrics.count_operation, metrics.is_shared) if metrics else (no_meter, False)
     stores, models = build_stores(own, meter, is_shared=is_shared), _build_models(settings, targets)
     view = WindowRedaction(stores.redaction)
     window = Window(
