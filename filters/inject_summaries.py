@@ -78,7 +78,7 @@ class InjectSummaries(RequestFilter):
 
 def _uncovered(messages: Messages) -> Messages:
     """What no summary stands for, the newest words of the user and what follows them in any case."""
-    if not any(isinstance(message, Covered) for message in messages):
+    if Covered not in map(type, messages):
         return messages
     newest = newest_user(messages)
     end = len(messages) if newest is None else newest

@@ -118,7 +118,7 @@ def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool =
     """
     by_call = {group.call: group for group in groups(messages)}
     results = {i for group in by_call.values() for i in group.results}
-    last = max((i for i, m in enumerate(messages) if m.role not in RESULTS), default=None)
+    last = next((i for i in reversed(range(len(messages))) if messages[i].role not in RESULTS), None)
     whole: list[Message] = []
     for i, message in enumerate(messages):
         if group := by_call.get(i):

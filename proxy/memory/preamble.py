@@ -86,6 +86,8 @@ class Preamble(NamedTuple):
 
     def other_summaries(self, summaries: Sequence[Segment]) -> tuple[str, ...]:
         """The texts of the summaries that stand for something that it does not tell."""
+        if not self.last_turns:
+            return tuple([segment.text for segment in summaries])
         others = []
         start = START
         for segment in summaries:

@@ -38,7 +38,7 @@ _MAX_OVERTAKEN: Final = 4
 _MAX_UNHEARD: Final = 4
 
 _others: Final = attrgetter("others")
-_turn_ref: Final = attrgetter("turn_ref")
+_call_and_turn: Final = attrgetter("call", "turn")
 T = TypeVar("T")
 Turned = TypeVar("Turned", "Entry", "Segment")
 
@@ -429,7 +429,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
 
 def count_until(entries: Sequence[Entry], end: TurnRef) -> int:
     """How many entries are of turns up to and with one."""
-    return bisect_right(entries, end, key=_turn_ref)
+    return bisect_right(entries, end, key=_call_and_turn)
 
 
 def made_anew(session: Session, former: Session) -> bool:

@@ -228,7 +228,7 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
     """
     if not (injecting and session.summaries):
         return b"%d.%d" % (call, session.cold_count)
-    compacted = repr((call, [(*segment.end, segment.text) for segment in session.summaries]))
+    compacted = repr((call, [(each.call, each.turn, each.text) for each in session.summaries]))
     return blake2b(compacted.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
 
 
@@ -553,8 +553,8 @@ def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]
     alignment = part.alignment
     entries, places, lines = alignment.entries, alignment.places, alignment.lines
     covered = count_until(entries, session.summarized_until)
-    turn_ids = (entry.engine_turn for entry in entries[:covered])
-    last_turn_id = max((turn_id for turn_id in turn_ids if turn_id is not None), default=None)
+    turn_ids = [entry.engine_turn for entry in entries[:covered] if entry.engine_turn is not None]
+    last_turn_id = max(turn_ids, default=None)
     answers = [i for i, m in enumerate(lines) if m.role == "assistant" and places[i] >= 0]
     verdicts: dict[int, bool] = {}
     following: int | None = None

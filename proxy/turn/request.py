@@ -63,23 +63,18 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 unusable.append(name)
         for i, message in enumerate(self.messages):
             path = f"messages[{i}]"
-            unusable += [f"{path}.metadata.{name}" for name in _unusable_marks(message.metadata or {})]
-            unusable += [f"{path}.{name}" for name in _unusable_marks(message.others)]
+            for prefix, fields in ((f"{path}.metadata", message.metadata or {}), (path, message.others)):
+                for name, value in fields.items():
+                    types = _MARKS.get(name)
+                    if types is None:
+                        continue
+                    if type(value) not in types or (name == "user" and REPLACEMENT in str(value)):
+                        unusable.append(f"{prefix}.{name}")
         return (*self.dropped_fields, *unusable)
 
     def field(self, name: str) -> Any:
         """A field of the top level, decoded; ``None`` where it is missing, or cannot be read."""
         return decode_raw(self.fields.get(name))
-
-
-def _unusable_marks(fields: Mapping[str, Any]) -> list[str]:
-    """The names among the marks of a voice platform whose values cannot be used."""
-    return [
-        name
-        for name, value in fields.items()
-        if name in _MARKS
-        and (type(value) not in _MARKS[name] or (name == "user" and REPLACEMENT in str(value)))
-    ]
 
 
 def read_request(
