@@ -186,7 +186,7 @@ class Protocol(HttpToolsProtocol):
         if not self._restoring_body:
             self._count_head(len(name) + len(value))
             if self._in_head:
-                super().on_header(name, value)
+                self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Starts answering the request, or queues it behind those before it."""
@@ -281,6 +281,8 @@ class Protocol(HttpToolsProtocol):
                 hosts += 1
             elif name == b"transfer-encoding":
                 codings = value.strip().lower() if codings is None else b"several"
+            elif name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
         if hosts > 1 or (hosts == 0 and self.parser.get_http_version() == "1.1"):
             self._error = RequestError(f"'Host' must be there once; {hosts} came.", code="invalid_http")
         elif codings not in {None, b"chunked"}:

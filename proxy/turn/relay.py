@@ -7,14 +7,14 @@ from uuid import uuid4
 
 from filters.base import Context
 from filters.filler import Filler
-from proxy.answer.sse import Framing, is_done
+from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.http.reply import Header, Reply
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import UpstreamAnswer, client_headers
-from proxy.upstream.opening import split_at_error
+from proxy.upstream.opening import ERROR_KEY, split_at_error
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
@@ -164,7 +164,8 @@ class _RelayedStream:
         if self._budget < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
         events = self._framing.feed(data)
-        if events:
+        # A look that is nearly always in vain; backwards it takes half as long.
+        if events.rfind(ERROR_KEY) >= 0 or events.rfind(DONE) >= 0:
             events, self._error = split_at_error(events)
             self._note_done(events)
         return events

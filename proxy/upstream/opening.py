@@ -10,7 +10,8 @@ from proxy.answer.sse import DONE, Framing, MalformedJson, data_of, decode_json,
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 
 _LONGEST_OPENING = 16_000_000
-_ERROR = b'"error"'
+ERROR_KEY = b'"error"'
+"""The key of an error event. No text of a model holds it: quotes are escaped there."""
 # What vendors call it: reasoning_content, reasoning_details, thinking_blocks …
 _REASONING = ("reasoning", "thinking")
 _OK = 200
@@ -95,8 +96,7 @@ class HoldBack:
 
 def split_at_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
     """Split whole events before the first error event: the events, and the error or ``None``."""
-    # No text of a model holds the mark: quotes are escaped in it. Backwards is twice as fast.
-    if whole.rfind(_ERROR) < 0:
+    if whole.rfind(ERROR_KEY) < 0:
         return whole, None
     passed: list[bytes] = []
     for event in events(whole):
