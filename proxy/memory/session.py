@@ -427,7 +427,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
         return self.summaries[-1].end if self.summaries else START
 
 
-def count_until(entries: Sequence[Entry], end: TurnRef) -> int:
+def count_until(entries: Sequence[Entry], end: tuple[int, int]) -> int:
     """How many entries are of turns up to and with one."""
     return bisect_right(entries, end, key=_call_and_turn)
 
