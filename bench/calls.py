@@ -10,6 +10,7 @@ once all of a turn is done. Shown are the medians of several turns, less what an
 
 import argparse
 import asyncio
+import itertools
 import os
 import sys
 import tempfile
@@ -166,8 +167,11 @@ def measure(config: Path, folder: Path) -> dict[str, Calls]:
             "the same in more chunks": counter.typical(lambda: alone.ask(MORE_CHUNKS)),
             "a whole answer without a session": counter.typical(lambda: alone.ask(stream=False)),
         }
-        caller = Caller(server, model, channel="room", user="u-1")
-        measured["the first turn of a session"] = counter.of(caller.ask)
+        rooms = (f"room-{number}" for number in itertools.count())
+        measured["the first turn of a session"] = counter.typical(
+            lambda: Caller(server, model, channel=next(rooms), user="u-1").ask()
+        )
+        caller = Caller(server, model, channel=next(rooms), user="u-1")
         for number in (LATE, VERY_LATE):
             while caller.turns < number - _MEASURED:
                 caller.ask()
