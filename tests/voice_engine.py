@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 from typing import Any, Final
 
 import httpx2
@@ -108,17 +109,21 @@ class ScriptedCall:
 
     A turn whose answer says that memory was late is excused, and told in ``degraded``.
 
-    The requests name the call as their model, so that the fake upstream knows which call it is asked in. With
-    ``reconnect``, each request has a connection of its own, which any of several processes may take.
+    The requests name the call as their model, so that the fake upstream knows which call it is asked in.
+    Each goes to one of the servers at ``ports``. With ``reconnect``, each has a connection of its own, which
+    any of several processes may take.
     """
 
-    def __init__(self, port: int, name: str, habits: Habits, *, turns: int, reconnect: bool = False) -> None:
+    def __init__(
+        self, ports: Sequence[int], name: str, habits: Habits, *, turns: int, reconnect: bool = False
+    ) -> None:
         self.name = name
         self.habits = habits
         self.turns = turns
         self.faults: list[str] = []
         self.degraded: list[str] = []
-        self._port = port
+        self._ports = ports
+        self._random = Random(name)
         self._headers = {"X-Session-Id": name} | ({"connection": "close"} if reconnect else {})
         self._lines: list[Line] = []
         self._prompts: list[Sequence[dict[str, Any]]] = []
@@ -126,7 +131,7 @@ class ScriptedCall:
 
     def run(self) -> None:
         """The whole call; where all prompts were right, memory is looked at, too."""
-        with httpx2.Client(base_url=f"http://127.0.0.1:{self._port}", timeout=30) as client:
+        with httpx2.Client(timeout=30) as client:
             for turn in range(self.turns):
                 self._take_turn(client, turn)
                 time.sleep(self.habits.pause)
@@ -165,7 +170,8 @@ class ScriptedCall:
 
     def _listen(self, client: httpx2.Client, body: Mapping[str, Any], turn: int) -> str:
         """Asks, and takes the whole answer; returns what it went without."""
-        got = client.post("/v1/chat/completions", json=body, headers=self._headers)
+        url = f"http://127.0.0.1:{self._port}/v1/chat/completions"
+        got = client.post(url, json=body, headers=self._headers)
         assert got.status_code == 200, got.text
         self._lines.append(self._answer_line(turn, said(got.text)))
         return got.headers.get("x-turnkeeper-degraded", "")
@@ -224,6 +230,10 @@ class ScriptedCall:
         return message
 
     @property
+    def _port(self) -> int:
+        return self._random.choice(self._ports)
+
+    @property
     def _marks(self) -> bool:
         return self.habits.interruption == BY_MARK
 
@@ -237,7 +247,7 @@ class ScriptedCall:
             self.faults.append(f"in memory: {_difference(self._remembered(client), expected)}")
 
     def _remembered(self, client: httpx2.Client) -> list[dict[str, Any]]:
-        got = client.get(f"/v1/memory/sessions/{self.name}")
+        got = client.get(f"http://127.0.0.1:{self._port}/v1/memory/sessions/{self.name}")
         return [_as_remembered(message) for message in got.json().get("contents", [])]
 
 

@@ -55,6 +55,8 @@ class SessionView(NamedTuple):
 
     ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
     own, and ``redacted`` what memory may see of it. ``alignment`` is ``None`` where nothing was said yet.
+    ``at`` is when the request arrived, in seconds since 1970: not before the latest that the session has, for
+    it read that, whichever host's clock is ahead.
     """
 
     session: Session
@@ -63,6 +65,7 @@ class SessionView(NamedTuple):
     redacted: RedactedView
     speech: Speech
     alignment: Alignment | None
+    at: float
 
     def alignment_with(self, session: Session) -> Alignment | None:
         """The alignment with another session, where that has the same entries and latest request."""
@@ -87,8 +90,9 @@ class RequestView(NamedTuple):
         """A session aligned with the window."""
         session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
-        alignment = align(session, speech, Arrival(self.attempt, self.at)) if session.entries else None
-        return SessionView(session, version, self.window, redacted, speech, alignment)
+        at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
+        alignment = align(session, speech, Arrival(self.attempt, at)) if session.entries else None
+        return SessionView(session, version, self.window, redacted, speech, alignment, at)
 
 
 class PromptView(NamedTuple):

@@ -170,7 +170,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: bytes, *, interrupted: bool)
             model=dispatch.model,
             window=turn.request.messages,
             answer=answer,
-            at=turn.context.now,
+            at=turn.view.at if turn.view else turn.context.now,
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
             view=turn.view,

@@ -3,7 +3,7 @@
 The laws stand in ``tests/voice_engine.py``.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import product
 from pathlib import Path
@@ -70,7 +70,7 @@ def habits_at(*pauses: float) -> list[Habits]:
 
 def calls(server: ServingProcess, habits: Iterable[Habits], turns: int) -> list[ScriptedCall]:
     return [
-        ScriptedCall(server.port, f"{turns}-turns-{i}", each, turns=turns) for i, each in enumerate(habits)
+        ScriptedCall([server.port], f"{turns}-turns-{i}", each, turns=turns) for i, each in enumerate(habits)
     ]
 
 
@@ -80,7 +80,7 @@ def check(upstream: FakeUpstream, calls: list[ScriptedCall], *, at_once: int = 1
 
 
 def check_between_processes(
-    upstream: FakeUpstream, server: ServingProcess, habits: list[Habits], turns: int, *, at_once: int
+    upstream: FakeUpstream, ports: Sequence[int], habits: list[Habits], turns: int, *, at_once: int
 ) -> None:
     """What one process has answered the others see in the store, before the engine's pause is over.
 
@@ -88,7 +88,7 @@ def check_between_processes(
     """
     for attempt in range(3):
         calls = [
-            ScriptedCall(server.port, f"{attempt}-{i}", each, turns=turns, reconnect=True)
+            ScriptedCall(ports, f"{attempt}-{i}", each, turns=turns, reconnect=True)
             for i, each in enumerate(habits)
         ]
         if not (faults := make_calls(upstream, calls, at_once=at_once)):
@@ -110,7 +110,7 @@ def test_each_turn_is_read_once_and_remembered_as_heard(
 def test_it_holds_whichever_process_is_asked(serving: Serving, upstream: FakeUpstream, store: str) -> None:
     server = serving(with_window(24, 8), store, "--workers", "2")
     slow = [each for each in FEW if each.pause == HALF_A_SECOND]
-    check_between_processes(upstream, server, slow, 10, at_once=len(slow))
+    check_between_processes(upstream, [server.port], slow, 10, at_once=len(slow))
 
 
 @pytest.mark.long
@@ -138,7 +138,7 @@ def test_it_holds_in_long_calls_whichever_process_is_asked(
 ) -> None:
     server = serving(SHIPPED, store, "--workers", "2")
     slow = habits_at(HALF_A_SECOND)
-    check_between_processes(upstream, server, slow, 300, at_once=len(slow))
+    check_between_processes(upstream, [server.port], slow, 300, at_once=len(slow))
 
 
 @pytest.mark.long
@@ -152,7 +152,7 @@ def test_what_one_process_has_answered_the_others_know_20_ms_later(
     for each in range(16):
         server.chat(session=f"each process has written once, {each}")
     quick = [each for each in FEW if each.pause == SEEN_BY_OTHERS]
-    check_between_processes(upstream, server, quick, 300, at_once=1)
+    check_between_processes(upstream, [server.port], quick, 300, at_once=1)
 
 
 def test_a_server_without_memory_keeps_none_of_the_laws(serving: Serving, upstream: FakeUpstream) -> None:
