@@ -3,8 +3,9 @@
 python -m bench.model PORT
 
 The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
-once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB, and
-``noted`` notes no facts.
+once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB,
+``stream-60`` a stream of 60 MB in deltas of 10 KB, ``whole-60`` a whole answer of 60 MB, and ``noted`` notes
+no facts.
 """
 
 import asyncio
@@ -20,6 +21,8 @@ import uvloop
 
 _NAME = re.compile(rb'"model"\s*:\s*"paced-(\d+)-(\d+)"')
 _LARGE = re.compile(rb'"model"\s*:\s*"delta-(\d+)"')
+_STREAMED = re.compile(rb'"model"\s*:\s*"stream-(\d+)"')
+_WHOLE = re.compile(rb'"model"\s*:\s*"whole-(\d+)"')
 _NOTED = re.compile(rb'"model"\s*:\s*"noted"')
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _MARK = b"@" + b"0" * 16
@@ -61,11 +64,33 @@ def large(megabytes: int) -> Answer:
     return Answer([whole], answer(1, 0).tail, 0)
 
 
+@cache
+def streamed(megabytes: int) -> Answer:
+    """An answer of so many megabytes, in deltas of ten kilobytes."""
+    piece = _chunk(_event({"content": "word " * 2_000}))
+    whole = _HEAD + _chunk(_event({"role": "assistant", "content": "So: "})) + piece * (100 * megabytes)
+    return Answer([whole], answer(1, 0).tail, 0)
+
+
+@cache
+def completion(megabytes: int) -> Answer:
+    """An answer that is no stream."""
+    message = {"role": "assistant", "content": "word " * (200_000 * megabytes)}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    body = json.dumps({**_base(), "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    return Answer([head + body], b"", 0)
+
+
 def _given(request: bytes) -> Answer:
     if name := _NAME.search(request):
         return answer(*map(int, name.groups()))
     if delta := _LARGE.search(request):
         return large(int(delta[1]))
+    if stream := _STREAMED.search(request):
+        return streamed(int(stream[1]))
+    if whole := _WHOLE.search(request):
+        return completion(int(whole[1]))
     return noted() if _NOTED.search(request) else answer(1, 0)
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from bench.serving import free_port, running
+from bench.serving import Running, free_port, running
 
 CONFIG = """
 listen: {host: 127.0.0.1, port: "${PORT}"}
@@ -399,8 +399,8 @@ async def _measure(port: int, attack: Attack) -> Result:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[int]:
-    """The port of a server, with a model of its own for the stream, and another for all else."""
+def served() -> Iterator[tuple[int, Running]]:
+    """A server and its port, with a model of its own for the stream, and another for all else."""
     steps = ""
     for name, options in _FILTERS.items():
         steps += f"  {name}:\n    upstreams: [theirs]\n    request: [{json.dumps({name: options})}]\n"
@@ -416,10 +416,8 @@ def served() -> Iterator[int]:
             stack.enter_context(running(command, root, None, environ={}, log=folder / f"{name}.log"))
             environ[name] = f"{root}/v1"
         command = [sys.executable, "-m", "proxy", "serve", str(path)]
-        stack.enter_context(
-            running(command, f"http://127.0.0.1:{port}/healthz", None, environ=environ, log=folder / "log")
-        )
-        yield port
+        url = f"http://127.0.0.1:{port}/healthz"
+        yield port, stack.enter_context(running(command, url, None, environ=environ, log=folder / "log"))
 
 
 def _spin() -> None:
@@ -443,7 +441,7 @@ def main() -> None:
     for attack in itertools.chain(attacks(), more()):
         if asked.only not in attack.name:
             continue
-        with served() as port:
+        with served() as (port, _):
             results = [asyncio.run(_measure(port, attack)) for _ in range(asked.times)]
         statuses = ", ".join(dict.fromkeys(status for result in results for status in result.statuses))
         stream, call = (sorted(getattr(result, name) for result in results) for name in ("stream", "call"))

@@ -48,8 +48,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
 
     ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
-    sent. ``answer`` is what the client got, ``failure`` the reason if that is not all, and ``size`` about how
-    many bytes are kept.
+    sent. ``answer`` is what the client got, up to 4 MB, ``failure`` the reason if that is not all, and
+    ``size`` about how many bytes are kept.
     """
 
     report: TurnReport
@@ -67,7 +67,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @classmethod
     def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
         """The trace of a turn; without ``with_content``, nothing of its text."""
-        timer, times = observation.timer, observation.chunk_times
+        timer, answer = observation.timer, observation.answer
         turn = observation.content if with_content else None
         content = None
         if isinstance(turn, Turn):  # kept without credentials, and without what it read of the session
@@ -85,13 +85,13 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             number=number,
             start=timer.start,
             marks=tuple(timer.marks),
-            chunks=times[:: len(times) // _MOST_CHUNK_TIMES + 1],
-            count=len(times),
+            chunks=answer.times[:: len(answer.times) // _MOST_CHUNK_TIMES + 1],
+            count=answer.count,
             end=timer.start + observation.duration,
             failure=observation.failure,
             content=content,
-            answer=b"".join(observation.chunks) if content else b"",
-            size=observation.size + sum(map(len, observation.chunks)) if content else 0,
+            answer=answer.data if content else b"",
+            size=observation.size + len(answer.data) if content else 0,
         )
 
     @property

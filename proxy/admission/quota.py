@@ -16,7 +16,7 @@ from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Counts, LocalCounts
 from proxy.memory.tasks import wait_for
-from proxy.observe.observation import usage_of
+from proxy.observe.observation import AnswerCopy, usage_of
 
 _MINUTE: Final = 60.0
 _PAUSE: Final = 1.0
@@ -85,8 +85,8 @@ class Quota:
             yield
         finally:
             self._open[tenant] -= 1
-            if self._limits.tokens_per_minute and reply.observation.chunks:
-                self._spend(self._windows.add_tokens(tenant, _tokens(reply.observation.chunks, size)))
+            if self._limits.tokens_per_minute and reply.observation.answer.count:
+                self._spend(self._windows.add_tokens(tenant, _tokens(reply.observation.answer, size)))
 
     @asynccontextmanager
     async def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
@@ -273,9 +273,9 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest // 1000}s" if minutes else f"{rest / 1000:g}s"
 
 
-def _tokens(sent: list[bytes], size: int) -> int:
+def _tokens(answer: AnswerCopy, size: int) -> int:
     """The upstream's own count, or a guess: four bytes of a prompt are a token, and so is each piece sent."""
-    usage = usage_of(sent)
+    usage = usage_of(answer.tail)
     if usage.input is not None or usage.output is not None:
         return (usage.input or 0) + (usage.output or 0)
-    return size // _BYTES_OF_A_TOKEN + len(sent)
+    return size // _BYTES_OF_A_TOKEN + answer.count

@@ -15,6 +15,8 @@ _LINE_FEEDS = re.compile(rb"\n*")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 _BOM = b"\xef\xbb\xbf"
 _LONGEST_EVENT = 16_000_000
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+("?)|[\[\]{},]', re.DOTALL)
+_CLOSING = {"[": "]", "{": "}"}
 DONE = b"[DONE]"
 """The data of the event with which a stream of completions says that it is over."""
 
@@ -117,6 +119,31 @@ def decode_json(data: bytes) -> Any:
         return json.loads(data.decode("utf-8-sig", "replace"), strict=False)
     except (ValueError, RecursionError):
         raise MalformedJson from None
+
+
+def decode_cut_json(data: bytes) -> Any:
+    """The value of a JSON text that was cut off, as far as it goes; raises MalformedJson.
+
+    A text within it that is cut stays as far as it goes; of anything else, what is not whole is left out.
+    """
+    text = data.decode("utf-8", "ignore")
+    closing: list[str] = []
+    is_open, end = False, len(text)
+    whole_end, whole_closing = 0, tuple[str, ...]()
+    for token in _JSON_TOKEN.finditer(text):
+        mark = token[0]
+        if mark in _CLOSING:
+            closing.append(_CLOSING[mark])
+        elif mark == ",":
+            whole_end, whole_closing = token.start(), tuple(closing)
+        elif mark in ("]", "}"):
+            del closing[-1:]
+        elif not token[1]:
+            is_open, end = True, token.end()
+    try:
+        return decode_json((text[:end] + '"' * is_open + "".join(closing[::-1])).encode())
+    except MalformedJson:
+        return decode_json((text[:whole_end] + "".join(whole_closing[::-1])).encode())
 
 
 def encode_json(value: Any) -> bytes:

@@ -8,7 +8,15 @@ from typing import Any, Final
 import msgspec
 
 from filters.tool_groups import tool_call_of
-from proxy.answer.sse import DONE, MalformedJson, data_of, decode_json, events
+from proxy.answer.sse import (
+    DONE,
+    MalformedJson,
+    data_of,
+    decode_cut_json,
+    decode_json,
+    encode_json,
+    events,
+)
 
 _BATCH: Final = 2_000
 _THREAD_SIZE: Final = 250_000
@@ -20,17 +28,21 @@ _ADDITIVE: Final = frozenset({"arguments", "input"})
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
-    """The first choice of an answer; ``finished`` is false where it broke off before its end."""
+    """The first choice of an answer; ``finished`` is false where it broke off before its end.
+
+    ``cut`` is whether the client got more of it than this.
+    """
 
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
     reasoning: str | None = None
     finished: bool = False
+    cut: bool = False
 
     @property
     def has_content(self) -> bool:
         """Whether anything that can be heard, or carried out, went to the client."""
-        return bool(self.text.strip() or self.tool_calls)
+        return bool(self.text.strip() or self.tool_calls or self.cut)
 
     @property
     def complete_calls(self) -> list[dict[str, Any]] | None:
@@ -40,11 +52,13 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
 
 def transcript(answer: bytes) -> Transcript:
-    """What the bytes of an answer say, a stream's or a whole one's."""
+    """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
     if answer.lstrip()[:1] == b"{":
-        choices = _first_choices(_decode_object(answer) or {})
+        body = _decode_object(answer)
+        choices = _first_choices(body or _decode_cut_object(answer) or {})
         messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
-        return Transcript(_text(messages), assemble_calls(messages), _reasoning(messages), bool(messages))
+        finished = body is not None and bool(messages)
+        return Transcript(_text(messages), assemble_calls(messages), _reasoning(messages), finished)
     if answer.startswith(_DATA) and answer.endswith(_END):  # as nearly all are: one line of data an event
         chunks = answer[len(_DATA) : -len(_END)]
         count = chunks.count(_BETWEEN)
@@ -67,6 +81,8 @@ def _stream_transcript(answer: bytes) -> Transcript:
         payloads = [data for event in answer.split(b"\n\n") if (data := data_of(event))]
     if DONE in payloads:  # what comes behind it, clients do not read
         payloads = payloads[: payloads.index(DONE)]
+    elif payloads and not answer.endswith((b"\n", b"\r")) and _decode_object(payloads[-1]) is None:
+        payloads[-1] = encode_json(_decode_cut_object(payloads[-1]))
     # One call of the decoder takes a fifth of what one for each event takes, but blocks all threads.
     starts = range(0, len(payloads), _BATCH)
     batches = [b"[" + b",".join(payloads[start : start + _BATCH]) + b"]" for start in starts]
@@ -134,6 +150,14 @@ def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
 def _decode_object(data: bytes) -> dict[str, Any] | None:
     try:
         chunk = decode_json(data)
+    except MalformedJson:
+        return None
+    return chunk if isinstance(chunk, dict) else None
+
+
+def _decode_cut_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        chunk = decode_cut_json(data)
     except MalformedJson:
         return None
     return chunk if isinstance(chunk, dict) else None

@@ -36,6 +36,7 @@ def serve(
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.block(signals.RELOAD)
     listening.raise_file_limit()
+    process.return_large_blocks()
     with reported_errors():
         settings = load_configured(config)
         check_workers(settings, workers)
@@ -83,6 +84,7 @@ def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
     SIGHUP reads the configuration again.
     """
     signals.block(signals.RELOAD)
+    process.return_large_blocks()
     with reported_errors():
         loaded = _load(config)
     typer.echo("Turnkeeper works in the background.")

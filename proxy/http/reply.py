@@ -1,6 +1,5 @@
 """The answer to one request: a status once, then bytes of the body, then the end."""
 
-import time
 from collections.abc import AsyncIterable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -62,7 +61,7 @@ class Reply:
         self.size = 0
         self._send = send
         self._headers = list(headers)
-        self._recording: list[bytes] | None = None
+        self._is_copying = False
 
     def add_header(self, name: str, value: str) -> None:
         """Adds a header to the answer, whichever it will be; ``value`` is visible ASCII."""
@@ -73,9 +72,9 @@ class Reply:
         self.observation.degraded.append(name)
         self.add_header("x-turnkeeper-degraded", name)
 
-    def keep_chunks(self) -> None:
-        """Keeps everything that goes to the client from now on, in ``observation.chunks``."""
-        self._recording = self.observation.chunks = []
+    def copy_answer(self) -> None:
+        """Copies what goes to the client from now on to ``observation.answer``."""
+        self._is_copying = True
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Sends an ASGI message of another application, with this reply's headers added to its own."""
@@ -103,9 +102,8 @@ class Reply:
 
     def note_sent(self, data: bytes) -> None:
         """Records bytes that went out, by whichever way."""
-        if self._recording is not None and data:
-            self._recording.append(data)
-            self.observation.chunk_times.append(time.perf_counter())
+        if self._is_copying and data:
+            self.observation.answer.add(data)
 
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""

@@ -25,8 +25,9 @@ from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionW
 from proxy.memory.stores.store import Key, draw_version
 from proxy.memory.tasks import LARGE, in_thread_if_long
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
-from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_view
+from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
 from proxy.memory.view import SessionView
+from proxy.observe.access import MinuteLog
 from proxy.observe.observation import usage_of
 
 WRITE_TOLERANCE: Final = 0.2
@@ -34,7 +35,9 @@ WRITE_TOLERANCE: Final = 0.2
 
 _BACKOFF: Final = Backoff(0.1, 2.0)
 _REVISE_WITHIN: Final = 2.0
-_MAX_PENDING: Final = 10_000
+_MAX_PENDING_BYTES: Final = 128_000_000
+# What the values of a turn take beside its texts.
+_RECORD_SIZE: Final = 4_000
 _DRAIN_WITHIN: Final = 2.5
 _CHECK_EVERY: Final = 3.0
 _CHECK_AGAIN: Final = 1.0
@@ -59,7 +62,7 @@ class Recorder:
         self._writer = writer
         self._health = writer.health
         self._unwritten: dict[Key, _Unwritten] = {}
-        self._pending = 0
+        self._pending = self._pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._successor: Recorder | None = None
 
@@ -79,15 +82,19 @@ class Recorder:
         return (bool(waiting) and (self._health.write_failed or key in waiting)) or self._health.write_late
 
     def put(self, turn: TurnRecord) -> None:
-        """Takes a turn without waiting. Beyond 10,000 pending turns, the newest are lost, and counted."""
+        """Takes a turn without waiting. Beyond 128 MB of pending turns, the newest are lost, and counted."""
         if self._successor:
             self._successor.put(turn)
             return
-        if self._pending >= _MAX_PENDING:
+        if turn.size > LARGE:
+            turn = without_media(turn)
+        size = turn.size + _RECORD_SIZE
+        if self._pending_bytes + size > _MAX_PENDING_BYTES:
             self.lost_turns += 1
-            self.backlog.lost()
+            self.backlog.lost(turn.key.tenant)
             return
         self._pending += 1
+        self._pending_bytes += size
         unwritten = self._unwritten.get(turn.key)
         if unwritten is None:
             unwritten = self._unwritten[turn.key] = _Unwritten(turn.key)
@@ -115,7 +122,7 @@ class Recorder:
         for task in self._tasks:
             task.cancel()
         sessions, self._unwritten, self._successor = self._unwritten, {}, successor
-        self._pending = 0
+        self._pending = self._pending_bytes = 0
         for key, unwritten in sessions.items():
             self._writer.store.heads.pop(key, None)
             for turn in unwritten.turns:
@@ -128,6 +135,7 @@ class Recorder:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:
                 task.cancel()
+        self.backlog.flush()
         self.lost_turns += self._pending
         if self.lost_turns:
             _log.error("%d turns could not be written to memory", self.lost_turns)
@@ -209,6 +217,7 @@ class Recorder:
 
     def _drop(self, unwritten: "_Unwritten", place: int, *, lost: bool = False) -> None:
         """Takes out a turn that is written, or never will be."""
+        self._pending_bytes -= unwritten.turns[place].size + _RECORD_SIZE
         del unwritten.turns[place]
         unwritten.applied -= place < unwritten.applied
         self._pending -= 1
@@ -268,7 +277,14 @@ class Writer:
 
         Raises StoreError, TurnTooLong included.
         """
-        transcript = within_bounds(await transcript_off_loop(turn.answer))
+        transcript = turn.transcript
+        if transcript is None:
+            transcript = within_bounds(await transcript_off_loop(turn.answer), cut=turn.cut)
+            if len(turn.answer) > LARGE:
+                # Until the store takes it, the words alone wait.
+                unwritten.turns[unwritten.applied] = msgspec.structs.replace(
+                    turn, answer=b"", transcript=transcript
+                )
         if not transcript.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
@@ -296,7 +312,7 @@ class Writer:
 
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = await in_thread_if_long(work, len(turn.window) + len(before.entries), turn.size)
-        unwritten.turns[unwritten.applied] = without_view(turn)
+        unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
         self.store.heads[turn.key] = unwritten.head = StoredSession(session, draw_version())
@@ -363,20 +379,25 @@ class Writer:
         """The scale of a model's token counts, once this turn's count is taken in."""
         if turn.had_tool_rounds or not self._scales.wants_sample(model):
             return self._scales.skip(model)
-        counted = usage_of([turn.answer]).input
+        counted = usage_of(turn.answer).input
         return (
             self._scales.learn(model, estimate_tokens(turn.prompt, turn.tools), counted) if counted else None
         )
 
 
-def within_bounds(transcript: Transcript) -> Transcript:
-    """A transcript as it is remembered: beyond 250,000 characters it counts as broken off there."""
+def within_bounds(transcript: Transcript, *, cut: bool = False) -> Transcript:
+    """A transcript as it is remembered: beyond 250,000 characters it counts as broken off there.
+
+    ``cut`` is whether there was more of the answer than the transcript was made of.
+    """
     text, calls, reasoning = transcript.text, transcript.tool_calls, transcript.reasoning
     if calls and weight(Message(role="assistant", tool_calls=calls)) > MAX_SPEECH:
         calls = None
-    elif len(text) <= MAX_SPEECH and len(reasoning or "") <= MAX_SPEECH:
+    elif len(text) <= MAX_SPEECH and len(reasoning or "") <= MAX_SPEECH and not cut:
         return transcript
-    return Transcript(text[:MAX_SPEECH], calls, reasoning and reasoning[:MAX_SPEECH], finished=False)
+    return Transcript(
+        text[:MAX_SPEECH], calls, reasoning and reasoning[:MAX_SPEECH], finished=False, cut=True
+    )
 
 
 class HealthCheck:
@@ -431,6 +452,7 @@ class Backlog:
     def __init__(self) -> None:
         self.sessions: dict[Key, bool] = {}
         self._waiting = self._lost = 0
+        self._overflow = MinuteLog("turns lost: there is no room for more that wait to be written", "tenant")
         self._outage = Outage(
             "Memory cannot be written: %s", "Memory is written again (turns that waited: %d, lost: %d)"
         )
@@ -451,9 +473,16 @@ class Backlog:
         """One more turn waits, if others of its session do."""
         self._waiting += self.sessions.get(key, False)
 
-    def lost(self) -> None:
-        """A turn found no room to wait."""
-        self._lost += self._outage.active
+    def lost(self, tenant: str) -> None:
+        """A turn found no room to wait; without an outage it is logged, and counted by the minute."""
+        if self._outage.active:
+            self._lost += 1
+        else:
+            self._overflow.add(tenant)
+
+    def flush(self) -> None:
+        """Logs what was counted since."""
+        self._overflow.flush()
 
     def settled(self, key: Key) -> None:
         """The first turn of a session waits no more."""

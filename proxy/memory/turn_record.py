@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from filters.message import Message
+from filters.message import Message, weight
 from proxy.answer.transcript import Transcript, transcript
 from proxy.memory.compaction import Window, fit
 from proxy.memory.errors import TurnTooLong
@@ -14,10 +14,12 @@ from proxy.memory.merge.request import apply_request
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import NO_ATTEMPT, Attempt, Entry, Session, ShownFacts, with_positions
 from proxy.memory.speakers import with_speakers
-from proxy.memory.speech import speech_of
+from proxy.memory.speech import message_without_media, speech_of
 from proxy.memory.stores.store import Key
 from proxy.memory.view import SessionView
 
+CUT_MARK: Final = "[…]"
+"""Stands at the end of an answer of which more went to the client than memory takes in."""
 _MAX_ENTRIES: Final = 20_000
 
 
@@ -31,7 +33,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     of the user it had room for, where some had to be left out. With ``had_tool_rounds``, the model counted
     the tokens of more than this prompt. ``view`` is the session as the turn read it, and ``attempt`` what the
     request says of itself. ``size`` is about how many bytes the window and the answer have.
-    ``interrupted`` is whether the client left before the turn was over.
+    ``interrupted`` is whether the client left before the turn was over, and ``cut`` whether it got more than
+    ``answer``. Once a large answer is read, its ``transcript`` stands in the place of its bytes.
     """
 
     key: Key
@@ -52,11 +55,23 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ended_at: float = 0.0
     size: int = 0
     interrupted: bool = False
+    cut: bool = False
+    transcript: Transcript | None = None
 
 
 def without_view(record: TurnRecord) -> TurnRecord:
     """A turn that has to wait, without what it read: its session will have moved on by then."""
     return record if record.view is None else msgspec.structs.replace(record, view=None)
+
+
+def without_media(record: TurnRecord) -> TurnRecord:
+    """A turn that has to wait, without pictures, sounds and files, which are never recorded."""
+    window, prompt = (
+        [message_without_media(message) if message.role == "user" else message for message in messages]
+        for messages in (record.window, record.prompt)
+    )
+    size = sum(map(weight, window)) + len(record.answer)
+    return msgspec.structs.replace(record, window=window, prompt=prompt, size=size)
 
 
 def apply_turn(
@@ -69,8 +84,8 @@ def apply_turn(
 ) -> Session:
     """The session after a turn; the same turn again changes nothing, and a failed one neither.
 
-    ``answer`` is the transcript of the turn's answer, where that was read. ``reasoning`` says whether that is
-    kept, and ``redaction`` hides what memory may not see.
+    ``answer`` is the transcript of the turn's answer, where that was read; one that is cut ends with ``[…]``.
+    ``reasoning`` says whether that is kept, and ``redaction`` hides what memory may not see.
     """
     answer = answer or transcript(record.answer)
     if not answer.has_content:
@@ -85,6 +100,8 @@ def apply_turn(
             tool_calls=rules.tool_calls(calls) if calls else calls,
             reasoning=rules.text(reasons) if reasons else reasons,
         )
+    if answer.cut:
+        answer = msgspec.structs.replace(answer, text=f"{answer.text} {CUT_MARK}".lstrip())
     view = record.view
     if view is None:
         session, redacted = redaction.view(session, record.window)

@@ -41,7 +41,7 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
         fields["reason"] = observation.reason[:_LONGEST_REASON]
     if with_text:
         fields["asked"] = newest_words(observation.messages)[:_LONGEST_TEXT]
-        fields["answered"] = transcript(b"".join(observation.chunks)).text[:_LONGEST_TEXT]
+        fields["answered"] = transcript(observation.answer.data).text[:_LONGEST_TEXT]
     _turns_log.log(level, LogEntry(f"turn {turn.state}", fields))
 
 

@@ -29,6 +29,8 @@ SESSION_ADVICE: Final = (
 # A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096
+LARGEST_COPY: Final = 4_000_000
+"""How many bytes are kept of what a client gets of one answer."""
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
@@ -146,14 +148,59 @@ class TraceContext(msgspec.Struct, frozen=True):
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
+class AnswerCopy:
+    """What went to the client of one answer: the first 4 MB of it, and its end.
+
+    ``times`` are those, by ``time.perf_counter``, at which the pieces in it were sent. ``count`` is how many
+    pieces the whole answer had, and ``size`` how many bytes.
+    """
+
+    __slots__ = ("_end", "_pieces", "count", "size", "times")
+
+    def __init__(self) -> None:
+        self.count = self.size = 0
+        self.times: list[float] = []
+        self._pieces: list[bytes] = []
+        self._end = b""
+
+    def add(self, data: bytes) -> None:
+        """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
+        room = max(0, LARGEST_COPY - self.size)
+        self.count += 1
+        self.size += len(data)
+        if len(data) > room:
+            self._end = (self.tail + data[-_USAGE_TAIL:])[-_USAGE_TAIL:]
+            data = data[:room]
+        if data:
+            self._pieces.append(data)
+            self.times.append(time.perf_counter())
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the client got more than ``data``."""
+        return self.size > LARGEST_COPY
+
+    @property
+    def data(self) -> bytes:
+        """The beginning of the answer; all of it, where it has no more than 4 MB."""
+        if len(self._pieces) > 1:
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0] if self._pieces else b""
+
+    @property
+    def tail(self) -> bytes:
+        """The last bytes of the answer, in which a model says how many tokens it counted."""
+        return self._end or b"".join([piece[-_USAGE_TAIL:] for piece in self._pieces[-4:]])[-_USAGE_TAIL:]
+
+
 class Observation(msgspec.Struct, eq=False):
     """What is known of a request so far; it is a turn from ``begin_turn`` on.
 
     ``listener`` is called when a turn's first token is sent and when the turn has ended. ``messages`` are the
-    client's, ``content`` is the turn itself and ``size`` the length of its body in bytes. ``chunk_times`` are
-    the times, by ``time.perf_counter``, at which each of ``chunks`` was sent. ``failure`` is the message that
-    the client gets, ``reason`` the one that may be logged. ``ignored`` lists the extension fields that could
-    not be used; it is called once the turn has ended.
+    client's, ``content`` is the turn itself and ``size`` the length of its body in bytes. ``answer`` is a
+    copy of what the client got of a model's answer. ``failure`` is the message that the client gets,
+    ``reason`` the one that may be logged. ``ignored`` lists the extension fields that could not be used; it
+    is called once the turn has ended.
     """
 
     request: str
@@ -179,8 +226,7 @@ class Observation(msgspec.Struct, eq=False):
     ignored: Callable[[], Sequence[str]] = tuple
     messages: Sequence[Message] = ()
     filters: list[tuple[str, float]] = []
-    chunks: list[bytes] = []
-    chunk_times: list[float] = []
+    answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
     failure: str | None = None
     reason: str | None = None
     content: object = None
@@ -215,7 +261,7 @@ class Observation(msgspec.Struct, eq=False):
 
     def report(self) -> TurnReport:
         """A report of what is known now."""
-        timer, usage = self.timer, usage_of(self.chunks)
+        timer, usage = self.timer, usage_of(self.answer.tail)
         return TurnReport(
             id=self.id,
             request=self.request,
@@ -252,9 +298,9 @@ class Usage(NamedTuple):
     output: int | None = None
 
 
-def usage_of(chunks: Sequence[bytes]) -> Usage:
+def usage_of(answer: bytes) -> Usage:
     """The last usage that an upstream gives at the end of an answer, streamed or whole."""
-    tail = b"".join(chunks[-4:])[-_USAGE_TAIL:]
+    tail = answer[-_USAGE_TAIL:]
     key = tail.rfind(_USAGE_KEY)
     if key < 0:
         return Usage()

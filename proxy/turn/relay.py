@@ -23,7 +23,6 @@ _LINGER = 1.0
 # uvloop reads from a fast sender many times before it runs anything else.
 _LARGEST_PUSH = 16_000
 _THREAD_SIZE = 100_000
-# The answer is kept until the turn is recorded.
 _LARGEST_ANSWER = 64_000_000
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 _COMMENT = b": keep-alive\n\n"
@@ -227,16 +226,16 @@ class KeepAlive:
         await self._reply.write(opening + chunk_event(chunk))
 
     async def _send_comments(self, period: float) -> None:
-        chunks = self._reply.observation.chunks
-        quiet, count = 0, len(chunks)
+        answer = self._reply.observation.answer
+        quiet, count = 0, answer.count
         while not self._reply.ending:
             await asyncio.sleep(period / _CHECKS_PER_PERIOD)
-            quiet = quiet + 1 if count == len(chunks) else 0
+            quiet = quiet + 1 if count == answer.count else 0
             if quiet == _CHECKS_PER_PERIOD and not self._reply.ending:
                 await self._start()
                 await self._reply.write(_COMMENT)
                 quiet = 0
-            count = len(chunks)
+            count = answer.count
 
     async def _start(self) -> None:
         if not self._reply.started:

@@ -16,6 +16,7 @@ from proxy.memory.session import NO_ATTEMPT
 from proxy.memory.speech import MAX_SPEECH, speech_weight
 from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.turn_record import TurnRecord
+from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
 from proxy.turn.active import ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
@@ -81,7 +82,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts)
         observation.primary_model = dispatch.model
         observation.timer.begin("upstream")
-        reply.keep_chunks()
+        reply.copy_answer()
         interrupted = False
         try:
             await _relay_answer(turn, dispatch, reply)
@@ -91,8 +92,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         finally:  # nothing below may wait
             observation.model, observation.upstream = dispatch.model, dispatch.upstream
             observation.fell_back = dispatch.upstream != pipeline.targets[0].name
-            if observation.chunks:
-                _record(turn, dispatch, b"".join(observation.chunks), interrupted=interrupted)
+            if observation.answer.size:
+                _record(turn, dispatch, observation.answer, interrupted=interrupted)
 
 
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
@@ -154,13 +155,13 @@ async def _relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
         answer.close()
 
 
-def _record(turn: Turn, dispatch: Dispatch, answer: bytes, *, interrupted: bool) -> None:
+def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: bool) -> None:
     """Hands memory what the client got."""
     memory, identity = turn.pipeline.memory, turn.identity
     if memory is None or turn.key is None:
         return
     if dialogue := dispatch.dialogue:
-        dialogue.commit_if_reached(answer)
+        dialogue.commit_if_reached(answer.data)
     memory.recorder.put(
         TurnRecord(
             key=turn.key,
@@ -169,7 +170,8 @@ def _record(turn: Turn, dispatch: Dispatch, answer: bytes, *, interrupted: bool)
             turn=turn.number,
             model=dispatch.model,
             window=turn.request.messages,
-            answer=answer,
+            answer=answer.data,
+            cut=answer.is_cut,
             at=turn.view.at if turn.view else turn.context.now,
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
@@ -179,7 +181,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: bytes, *, interrupted: bool)
             had_tool_rounds=dispatch.rounds > 0,
             attempt=turn.attempt,
             ended_at=time.time(),
-            size=turn.size + len(answer),
+            size=turn.size + len(answer.data),
             interrupted=interrupted,
         )
     )

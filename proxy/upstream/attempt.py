@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Final, NoReturn, Self
 
@@ -135,7 +136,9 @@ async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines)
 
 async def _read_completion(response: Response) -> bytes:
     body = await read_all(response, _LARGEST_ANSWER)
-    if error := completion_error(response.status, response.headers, body):
+    large = len(body) > _THREAD_SIZE
+    check = partial(completion_error, response.status, response.headers, body)
+    if error := await asyncio.to_thread(check) if large else check():
         raise error
     return body
 

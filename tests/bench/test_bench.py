@@ -3,9 +3,15 @@
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from bench.memory import ROWS, send
+from bench.victim import served
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,3 +62,25 @@ def test_what_others_wait_for_one_caller_is_measured():
     assert name == "700,000 metadata keys"
     assert answered.startswith("413 in ")
     assert all(re.fullmatch(r"-?\d+ \(-?\d+\)", waited) for waited in (stream, call))
+
+
+def test_what_large_requests_leave_behind_is_measured():
+    told = run("bench.memory", "--seconds", "0", "--rows", "one delta")
+    rows = [line.strip("| ").split(" | ") for line in told.splitlines()[2:]]
+    assert [row[0] for row in rows] == ["nothing yet", "eight answers in one delta of 10 MB"]
+    assert rows[1][1].startswith("200 in ")
+    assert float(rows[1][2]) >= float(rows[0][-1]) > 0
+
+
+@pytest.mark.faults
+def test_the_memory_of_large_requests_and_answers_comes_back():
+    rows = (
+        "24 sessions with texts of 15 MB",
+        "eight streams of 60 MB in sessions",
+        "eight whole answers of 60 MB",
+    )
+    with served() as (port, server):
+        for row in rows:
+            with ThreadPoolExecutor(8) as senders:
+                assert set(senders.map(partial(send, port), ROWS[row]())) == {"200"}
+        assert until(lambda: server.spent().megabytes < 300, 60), server.spent()

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.peers.fake_upstream import DONE, END, HEAD, FakeUpstream, answer, chunk, completion, delta
+from proxy.answer.transcript import transcript
+from tests.peers.fake_upstream import DONE, END, HEAD, USAGE, FakeUpstream, answer, chunk, completion, delta
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
@@ -160,7 +161,33 @@ def test_an_endless_answer_is_remembered_as_one_that_broke_off(
     got = agora.client.post(CHAT, json=body("Tell me all."), headers=SESSION)
     assert len(got.json()["choices"][0]["message"]["content"]) == 400_000, "the client gets all of it"
     assert until(lambda: len(held(agora)) == 2)
-    assert len(held(agora)[1]["content"]) == 250_000
+    assert held(agora)[1]["content"] == "x" * 250_000 + " […]"
+
+
+@pytest.mark.parametrize("filtered", [False, True])
+@pytest.mark.parametrize("kind", ["deltas", "one delta", "whole"])
+def test_of_an_answer_the_beginning_alone_is_kept_while_it_is_passed_on(
+    serve: Serve, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, kind: str, filtered: bool
+) -> None:
+    monkeypatch.setattr("proxy.observe.observation.LARGEST_COPY", 50_000)
+    words = "".join(f"Line {i} of the answer. " for i in range(10_000))
+    size = len(words) if kind == "one delta" else 1000
+    deltas = [chunk(delta(content=words[at : at + size])) for at in range(0, len(words), size)]
+    upstream.says(
+        *(answer(completion(words)) if kind == "whole" else [HEAD, *deltas, chunk(USAGE), chunk(DONE), END])
+    )
+    steps = "speakable" if filtered else ""
+    proxy = serve(
+        CONFIG.replace("upstreams: [main], request", f"upstreams: [main], answer: [{steps}], request") % "c"
+    )
+    got = proxy.client.post(CHAT, json={**body("Tell me all."), "stream": kind != "whole"}, headers=SESSION)
+    text = transcript(got.content).text
+    assert text.split() == words.split(), "the client gets all of it"
+    assert until(lambda: len(held(proxy)) == 2)
+    stored = held(proxy)[1]["content"]
+    assert stored.endswith(" […]")
+    assert text.startswith(stored.removesuffix(" […]"))
+    assert 30_000 < len(stored) < 50_000
 
 
 @pytest.mark.parametrize("step", ["proxy.turn.chain.run", "proxy.memory.view.prompt_view"])

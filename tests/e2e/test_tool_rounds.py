@@ -223,5 +223,5 @@ def test_what_all_rounds_took_tells_nothing_of_how_a_model_counts(
     in_rounds(upstream, counted(calls=True, stream=stream), *counted(calls=False, stream=stream))
     for number in range(4):
         got = chat(proxy, f"{words} {number}", stream=stream)
-        assert usage_of([got.content]).input == 2400
+        assert usage_of(got.content).input == 2400
     assert scale(proxy) == learned

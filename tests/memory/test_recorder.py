@@ -193,14 +193,53 @@ def test_a_session_that_cannot_be_stored_costs_the_turn_that_is_to_blame() -> No
     assert asyncio.run(run()) == (written, 1, 0)
 
 
-def test_beyond_its_bound_turns_are_counted_as_lost() -> None:
+def large(turn: TurnRecord, size: int) -> TurnRecord:
+    return msgspec.structs.replace(turn, size=size, answer=turn.answer.ljust(size))
+
+
+def test_beyond_its_bound_turns_are_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> int:
         recorder = Recorder(Writer(sessions(Sick(memory(), failures=10**6)), Window()))
-        for number in range(10_003):
-            recorder.put(said(number, answer=b""))
+        for number in range(35):
+            recorder.put(large(said(number), 4_000_000))
+        await recorder.drain()
         return recorder.lost_turns
 
-    assert asyncio.run(run()) == 3
+    assert asyncio.run(run()) == 35
+    text = "turns lost: there is no room for more that wait to be written"
+    assert [record.getMessage() for record in caplog.records if text in record.getMessage()] == [
+        f"{text} tenant=default count=1",
+        f"{text} tenant=default count=3",
+    ]
+    assert "35 turns could not be written to memory" in caplog.text
+
+
+def test_what_is_written_makes_room() -> None:
+    async def run() -> int:
+        recorder = Recorder(Writer(sessions(memory()), Window()))
+        for number in range(100):
+            recorder.put(large(said(number), 4_000_000))
+            await recorder.drain()
+        return recorder.lost_turns
+
+    assert asyncio.run(run()) == 0
+
+
+def test_pictures_take_no_room() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
+    asked = Message(role="user", content=[picture, {"type": "text", "text": "What is this?"}])
+
+    async def run() -> tuple[int, list[str]]:
+        store = memory()
+        recorder = Recorder(Writer(sessions(store), Window()))
+        for _ in range(24):
+            recorder.put(msgspec.structs.replace(said(0), window=[asked], size=15_000_000))
+        await recorder.drain()
+        return recorder.lost_turns, await texts(store)
+
+    lost, stored = asyncio.run(run())
+    assert lost == 0
+    assert stored[0] == [{"type": "text", "text": "[image]"}, {"type": "text", "text": "What is this?"}]
 
 
 def test_a_long_session_moves_its_oldest_turns_out() -> None:
@@ -294,7 +333,7 @@ CANNOT = "Memory cannot be written: full"
 def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.memory.recorder._MAX_PENDING", 3)
+    monkeypatch.setattr("proxy.memory.recorder._MAX_PENDING_BYTES", 3 * 4_100)
 
     async def run() -> None:
         store = Away(memory())

@@ -50,7 +50,8 @@ def end(
     observation.first_token = known.get("first_token")
     observation.timer.begin("recall")
     observation.content, observation.size = content(known.get("headers", {})), size
-    observation.chunks, observation.chunk_times = [b"a", b"b"], [1.0, 2.0]
+    for piece in (b"a", b"b"):
+        observation.answer.add(piece)
     report = observation.report()
     traces.add(report, observation)
     traces.publish(report)

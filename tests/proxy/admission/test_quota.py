@@ -69,8 +69,8 @@ async def left_after(asked: int, pieces: int) -> str:
         headers.update(message["headers"])
 
     async with quota.admit("acme", asked, reply := Reply(nowhere)):
-        reply.keep_chunks()
-        reply.observation.chunks.extend([b"data: {}\n\n"] * pieces)
+        for _ in range(pieces):
+            reply.observation.answer.add(b"data: {}\n\n")
     await quota.aclose()
     async with quota.admit("acme", 0, reply := Reply(noted)):
         await reply.start(200, [])
@@ -240,8 +240,8 @@ def test_a_request_that_asks_no_model_needs_no_tokens_and_is_one_of_the_answers_
         quota = Quota(RateLimits(requests_per_minute=9, tokens_per_minute=10, concurrent_streams=1))
         async with quota.admit("acme", 0, reply := Reply(nowhere)):
             during = await by_size(quota, 0)
-            reply.keep_chunks()
-            reply.observation.chunks.extend([b"data: {}\n\n"] * 10)
+            for _ in range(10):
+                reply.observation.answer.add(b"data: {}\n\n")
         await asyncio.sleep(0)
         return [during, await turn(quota), await by_size(quota, 0)]
 

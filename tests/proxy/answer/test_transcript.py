@@ -165,3 +165,49 @@ def test_the_short_way_tells_what_the_long_one_does(events, end):
         assert transcript(sent) == short
         patch.setattr("proxy.answer.transcript._plain_transcript", lambda _: None)
         assert transcript(sent) == short
+
+
+WHOLE = json.dumps(
+    {
+        "id": "c",
+        "choices": [
+            {
+                "index": 0,
+                "message": {
+                    "role": "assistant",
+                    "content": 'Ä "quoted" \\ word,\n{and} 🎈 more.',
+                    "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": '{"x": [1, 2]}'}}],
+                },
+                "finish_reason": "stop",
+            }
+        ],
+    },
+    ensure_ascii=False,
+).encode()
+
+
+@pytest.mark.parametrize("body", [WHOLE, json.dumps(json.loads(WHOLE)).encode()], ids=["plain", "escaped"])
+def test_a_whole_answer_that_is_cut_anywhere_is_read_as_far_as_it_goes(body: bytes) -> None:
+    said = transcript(body)
+    assert said.finished
+    lengths = []
+    for end in range(1, len(body)):
+        part = transcript(body[:end])
+        assert said.text.startswith(part.text.rstrip("\ud83c"))
+        assert not part.finished
+        lengths.append(len(part.text))
+    assert lengths == sorted(lengths), "more bytes are no fewer words"
+    assert lengths[-1] == len(said.text)
+    assert transcript(body[:-3]).tool_calls == said.tool_calls
+
+
+@pytest.mark.parametrize("blank", [b"\n\n", b"\r\n\r\n"])
+def test_a_stream_that_is_cut_anywhere_is_read_as_far_as_it_goes(blank: bytes) -> None:
+    stream = stream_of('Hello, "my" friend, how are you?').replace(b"\n\n", blank)
+    said, before = transcript(stream), ""
+    for end in range(1, len(stream)):
+        part = transcript(stream[:end])
+        assert said.text.startswith(part.text)
+        assert part.text.startswith(before), "more bytes are no fewer words"
+        before = part.text
+    assert before == said.text

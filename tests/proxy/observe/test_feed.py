@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from proxy.observe.feed import Event, Feed
-from proxy.observe.observation import Observation
+from proxy.observe.observation import AnswerCopy, Observation
 
 
 def report(tenant: str = "acme", session: str = "s", **known: Any):
@@ -131,8 +131,9 @@ def test_a_state_says_where_a_turn_stands(known: dict[str, Any], state: str) -> 
 
 
 def test_an_event_holds_no_words() -> None:
-    sent = [b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n']
-    assert b"secret" not in msgspec.json.encode(Event.of(report(chunks=sent)))
+    answer = AnswerCopy()
+    answer.add(b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n')
+    assert b"secret" not in msgspec.json.encode(Event.of(report(answer=answer)))
 
 
 @pytest.fixture
