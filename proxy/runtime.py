@@ -92,6 +92,14 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
             return "unavailable"
         return "degraded" if any(self.degraded) else "ready"
 
+    def take_over_background(self, former: "Runtime") -> None:
+        """Goes on where a closed runtime of the same memory has ended, and looks for nothing that it knew."""
+        own, other = self.memory and self.memory.archiving, former.memory and former.memory.archiving
+        if own and own.archivist and other and other.archivist:
+            own.archivist.resume(other.archivist.progress)
+        if self.worker and former.worker:
+            self.worker.resume(former.worker.scanned_until)
+
     @property
     def background_failures(self) -> Mapping[str, bool]:
         """The kinds of background jobs that this process runs, and whether each fails."""

@@ -8,30 +8,39 @@ from typing import Final
 from proxy.circuit import Backoff
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
-from proxy.memory.session import UNREADABLE
+from proxy.memory.session import UNREADABLE, decode
 from proxy.memory.stores.store import Key
 
 _BACKOFF: Final = Backoff(0.1, 5.0)
+_MOST_SENDERS: Final = 10_000
 
 
 class ChangedSessions:
-    """Reads sessions that were written elsewhere, one at a time, and notifies the listeners of ``memory``.
+    """Decodes sessions that were written elsewhere, one at a time, and notifies the listeners of ``memory``.
 
-    A session that is written again before it is read is read once.
+    A session that is written again before that is decoded once. It is read from the store where its bytes
+    were too many to be sent, and where several processes write it: their messages have no order.
     """
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._keys: dict[Key, None] = {}
+        self._blobs: dict[Key, bytes | None] = {}
+        self._senders: dict[Key, int] = {}
         self._arrived = asyncio.Event()
 
-    def add(self, keys: Iterable[Key], *, incomplete: bool = False) -> None:
-        """Takes the names of sessions; ``incomplete`` is whether there are others, which are not known."""
-        self._keys.update(dict.fromkeys(keys))
+    def add(
+        self, sessions: Iterable[tuple[Key, bytes | None]], *, sender: int, incomplete: bool = False
+    ) -> None:
+        """Takes sessions of a process; ``incomplete`` is whether there are others, which are not known."""
+        for key, blob in sessions:
+            former = self._senders.pop(key, sender)
+            self._senders[key] = sender
+            self._blobs[key] = blob if former == sender else None
+            if len(self._senders) > _MOST_SENDERS:
+                del self._senders[next(iter(self._senders))]
         self._arrived.set()
-        archiving = self._memory.archiving
-        if incomplete and archiving and archiving.archivist:
-            archiving.archivist.compare()
+        if incomplete:
+            self._compare()
 
     async def run(self) -> None:
         """Works until it is cancelled; while the store does not answer, it is asked again."""
@@ -48,15 +57,32 @@ class ChangedSessions:
                 await self._arrived.wait()
 
     async def read(self) -> None:
-        """Reads all that have been added; raises StoreError where the store does not answer."""
-        while key := next(iter(self._keys), None):
-            del self._keys[key]
-            stored = None
+        """Brings all that have been added; raises StoreError where the store does not answer."""
+        while key := next(iter(self._blobs), None):
+            blob = self._blobs.pop(key)
+            session = None
             try:
                 with suppress(*UNREADABLE):
-                    stored = await self._memory.store.load(key, background=True)
+                    if blob is None:
+                        stored = await self._memory.store.load(key, background=True)
+                        session = stored and stored.session
+                    else:
+                        session = decode(blob)
             except StoreError:
-                self._keys[key] = None
+                self._blobs.setdefault(key, None)
                 raise
-            if stored:
-                self._memory.writer.notify(key, stored.session)
+            if session:
+                self._memory.writer.notify(key, session)
+            await asyncio.sleep(0)  # other work goes on between two of them
+
+    async def aclose(self) -> None:
+        """Brings what is left; what cannot be read is found when store and archive are compared."""
+        try:
+            await self.read()
+        except StoreError:
+            self._compare()
+
+    def _compare(self) -> None:
+        archiving = self._memory.archiving
+        if archiving and archiving.archivist:
+            archiving.archivist.compare()

@@ -90,6 +90,16 @@ class Worker:
         self._circuits = {job.name: JobCircuit(job.name) for job in jobs}
         self._outage = Outage("Memory does not answer: %s", "Memory answers again")
         self._running, self._since = False, 0.0
+        self._is_complete = False
+
+    @property
+    def scanned_until(self) -> float:
+        """From when on another worker with these jobs is to scan; 0 where this one ended with work undone."""
+        return self._since if self._is_complete else 0.0
+
+    def resume(self, scanned_until: float) -> None:
+        """Scans, at the start, what was written since then."""
+        self._since = scanned_until
 
     def session_written(self, key: Key, session: Session) -> None:
         """Starts the jobs that are due for a session that was just written, while the worker runs."""
@@ -122,6 +132,7 @@ class Worker:
                 await asyncio.sleep(every if done else min(every, ALONE_EVERY))
         finally:
             self._running = False
+            self._is_complete = not (self._tasks or self._queue or self._side_tasks)
             self._queue.clear()
             tasks = [*self._tasks.values(), *self._side_tasks, *services]
             for task in tasks:

@@ -47,6 +47,8 @@ _log: Final = logging.getLogger("turnkeeper")
 
 SessionListener = Callable[[Key, Session], None]
 """Called with a session that was just written; it returns at once."""
+WriteListener = Callable[[Key, bytes | None], None]
+"""The same with the session's bytes, ``None`` where they are not at hand."""
 
 
 class Recorder:

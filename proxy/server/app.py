@@ -20,7 +20,7 @@ from proxy.http.body import BodyLimit, parse_query, read_body
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import OUTLET, Reply
 from proxy.memory.memory import Memory
-from proxy.memory.recorder import SessionListener
+from proxy.memory.recorder import WriteListener
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
@@ -46,7 +46,7 @@ def build_app(
     environ: Mapping[str, str] = os.environ,
     *,
     metrics: Metrics | None = None,
-    notify: SessionListener | None = None,
+    notify: WriteListener | None = None,
 ) -> "App":
     """Builds the application that a configuration describes; ``environ`` names proxies to upstreams.
 

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 from proxy.background.changes import ChangedSessions
-from proxy.memory.errors import StoreError
 from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
 from proxy.server import signals
@@ -54,11 +53,13 @@ async def work(
             await generation.close()
         if reloaded is None:
             return
+        if (reloaded[0].memory, reloaded[0].keys) == (settings.memory, settings.keys):
+            reloaded[1].take_over_background(runtime)
         settings, runtime = reloaded
 
 
 class ServersLink:
-    """Learns from the servers by ``inbox`` which sessions were written; ``server`` is shown how jobs do.
+    """Receives the sessions that the servers have written by ``inbox``; ``server`` is shown how jobs do.
 
     It ends with the first process, by the end of ``lifeline``.
     """
@@ -78,7 +79,7 @@ class ServersLink:
 
         def receive(message: Message) -> None:
             if isinstance(message, WrittenMessage):
-                changes.add(message.keys, incomplete=message.incomplete)
+                changes.add(message.sessions, sender=message.sender, incomplete=message.incomplete)
 
         end_with_parent(self._lifeline)
         generation.start_background()
@@ -91,8 +92,7 @@ class ServersLink:
                 task.cancel()
             await asyncio.wait(tasks)
             self._bus.read(receive)
-            with contextlib.suppress(StoreError):
-                await changes.read()
+            await changes.aclose()
 
     async def _report(self, runtime: Runtime) -> None:
         while True:

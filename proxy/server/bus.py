@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.observe.log import die_within
 from proxy.observe.observation import TurnReport
@@ -29,6 +28,10 @@ _INTERVAL: Final = 1.0
 _WATCHED_FOR: Final = 3.0
 _GATHERING: Final = 0.05
 _MOST_WRITTEN: Final = 10_000
+_MOST_WRITTEN_BYTES: Final = 4_000_000
+_LARGEST_SESSION: Final = LARGEST // 2
+# What a name takes in a message, beside its letters, which have up to four bytes.
+_NAME_BYTES: Final = 20
 _ORPHAN_LIVES: Final = 60.0
 _log = logging.getLogger("turnkeeper")
 
@@ -61,9 +64,13 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
 
 
 class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
-    """Sessions were written; ``incomplete`` is whether others were, too, whose names are lost."""
+    """Sessions were written by the process ``sender``, each with its bytes, or ``None`` for too many.
 
-    keys: Sequence[Key]
+    ``incomplete`` is whether others were written, too, whose names are lost.
+    """
+
+    sender: int
+    sessions: Sequence[tuple[Key, bytes | None]] = ()
     incomplete: bool = False
 
 
@@ -150,21 +157,28 @@ class Bus:
 
 
 class WrittenSessions:
-    """Tells the background process which sessions were written, a moment later, by its ``inbox``.
+    """Sends the sessions that were written to the background process, a moment later, by its ``inbox``.
 
-    Nothing waits for it: names that the inbox has no room for are sent later, 10,000 at the most.
+    Nothing waits for it. What the inbox has no room for is sent later: 10,000 names at the most, and 4 MB of
+    sessions. A session of more than 100 KB is sent by its name alone, and so is one beyond these.
     """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox[1]
-        self._keys: dict[Key, None] = {}
+        self._sessions: dict[Key, bytes | None] = {}
+        self._bytes = 0
         self._incomplete = False
         self._timer: asyncio.TimerHandle | None = None
         self._encoder = msgspec.msgpack.Encoder()
 
-    def session_written(self, key: Key, _: Session) -> None:
-        """Takes note of a session; a recorder's listener."""
-        self._keys[key] = None
+    def session_written(self, key: Key, blob: bytes | None) -> None:
+        """Takes a session's newest bytes, if there are any at hand."""
+        self._remove(key)
+        if blob and len(blob) <= min(_LARGEST_SESSION, _MOST_WRITTEN_BYTES - self._bytes):
+            self._sessions[key] = blob
+            self._bytes += len(blob)
+        else:
+            self._sessions[key] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHERING, self._send)
 
@@ -175,26 +189,40 @@ class WrittenSessions:
 
     def flush(self) -> None:
         """Sends what there is room for."""
-        while self._keys or self._incomplete:
-            keys = [*islice(self._keys, _BATCH)]
-            data = self._encoder.encode(WrittenMessage(keys, self._incomplete))
+        while self._sessions or self._incomplete:
+            batch = self._next_batch()
+            data = self._encoder.encode(WrittenMessage(os.getpid(), batch, self._incomplete))
             if len(data) > LARGEST:  # ids of many kilobytes
-                data = self._encoder.encode(WrittenMessage((), incomplete=True))
+                data = self._encoder.encode(WrittenMessage(os.getpid(), incomplete=True))
             try:
                 self._inbox.send(data)
             except OSError:
                 break
             self._incomplete = False
-            for key in keys:
-                del self._keys[key]
-        if len(self._keys) > _MOST_WRITTEN:
-            self._keys.clear()
-            self._incomplete = True
+            for key, _ in batch:
+                self._remove(key)
+        if len(self._sessions) > _MOST_WRITTEN:
+            self._sessions.clear()
+            self._bytes, self._incomplete = 0, True
+
+    def _next_batch(self) -> list[tuple[Key, bytes | None]]:
+        """What has room in one message; one session at least."""
+        batch: list[tuple[Key, bytes | None]] = []
+        room = LARGEST
+        for key, blob in islice(self._sessions.items(), _BATCH):
+            room -= len(blob or b"") + 4 * (len(key.tenant) + len(key.session)) + _NAME_BYTES
+            if batch and room < _NAME_BYTES:
+                break
+            batch.append((key, blob))
+        return batch
+
+    def _remove(self, key: Key) -> None:
+        self._bytes -= len(self._sessions.pop(key, None) or b"")
 
     def _send(self) -> None:
         self._timer = None
         self.flush()
-        if self._keys or self._incomplete:
+        if self._sessions or self._incomplete:
             self._timer = asyncio.get_running_loop().call_later(_PAUSE, self._send)
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from watchfiles import awatch
 
 from proxy.errors import ConfigError
-from proxy.memory.recorder import SessionListener
+from proxy.memory.recorder import WriteListener
 from proxy.runtime import Runtime
 from proxy.server.app import App
 from proxy.settings.build import build_runtime
@@ -41,7 +41,7 @@ class Reload:
         path: Path,
         environ: Mapping[str, str],
         *,
-        notify: SessionListener | None = None,
+        notify: WriteListener | None = None,
     ) -> None:
         self._app = app
         self._notify = notify

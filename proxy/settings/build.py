@@ -27,7 +27,14 @@ from proxy.memory.facts.mem0 import open_mem0
 from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
-from proxy.memory.recorder import WRITE_TOLERANCE, HealthCheck, Recorder, SessionListener, Writer
+from proxy.memory.recorder import (
+    WRITE_TOLERANCE,
+    HealthCheck,
+    Recorder,
+    SessionListener,
+    WriteListener,
+    Writer,
+)
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
@@ -85,12 +92,12 @@ def build_runtime(
     metrics: Metrics | None = None,
     traces: Traces | None = None,
     *,
-    notify: SessionListener | None = None,
+    notify: WriteListener | None = None,
 ) -> Runtime:
     """All that serves a configuration; ``environ`` says which proxies lead to the upstreams.
 
     With ``notify``, background work is left to the background process where the configuration has one: this
-    is called with each session that was written.
+    is called with each session that was written, and its bytes.
     """
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
@@ -161,7 +168,7 @@ def _build_memory(
     targets: Mapping[str, Target],
     metrics: Metrics | None,
     traces: Traces,
-    notify: SessionListener | None = None,
+    notify: WriteListener | None = None,
 ) -> tuple[Memory | None, Worker | None]:
     own = settings.memory
     if own is None:
@@ -181,7 +188,7 @@ def _build_memory(
     worker = None
     listeners: list[SessionListener] = [traces.session_written]
     if notify:
-        listeners.append(notify)
+        listeners.append(lambda key, _: notify(key, stores.calls.written_bytes(key)))
     else:
         if archiving:
             keep = own.archive.seconds

@@ -257,6 +257,26 @@ def test_a_reload_changes_what_is_done_in_the_background(start: Start, upstream:
     assert "has ended" not in serving.log
 
 
+def test_a_reload_archives_nothing_anew(start: Start, tmp_path: Path) -> None:
+    serving = start()
+    names = [f"call-{number}" for number in range(5)]
+    for name in names:
+        say(serving, range(1), name)
+    assert until(lambda: {one["session_id"] for one in results(serving)} == {*names}, 20)
+    with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None, timeout=30)) as database:
+        database.execute("CREATE TABLE saved (talk)")
+        saving = "AFTER UPDATE ON turnkeeper_talks BEGIN INSERT INTO saved VALUES (new.id); END"
+        database.execute(f"CREATE TRIGGER saving {saving}")
+        for attempt in range(3):
+            serving.hang_up()
+            assert until(lambda count=attempt + 1: serving.log.count("was read again") == count)
+            say(serving, range(1), name := f"after-{attempt}")
+            assert until(lambda session=name: session in [one["session_id"] for one in results(serving)], 20)
+        (last,) = database.execute("SELECT max(id) FROM turnkeeper_talks").fetchone()
+        assert database.execute("SELECT count(*) FROM saved WHERE talk <= ?", [last - 3]).fetchone() == (0,)
+        database.execute("DROP TRIGGER saving")
+
+
 def test_the_page_shows_a_conversation_and_its_turns(start: Start, upstream: FakeUpstream) -> None:
     upstream.script = noting
     serving = start()

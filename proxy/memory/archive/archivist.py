@@ -55,6 +55,17 @@ class _Pending(NamedTuple):
     failed: bool = False
 
 
+class Progress(NamedTuple):
+    """How far an archivist has come; its fields are the archivist's own."""
+
+    pending: dict[Key, _Pending]
+    settled: dict[Key, int]
+    incomplete: bool
+    compared_at: float
+    compare_again_at: float
+    sweep_at: float
+
+
 class Archivist:
     """Saves sessions in the archive.
 
@@ -114,6 +125,23 @@ class Archivist:
         """Have sessions saved that were written and not enqueued."""
         self._incomplete = self._compare_anew = True
         self._awake.set()
+
+    @property
+    def progress(self) -> "Progress":
+        """What another archivist of the same store and archive needs to go on where this one has ended."""
+        return Progress(
+            self._pending,
+            self._settled,
+            self._incomplete,
+            self._compared_at,
+            self._compare_again_at,
+            self._sweep_at,
+        )
+
+    def resume(self, progress: "Progress") -> None:
+        """Go on from there, before the start; sessions that were compared are not compared anew."""
+        self._pending, self._settled, self._incomplete, *times = progress
+        self._compared_at, self._compare_again_at, self._sweep_at = times
 
     def start(self) -> None:
         """Begin saving, first of all what was missed."""

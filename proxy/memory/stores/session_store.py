@@ -108,6 +108,11 @@ class SessionStore:
         cached = self._cache.get(key)
         return None if cached is None else cached.session
 
+    def written_bytes(self, key: Key) -> bytes | None:
+        """The bytes of the session as this process wrote it last, while they are cached."""
+        cached = self._cache.get(key)
+        return None if cached is None else cached.blob
+
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
 
