@@ -2,16 +2,19 @@
 
 python -m bench.victim [--only NAME] [--times 3] [--busy]
 
-A server in a process of its own answers a stream whose pieces come every 20 ms, and a short call over and
-over. Beside them each attack of the table is made. Of the stream the largest extra delay of a piece is
-printed, of the calls that of the first byte: the median of all times, and the worst. ``--busy`` keeps both
-cores busy with something else.
+A server in a process of its own remembers as much as one tenant can have. It answers a stream whose pieces
+come every 20 ms, and a short call over and over. Beside them each attack of the table is made, several times.
+Of the stream the largest extra delay of a piece is printed, of the calls that of the first byte: of the
+quietest time, for others use the machine too, and in brackets of the worst. ``--busy`` keeps both cores busy
+with something else.
 """
 
 import argparse
 import asyncio
 import contextlib
 import gzip
+import hashlib
+import hmac
 import http.client
 import itertools
 import json
@@ -22,11 +25,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from bench.serving import Running, free_port, running
+from filters.base import AnswerFilter, Example, RequestFilter, Spoken
+from proxy.settings.filter_registry import FilterRegistry
 
 CONFIG = """
 listen: {host: 127.0.0.1, port: "${PORT}"}
@@ -35,11 +41,12 @@ memory:
   sessions: "${MEMORY_URL}"
   deadline: 50ms
   redact: {kinds: [card, iban, email]}
-  window: {max_messages: 60, keep_messages: 20, ttl: 30m}
+  window: {max_messages: 60, keep_messages: 20, ttl: 24h}
   summaries: {upstream: theirs, model: "", max: 10}
   archive: {keep: forever}
   facts: {upstream: theirs, model: ""}
 traces: {keep: 50, content: true}
+webhooks: {agora: {secret: "${AGORA_WEBHOOK_SECRET}"}}
 upstreams:
   paced: {base_url: "${PACED}", first_token: 30s, total: 300s}
   theirs: {base_url: "${THEIRS}", first_token: 30s, total: 300s}
@@ -54,38 +61,47 @@ pipelines:
       - restore_interrupted: {show: both}
       - inject_facts
   victim: {upstreams: [paced], request: [repair_history, restore_history, inject_summaries, inject_facts]}
-  redacted: {upstreams: [theirs], request: [redact]}
   spoken: {upstreams: [theirs], request: [], answer: [speakable, hide_reasoning, redact]}
 """
-_FILTERS: Mapping[str, Any] = {
-    "rewrite": {"replace": [{"pattern": "(a+)+b", "with": "c"}]},
-    "timestamp_prefix": {"format": "%H:%M", "timezone": "UTC"},
-    "user_context": {"template": "{user}: "},
-    "merge_consecutive": {},
-    "recall": {"limit": 5},
-    "trim_history": {"max_tokens": 8000},
-    "repair_history": {},
-}
+_REGISTRY = FilterRegistry(installed=False)
+_REQUEST_FILTERS = {name: _REGISTRY.get(name, RequestFilter) for name in _REGISTRY.names(RequestFilter)}
+_ANSWER_FILTERS = {name: _REGISTRY.get(name, AnswerFilter) for name in _REGISTRY.names(AnswerFilter)}
+_OPTIONS: Mapping[str, Any] = {"rewrite": {"replace": [{"pattern": "(a+)+b", "with": "c"}]}}
+"""The options of filters whose first example asks little of them."""
+
+_CHAT, _MEMORY = "/v1/chat/completions", "/v1/memory"
+_JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
+_WEBHOOK_SECRET = "of the webhook"
 _PAUSE = 0.02
 _CALM = 1.0
 _ALONE = 20
 _AFTER = 1.0
+_STORED_WITHIN = 240.0
 _STAMP = re.compile(rb"@(\d{16})")
 _TOKEN = re.compile(rb'name="token" value="([0-9a-f]+)"')
 _PAUSE_OF_CALLS = 0.03
+_sessions = itertools.count()
+
+
+class Request(NamedTuple):
+    """What is sent; a form gets the token of the page that it is on."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: Mapping[str, str] = {}
+    key: str = "secret"
 
 
 class Attack(NamedTuple):
-    """One or more requests, one after another: method, path and body; all on one connection."""
+    """Requests, one after another, which are made when the attack's turn comes."""
 
     name: str
-    requests: Callable[[], Sequence[tuple[str, str, bytes]]]
-    headers: Mapping[str, str] = {}
-    key: str = "chat-only"
-    before: Callable[[], Sequence[tuple[str, str, bytes]]] = list
-    """What is sent before anything is measured."""
+    requests: Callable[[], Sequence[Request]]
     at_once: int = 1
     """How many callers send all of it beside each other."""
+    stored: bool = False
+    """Whether it is about what is stored."""
 
 
 class Result(NamedTuple):
@@ -97,10 +113,12 @@ class Result(NamedTuple):
     seconds: float
 
 
+# --- what is sent
+
+
 def chat(messages: Any, **fields: Any) -> bytes:
     """A chat request's body."""
-    whole = {"model": "paced-1-0", "stream": True, "messages": messages, **fields}
-    return json.dumps(whole, separators=(",", ":")).encode()
+    return _json({"model": "paced-1-0", "stream": True, "messages": messages, **fields})
 
 
 def user(content: Any, **fields: Any) -> dict[str, Any]:
@@ -108,89 +126,143 @@ def user(content: Any, **fields: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **fields}
 
 
-def _posts(path: str, *bodies: bytes) -> Callable[[], Sequence[tuple[str, str, bytes]]]:
-    return lambda: [("POST", path, body) for body in bodies]
+def turn(
+    *messages: Any, pipeline: str = "default", session: str | None = None, fields: Mapping[str, Any] = {}
+) -> Request:
+    """A turn, with a key that may do nothing else."""
+    return _turn(chat(messages, **fields), pipeline, session)
 
 
-def _long_session(turns: int) -> bytes:
-    lines = [
-        {"role": role, "content": f"Line {i} of the talk"}
-        for i in range(turns)
-        for role in ("user", "assistant")
-    ]
-    return json.dumps({"contents": lines}).encode()
+def _turn(body: bytes, pipeline: str = "default", session: str | None = None, **headers: str) -> Request:
+    if session == _NEW:
+        session = _new_session()
+    if session:
+        headers |= {"x-session-id": session, "x-user-id": "attacker"}
+    return Request("POST", f"/pipelines/{pipeline}{_CHAT}", body, headers, key="chat-only")
 
 
-def _calls(count: int) -> list[dict[str, Any]]:
-    return [
-        {"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-        for i in range(count)
-    ]
+def _post(path: str, value: Any) -> Request:
+    return Request("POST", path, _json(value))
 
 
-def _session_texts() -> Sequence[tuple[str, str, bytes]]:
-    words = " ".join(f"word{i % 5000}" for i in range(1_400_000))
-    return [("POST", "/v1/chat/completions", chat([user(f"{i} {words}")])) for i in range(4)]
+def _put(path: str, value: Any) -> Request:
+    return Request("PUT", path, _json(value))
 
 
-def _thousandfold() -> Sequence[tuple[str, str, bytes]]:
-    replace = [{"pattern": "a", "with": "a" * 1000}] * 4
-    yaml = "request:\n  - rewrite: " + json.dumps({"replace": replace})
-    fields = {"pipeline": "default", "request": chat([user("a")]).decode(), "yaml": yaml}
-    return [("POST", "/playground", urlencode(fields).encode())]
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
-_CHAT = "/v1/chat/completions"
-_FORMS = {"content-type": "application/x-www-form-urlencoded"}
-_SESSION = {"x-session-id": "attacker", "x-user-id": "attacker"}
+def _only(request: Callable[[], Request], times: int = 1) -> Callable[[], Sequence[Request]]:
+    return lambda: [request()] * times
+
+
+def _new_session() -> str:
+    """A session that no attack has used: what one leaves behind must not be read by the next."""
+    return f"attacker-{next(_sessions)}"
+
+
+def _lines(count: int, words: str = "") -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[i % 2], "content": f"Line {i} {words}"} for i in range(count)]
+
+
+def _tool_calls(count: int) -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+    return {"role": "assistant", "tool_calls": [{"id": f"c{i}", **call} for i in range(count)]}
+
+
+def _numbered(count: int) -> dict[str, int]:
+    return {f"k{i}": 1 for i in range(count)}
+
+
+def _filtered(step: str, messages: Callable[[], Sequence[Any]]) -> Request:
+    return turn(*messages(), pipeline=f"request-{step}")
+
+
+def _three(message: Any) -> Sequence[Request]:
+    """Three turns of a session, with a message that comes again."""
+    session = _new_session()
+    return [turn(message, user(f"Hi {i}"), session=session) for i in range(3)]
+
+
+def _and_page(shown: Callable[[], Request]) -> Sequence[Request]:
+    """A turn, and its page."""
+    return [shown(), Request("GET", f"/turns/{_LAST_TURN}")]
+
+
+def _asking(model: str, pipeline: str = "default", session: str | None = None) -> Request:
+    """A turn for a model that answers as its name says."""
+    return _turn(chat([user("Hi")]).replace(b"paced-1-0", model.encode()), pipeline, session)
+
+
+def _signed(event: Any) -> Request:
+    """An event of Agora's."""
+    body = _json(event)
+    signature = hmac.digest(_WEBHOOK_SECRET.encode(), body, hashlib.sha256).hex()
+    return Request("POST", "/webhooks/agora", body, {"agora-signature-v2": signature})
+
+
+def _draft(yaml: str, request: bytes) -> Request:
+    fields = {"pipeline": "default", "request": request.decode(), "yaml": yaml}
+    return Request("POST", "/playground", urlencode(fields).encode(), {"content-type": _FORM})
+
+
+_NEW = "(a new one)"
+"""Stands for a session that no attack has used."""
+_PART = {"type": "text", "text": ""}
+_IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
+_LAST_TURN = "{turn}"
+"""Stands for the turn that was asked for before."""
+_MUCH = "4111 1111 a.b@c.example **_`[x](y) <think> +49 170 aaaaaaaaaaaaaaaaaaaaaa "
+"""Something of all that filters look for."""
+_LONG, _USER, _AGENT = f"{_MEMORY}/sessions/long", f"{_MEMORY}/users/attacker", f"{_MEMORY}/agents/busy"
+_TEXTS: Mapping[str, str] = {
+    "digits": "4111 " * 190_000,
+    "letters": "aaaaaaaaaa" * 95_000,
+    "addresses": "a.b@c." * 160_000,
+    "marks": "**_`[](" * 140_000,
+}
 
 
 def attacks() -> Iterator[Attack]:
-    """Each attack, made when its turn comes."""
+    """All of them."""
     yield Attack("nothing", list)
-    text = {"type": "text", "text": ""}
-    yield Attack("one message of 500,000 text parts", _posts(_CHAT, chat([user([text] * 500_000)])), _SESSION)
-    yield Attack(
-        "one assistant message with 150,000 tool calls",
-        _posts(_CHAT, chat([{"role": "assistant", "tool_calls": _calls(150_000)}, user("Hi")])),
-        _SESSION,
-    )
-    yield Attack(
-        "'4111 ' 200,000 times through redact",
-        _posts("/pipelines/redacted" + _CHAT, chat([user("4111 " * 200_000)])),
-    )
-    yield Attack(
-        "700,000 metadata keys",
-        _posts(_CHAT, chat([user("Hi", metadata={f"k{i}": 1 for i in range(700_000)})])),
-        _SESSION,
-    )
-    yield Attack(
-        "a 15 MB body with an unpaired surrogate", _posts(_CHAT, chat([user("\ud800" + "x" * 15_000_000)]))
-    )
-    large = chat([user("Hi")]).replace(b"paced-1-0", b"delta-10")
-    yield Attack("the model sends one delta of 10 MB", _posts(_CHAT, large), _SESSION)
-    yield Attack("the same through answer filters", _posts("/pipelines/spoken" + _CHAT, large), _SESSION)
-    session = "/v1/memory/sessions/long"
-
-    def longest() -> list[tuple[str, str, bytes]]:
-        return [("PUT", session, _long_session(5_000))]
-
-    yield Attack(
-        "PUT of a session of 100,000 turns", lambda: [("PUT", session, _long_session(100_000))], key="secret"
-    )
-    yield Attack("PUT of a session of 5,000 turns", longest, key="secret")
-    yield Attack("GET of it", lambda: [("GET", session, b"")], key="secret", before=longest)
-    yield Attack("four texts of 15 MB in a session", _session_texts, _SESSION)
-    yield Attack("a playground draft that grows a thousandfold", _thousandfold, _FORMS, key="secret")
+    yield from _turns()
+    yield from _answers()
+    yield from _filters()
+    for attack in itertools.chain(_memory(), _pages()):
+        yield attack._replace(stored=True)
 
 
-def more() -> Iterator[Attack]:
-    """The largest that each path, page and filter accepts."""
-    part = {"type": "text", "text": ""}
+def _turns() -> Iterator[Attack]:
+    """The largest that a turn accepts, and what is beyond it."""
+    once: Mapping[str, Callable[[], Request]] = {
+        "one message of 500,000 text parts": lambda: turn(user([_PART] * 500_000)),
+        "one assistant message with 150,000 tool calls": lambda: turn(_tool_calls(150_000), user("Hi")),
+        "700,000 metadata keys": lambda: turn(user("Hi", metadata=_numbered(700_000))),
+        "5,000,000 numbers in metadata": lambda: turn(user("Hi", metadata={"k": [0] * 5_000_000})),
+        "80,000 fields at the top": lambda: turn(user("Hi"), session=_NEW, fields=_numbered(80_000)),
+        "1,000,000 fields at the top": lambda: turn(user("Hi"), fields=_numbered(10**6)),
+        "3,500,000 empty arrays in a field": lambda: turn(user("Hi"), fields={"tools": [[]] * 3_500_000}),
+        "numbers of 4,000 digits": lambda: turn(user("Hi", metadata={"k": [int("9" * 4000)] * 3500})),
+        "a 15 MB body with an unpaired surrogate": lambda: turn(user("\ud800" + "x" * 15_000_000)),
+        "a wrong turn_id beside 15 MB": lambda: turn(user("x" * 15_000_000, turn_id="x")),
+        "10,000 messages in a session": lambda: turn(*_lines(10_000), session=_NEW),
+        "10,000 messages of 1,400 characters": lambda: turn(*_lines(10_000, "word " * 280)),
+        "an image of 15 MB": lambda: turn(user([_IMAGE]), session=_NEW),
+        "16 MB, gzipped": lambda: _turn(
+            gzip.compress(chat([user("x" * 15_500_000)])), **{"content-encoding": "gzip"}
+        ),
+        "5 MB of ideographs": lambda: _turn(
+            chat([user("?" * 15_000_000)]).replace(b"???", "\u4e2d".encode())
+        ),
+    }
+    for name, request in once.items():
+        yield Attack(name, _only(request))
     accepted: Mapping[str, dict[str, Any]] = {
-        "35,000 text parts": user([part] * 35_000),
-        "10,000 tool calls": {"role": "assistant", "tool_calls": _calls(10_000)},
-        "80,000 metadata keys": user("Hi", metadata={f"k{i}": 1 for i in range(80_000)}),
+        "35,000 text parts": user([_PART] * 35_000),
+        "10,000 tool calls": _tool_calls(10_000),
+        "80,000 metadata keys": user("Hi", metadata=_numbered(80_000)),
         "160,000 numbers in metadata": user("Hi", metadata={"k": [0] * 160_000}),
         "490,000 escapes": user("\\" * 490_000),
         "a text of 240,000 letters": user("word " * 48_000),
@@ -198,104 +270,268 @@ def more() -> Iterator[Attack]:
         "a text of 80,000 ideographs": user("\u4e2d1 " * 27_000),
     }
     for name, message in accepted.items():
-        yield Attack(
-            f"{name}, in a session",
-            _posts(_CHAT, *[chat([message, user(f"Hi {i}")]) for i in range(3)]),
-            _SESSION,
-        )
-    fields = {f"k{i}": 1 for i in range(80_000)}
-    yield Attack("80,000 fields at the top", _posts(_CHAT, chat([user("Hi")], **fields)), _SESSION)
+        yield Attack(f"{name}, in a session", partial(_three, message))
+    for name, words in _TEXTS.items():
+        yield Attack(f"1 MB of {name} in a session", _only(partial(turn, user(words), session=_NEW)))
+
+    def long_texts() -> Sequence[Request]:
+        words, session = " ".join(f"word{i % 5000}" for i in range(1_400_000)), _new_session()
+        return [turn(user(f"{i} {words}"), session=session) for i in range(4)]
+
+    yield Attack("four texts of 15 MB in a session", long_texts)
+    yield Attack("eight at once: an image of 15 MB", lambda: [turn(user([_IMAGE]), session=_NEW)], at_once=8)
+    yield Attack("eight at once: a text of 15 MB", lambda: [turn(user("word " * 3_000_000))], at_once=8)
     yield Attack(
-        "1,000,000 fields at the top", _posts(_CHAT, chat([user("Hi")], **{f"k{i}": 1 for i in range(10**6)}))
-    )
-    yield Attack(
-        "5,000,000 empty arrays in a field", _posts(_CHAT, chat([user("Hi")], tools=[[]] * 3_500_000))
-    )
-    yield Attack(
-        "5,000,000 numbers in metadata",
-        _posts(_CHAT, chat([user("Hi", metadata={"k": [0] * 5_000_000})])),
-        _SESSION,
-    )
-    digits = int("9" * 4000)
-    yield Attack(
-        "numbers of 4,000 digits", _posts(_CHAT, chat([user("Hi", metadata={"k": [digits] * 3500})]))
-    )
-    yield Attack("10,000 messages", _posts(_CHAT, chat([user(f"Line {i}") for i in range(10_000)])), _SESSION)
-    yield Attack("a wrong turn_id beside 15 MB", _posts(_CHAT, chat([user("x" * 15_000_000, turn_id="x")])))
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
-    yield Attack("an image of 15 MB", _posts(_CHAT, chat([user([image])])), _SESSION)
-    yield Attack(
-        "16 MB, gzipped",
-        lambda: [("POST", _CHAT, gzip.compress(chat([user("x" * 15_500_000)])))],
-        {"content-encoding": "gzip"},
-    )
-    path = "/pipelines/redacted" + _CHAT
-    yield Attack(
-        "eight at once: 1 MB of digits through redact",
-        _posts(path, chat([user("4111 " * 190_000)])),
+        "eight at once: 10,000 messages of 1,400 characters",
+        lambda: [turn(*_lines(10_000, "word " * 280))],
         at_once=8,
     )
-    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
-    yield Attack(
-        "eight at once: an image of 15 MB", _posts(_CHAT, chat([user([image])])), _SESSION, at_once=8
-    )
-    texts = {
-        "digits": "4111 " * 190_000,
-        "letters": "aaaaaaaaaa" * 95_000,
-        "addresses": "a.b@c." * 160_000,
-        "marks": "**_`[](" * 140_000,
-    }
-    for name, words in texts.items():
-        yield Attack(
-            f"1 MB of {name} through redact", _posts("/pipelines/redacted" + _CHAT, chat([user(words)]))
-        )
-        yield Attack(f"1 MB of {name} in a session", _posts(_CHAT, chat([user(words)])), _SESSION)
-    for name in _FILTERS:
-        yield Attack(
-            f"{name}, 10,000 messages", _posts(f"/pipelines/{name}{_CHAT}", chat([user("a" * 90)] * 9_000))
-        )
-        yield Attack(f"{name}, 1 MB", _posts(f"/pipelines/{name}{_CHAT}", chat([user("a" * 950_000)])))
-    text = {"type": "text", "text": ""}
-    explained = {
-        "500,000 parts": [user([text] * 500_000)],
-        "1 MB": [user("word " * 190_000)],
-        "10,000 messages": [user(f"Line {i}") for i in range(10_000)],
+    explained: Mapping[str, Sequence[Any]] = {
+        "35,000 parts": [user([_PART] * 35_000)],
+        "15 MB": [user("word " * 3_000_000)],
+        "10,000 messages": _lines(10_000),
+        "240,000 digits": [user("4111 " * 48_000)],
     }
     for name, messages in explained.items():
-        yield Attack(f"explain, {name}", _posts("/v1/explain", chat(messages)), _SESSION, key="secret")
-    search = json.dumps({"user": "attacker", "query": "word " * 3_000_000}).encode()
-    yield Attack("a search for 15 MB", _posts("/v1/memory/search", search), key="secret")
-    fact = json.dumps({"text": "word " * 3_000_000, "category": "core"}).encode()
-    yield Attack("a fact of 15 MB", _posts("/v1/memory/users/u/facts", fact), key="secret")
-    episode = {"interaction_type": "t", "content": "x" * 15_000_000, "platform": "p"}
+        yield Attack(
+            f"explain, {name}",
+            _only(partial(Request, "POST", "/v1/explain", chat(messages))),
+        )
+
+
+def _answers() -> Iterator[Attack]:
+    """The largest answers of a model, as they are and through answer filters."""
+    models = {"one delta of 10 MB": "delta-10", "100,000 deltas at once": "paced-100000-0"}
+    for name, model in models.items():
+        yield Attack(f"the model sends {name}", _only(partial(_asking, model, session=_NEW)))
+        yield Attack(
+            f"the model sends {name}, through three filters",
+            _only(partial(_asking, model, "spoken", session=_NEW)),
+        )
+        for step in _ANSWER_FILTERS:
+            yield Attack(
+                f"the answer filter {step}, {name}",
+                _only(partial(_asking, model, f"answer-{step}")),
+            )
+
+
+def _filters() -> Iterator[Attack]:
+    """The largest that a request filter can be given."""
+    for step in _REQUEST_FILTERS:
+        large: Mapping[str, Callable[[], Sequence[Any]]] = {
+            "15 MB in one message": lambda: [user(_MUCH * (15_000_000 // len(_MUCH)))],
+            "15 MB in 10,000 messages": lambda: _lines(10_000, _MUCH * 18),
+        }
+        for name, messages in large.items():
+            yield Attack(
+                f"the filter {step}, {name}",
+                _only(partial(_filtered, step, messages)),
+            )
+    for name, words in _TEXTS.items():
+        yield Attack(f"redact, 1 MB of {name}", _only(partial(turn, user(words), pipeline="request-redact")))
     yield Attack(
-        "an episode of 15 MB",
-        _posts("/v1/memory/agents/a/episodes", json.dumps(episode).encode()),
-        key="secret",
+        "eight at once: redact, 1 MB of digits",
+        _only(partial(turn, user(_TEXTS["digits"]), pipeline="request-redact")),
+        at_once=8,
     )
-    state = json.dumps({f"k{i}": 1 for i in range(10**6)}).encode()
-    path = "/v1/memory/sessions/long/state"
-    yield Attack("a state of 1,000,000 names", lambda: [("PUT", path, state)], key="secret")
-    lines = json.dumps({"messages": [{"role": "user", "content": "Hi"}] * 300_000}).encode()
-    yield Attack(
-        "a summary of 300,000 messages", _posts("/v1/memory/sessions/long/summaries", lines), key="secret"
-    )
-    contents = json.dumps(
-        {"contents": [{"role": "user", "content": [text] * 500_000} for text in [{"type": "text"}]]}
-    )
-    yield Attack(
-        "PUT of 500,000 parts", lambda: [("PUT", "/v1/memory/sessions/p", contents.encode())], key="secret"
-    )
-    for page in (
-        "/",
-        "/conversations",
-        "/conversations/long",
-        "/people",
-        "/health",
+
+
+def _memory() -> Iterator[Attack]:
+    """Each path of the memory API with the largest that it accepts, or the most that it has to show."""
+    text = "word " * 190_000
+    sent: Mapping[str, Callable[[], Request]] = {
+        "PUT of a session of 100,000 turns": lambda: _put(_LONG, {"contents": _lines(100_000)}),
+        "PUT of a session of 10,000 turns": lambda: _put(_LONG + "er", {"contents": _lines(10_000)}),
+        "PUT of a session of 15 MB": lambda: _put(_LONG + "er", {"contents": _lines(10_000, "word " * 280)}),
+        "PUT of a session of 15 MB in one text": lambda: _put(
+            _LONG + "er", {"contents": [user("word " * 3_000_000)]}
+        ),
+        "PUT of a session of 15 MB in 30 texts": lambda: _put(
+            _LONG + "er", {"contents": [user("word " * 99_000)] * 30}
+        ),
+        "PUT of a session of 100,000 parts": lambda: _put(
+            _LONG + "er", {"contents": [user([_PART] * 100_000)]}
+        ),
+        "PUT of a session of 250,000 names": lambda: _put(
+            _LONG + "er", {"contents": [user("Hi", metadata=_numbered(250_000))]}
+        ),
+        "POST of a session of 15 MB": lambda: _post(
+            f"{_MEMORY}/sessions", {"id": _new_session(), "contents": _lines(10_000, "word " * 280)}
+        ),
+        "PUT of a state of 80,000 names": lambda: _put(f"{_LONG}/state", _numbered(80_000)),
+        "PATCH of a state of 8,000 bytes": lambda: Request(
+            "PATCH", f"{_LONG}/state", _json({"k": "x" * 7_900})
+        ),
+        "a summary of 20,000 messages": lambda: _post(
+            f"{_MEMORY}/sessions/own/summaries", {"messages": [user("Hi")] * 20_000}
+        ),
+        "a summary of 1 MB": lambda: _post(f"{_MEMORY}/sessions/own/summaries", {"messages": [user(text)]}),
+        "a summary of the longest session": lambda: _post(f"{_LONG}/summaries", {}),
+        "a search for 1 MB": lambda: _post(f"{_MEMORY}/search", {"user": "attacker", "query": text}),
+        "a search for 2,000 characters": lambda: _post(
+            f"{_MEMORY}/search",
+            {"user": "attacker", "query": " ".join(f"{i}line" for i in range(300))[:2000], "limit": 100},
+        ),
+        "a search for what every turn says": lambda: _post(
+            f"{_MEMORY}/search", {"user": "attacker", "query": "word line", "limit": 100}
+        ),
+        "a fact of 1 MB": lambda: _post(f"{_USER}/facts", {"text": text}),
+        "a fact of 2,000 characters": lambda: _post(f"{_USER}/facts", {"text": "x" * 2000}),
+        "an episode of 1 MB": lambda: _post(
+            f"{_AGENT}/episodes", {"interaction_type": "t", "content": "x" * 950_000}
+        ),
+        "an episode of 4,000 characters": lambda: _post(
+            f"{_AGENT}/episodes", {"interaction_type": "t", "content": "x" * 4000}
+        ),
+        "Agora's history of 1 MB": lambda: _signed(
+            {
+                "noticeId": _new_session(),
+                "eventType": 103,
+                "notifyMs": time.time() * 1000,
+                "payload": {"channel": "history", "agent_id": "a", "contents": _lines(10_000, "word " * 10)},
+            }
+        ),
+    }
+    for name, request in sent.items():
+        yield Attack(name, _only(request))
+    for path in (
+        f"{_MEMORY}/sessions?limit=100",
+        f"{_MEMORY}/sessions?archived=true&limit=100",
+        _LONG,
+        f"{_LONG}/state",
+        f"{_LONG}/summaries",
+        f"{_LONG}/context",
+        f"{_LONG}/turns?limit=100",
+        f"{_USER}/export",
+        f"{_USER}/facts",
+        f"{_USER}/system_messages",
+        f"{_AGENT}/episodes?limit=1000",
         "/metrics",
         "/v1/models",
+        "/healthz",
+        "/readyz",
     ):
-        yield Attack(f"GET {page}", lambda page=page: [("GET", page, b"")] * 5, key="secret")
+        yield Attack(f"GET {path}", _only(partial(Request, "GET", path), times=3))
+
+
+def _pages() -> Iterator[Attack]:
+    """Each page with the most that it has to show."""
+    for path in (
+        "/",
+        "/live",
+        "/conversations",
+        "/conversations/long",
+        "/conversations/long?before=5000",
+        "/conversations/long/delete",
+        "/conversations/long/edit/9999",
+        "/conversations/archive/all",
+        "/people",
+        "/people/attacker?query=word",
+        "/people/attacker/export",
+        "/people/attacker/forget",
+        "/agents/busy",
+        "/health",
+        "/playground",
+    ):
+        yield Attack(f"GET {path}", _only(partial(Request, "GET", path), times=2))
+    shown: Mapping[str, Callable[[], Request]] = {
+        "10,000 messages": lambda: turn(*_lines(10_000)),
+        "240,000 letters": lambda: turn(user("word " * 48_000), session=_NEW),
+        "240,000 digits": lambda: turn(user("4111 " * 48_000), pipeline="request-redact"),
+        "15 MB": lambda: turn(user("word " * 3_000_000)),
+        "an answer of 10 MB": lambda: _asking("delta-10"),
+    }
+    for name, shown_turn in shown.items():
+        yield Attack(
+            f"GET /turns of {name}",
+            partial(_and_page, shown_turn),
+        )
+    yield Attack(
+        "POST /conversations/long/edit/9999, 200,000 characters",
+        lambda: [
+            Request(
+                "POST",
+                "/conversations/long/edit/9999",
+                urlencode({"shown": "x", "text": "word " * 40_000}).encode(),
+                {"content-type": _FORM},
+            )
+        ],
+    )
+    grows = "request:\n  - rewrite: " + json.dumps({"replace": [{"pattern": "a", "with": "a" * 1000}] * 4})
+    drafts = {
+        "a playground draft that grows a thousandfold": (grows, chat([user("a")])),
+        "a playground draft of 250,000 characters": ("request: [redact]", chat([user("4111 " * 50_000)])),
+        "a playground draft of 5,000 messages": ("request: [repair_history]", chat(_lines(5000))),
+    }
+    for name, (yaml, sent) in drafts.items():
+        yield Attack(name, _only(partial(_draft, yaml, sent)))
+
+
+# --- what is stored before
+
+
+def store(port: int) -> None:
+    """Stores the most that one user can have, and waits until it is archived."""
+    send = [
+        _put(
+            _LONG, {"user": "attacker", "contents": _lines(10_000, "word " * 280), "state": {"k": "x" * 7900}}
+        ),
+        *[_put(f"{_MEMORY}/sessions/s{i}", {"contents": _lines(2)}) for i in range(100)],
+        *[_post(f"{_USER}/facts", {"text": f"{i} " + "x" * 1990}) for i in range(100)],
+        *[
+            _post(f"{_AGENT}/episodes", {"interaction_type": "t", "content": f"{i} " + "x" * 3990})
+            for i in range(1000)
+        ],
+    ]
+    for request in send:
+        answer = _ask(port, request)
+        if answer.status >= http.client.BAD_REQUEST:
+            sys.exit(f"{request.method} {request.path}: {answer.status}")
+    end = time.monotonic() + _STORED_WITHIN
+    while not json.loads(_ask(port, Request("GET", f"{_LONG}/turns?after=9999")).body)["data"]:
+        if time.monotonic() > end:
+            sys.exit("The longest session is not archived.")
+        time.sleep(1)
+
+
+class Answer(NamedTuple):
+    """An answer as far as it is looked at."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+def _ask(port: int, request: Request) -> Answer:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    headers = {"authorization": f"Bearer {request.key}", "content-type": _JSON, **request.headers}
+    body = request.body
+    with contextlib.closing(client):
+        if headers["content-type"] == _FORM:
+            form = _ask(port, Request("GET", request.path, key=request.key))
+            token = _TOKEN.search(form.body)
+            body += b"&token=" + (token[1] if token else b"")
+        client.request(request.method, request.path, body, headers)
+        answer = client.getresponse()
+        return Answer(answer.status, answer.headers, answer.read())
+
+
+def _attack(port: int, requests: Sequence[Request]) -> list[str]:
+    """Makes the requests; the status of each, and what its answer went without."""
+    statuses, last = [], ""
+    for request in requests:
+        try:
+            answer = _ask(port, request._replace(path=request.path.replace(_LAST_TURN, last)))
+        except OSError as error:
+            statuses.append(type(error).__name__)
+            continue
+        last = answer.headers["x-request-id"].replace("req_", "turn_")
+        degraded = answer.headers.get("x-turnkeeper-degraded")
+        statuses.append(f"{answer.status}{' without ' + degraded if degraded else ''}")
+    return statuses
+
+
+# --- what is measured
 
 
 class Stream:
@@ -345,44 +581,16 @@ def _request(port: int, model: str) -> bytes:
     return head.encode() + body
 
 
-def _attack(port: int, attack: Attack, requests: Sequence[tuple[str, str, bytes]]) -> list[str]:
-    """Makes the requests; the status of each, and what its answer went without."""
-    statuses = []
-    for method, path, body in requests:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        headers = {
-            "authorization": f"Bearer {attack.key}",
-            "content-type": "application/json",
-            **attack.headers,
-        }
-        try:
-            if attack.headers is _FORMS:
-                client.request("GET", path, headers=headers)
-                token = _TOKEN.search(client.getresponse().read())
-                body = body + b"&token=" + (token[1] if token else b"")  # noqa: PLW2901 - the form's own
-            client.request(method, path, body, headers)
-            answer = client.getresponse()
-            answer.read()
-            degraded = answer.headers.get("x-turnkeeper-degraded")
-            statuses.append(f"{answer.status}{' without ' + degraded if degraded else ''}")
-        except OSError as error:
-            statuses.append(type(error).__name__)
-        finally:
-            client.close()
-    return statuses
-
-
 async def _measure(port: int, attack: Attack) -> Result:
-    requests = attack.requests()
-    await asyncio.to_thread(_attack, port, attack, attack.before())
     stream, calls = Stream(port), Calls(port)
     tasks = [asyncio.create_task(stream.run()), asyncio.create_task(calls.run())]
+    requests = [await asyncio.to_thread(attack.requests) for _ in range(attack.at_once)]
     await asyncio.sleep(_CALM)
     while len(stream.delays) < _ALONE or len(calls.firsts) < _ALONE:  # noqa: ASYNC110 - nothing says when
         await asyncio.sleep(_PAUSE)
     before, before_calls = len(stream.delays), len(calls.firsts)
     began = time.monotonic()
-    senders = [asyncio.to_thread(_attack, port, attack, requests) for _ in range(attack.at_once)]
+    senders = [asyncio.to_thread(_attack, port, each) for each in requests]
     statuses = [status for each in await asyncio.gather(*senders) for status in each]
     seconds = time.monotonic() - began
     await asyncio.sleep(_AFTER)
@@ -398,17 +606,31 @@ async def _measure(port: int, attack: Attack) -> Result:
     )
 
 
+def _pipelines() -> str:
+    """A pipeline for each filter, with the options of its first example."""
+    lines = []
+    examples: dict[tuple[str, str], Sequence[Example | Spoken]] = {}
+    examples |= {("request", name): step.examples for name, step in _REQUEST_FILTERS.items()}
+    examples |= {("answer", name): step.spoken for name, step in _ANSWER_FILTERS.items()}
+    for (side, name), shown in examples.items():
+        options = _OPTIONS.get(name, shown[0].options)
+        pipeline = {"upstreams": ["theirs"], "request": [], side: [{name: options}]}
+        lines.append(f"  {side}-{name}: {json.dumps(pipeline)}\n")
+    return "".join(lines)
+
+
 @contextlib.contextmanager
 def served() -> Iterator[tuple[int, Running]]:
     """A server and its port, with a model of its own for the stream, and another for all else."""
-    steps = ""
-    for name, options in _FILTERS.items():
-        steps += f"  {name}:\n    upstreams: [theirs]\n    request: [{json.dumps({name: options})}]\n"
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path, port = folder / "victim.yaml", free_port()
-        path.write_text(CONFIG + steps)
-        environ = {"PORT": str(port), "MEMORY_URL": f"sqlite:{folder / 'memory.db'}"}
+        path.write_text(CONFIG + _pipelines())
+        environ = {
+            "PORT": str(port),
+            "MEMORY_URL": f"sqlite:{folder / 'memory.db'}",
+            "AGORA_WEBHOOK_SECRET": _WEBHOOK_SECRET,
+        }
         for name in ("PACED", "THEIRS"):
             at = free_port()
             command = [sys.executable, "-m", "bench.model", str(at)]
@@ -438,19 +660,23 @@ def main() -> None:
         process.start()
     sys.stdout.write("| what one caller sends | answered | the stream waits, ms | a first byte waits, ms |\n")
     sys.stdout.write("|---|---|---|---|\n")
-    for attack in itertools.chain(attacks(), more()):
-        if asked.only not in attack.name:
-            continue
-        with served() as (port, _):
+    with served() as (port, _):
+        stored = False
+        for attack in attacks():
+            if asked.only not in attack.name:
+                continue
+            if attack.stored and not stored:
+                store(port)
+                stored = True
             results = [asyncio.run(_measure(port, attack)) for _ in range(asked.times)]
-        statuses = ", ".join(dict.fromkeys(status for result in results for status in result.statuses))
-        stream, call = (sorted(getattr(result, name) for result in results) for name in ("stream", "call"))
-        middle = asked.times // 2
-        seconds = statistics.median(result.seconds for result in results)
-        answered = f"{statuses} in {seconds:.2f} s" if statuses else ""
-        waits = " | ".join(f"{each[middle]:.0f} ({each[-1]:.0f})" for each in (stream, call))
-        sys.stdout.write(f"| {attack.name} | {answered} | {waits} |\n")
-        sys.stdout.flush()
+            statuses = ", ".join(dict.fromkeys(status for result in results for status in result.statuses))
+            answered = f"{statuses} in {min(each.seconds for each in results):.2f} s" if statuses else ""
+            waits = " | ".join(
+                f"{min(each):.0f} ({max(each):.0f})"
+                for each in ([result.stream for result in results], [result.call for result in results])
+            )
+            sys.stdout.write(f"| {attack.name} | {answered} | {waits} |\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from proxy.errors import UpstreamError
 from proxy.memory.errors import InvalidSummary, NoSummaryModel, SummaryFailed, UnusableAnswer
 from proxy.memory.session import Entry
 from proxy.memory.summaries import WrittenNotes
+from proxy.memory.tasks import in_thread_if_long
 
 _TASK: Final = (
     "You keep the notes of a telephone conversation, so that somebody who reads them can go on with it. "
@@ -75,7 +76,12 @@ class Summariser:
             background.insert(0, json_line(text))
         texts: list[str] = []
         model = ""
-        for piece in _pieces(map(self._line, entries), self._room * 3 // 4):
+
+        def read() -> list[str]:
+            return _pieces(map(self._line, entries), self._room * 3 // 4)
+
+        size = sum(len(entry.text) for entry in entries)
+        for piece in await in_thread_if_long(read, len(entries), size):
             prompt = NotesPrompt("transcript", piece, _WRITE, "\n".join(background))
             text, model = await self._ask(prompt, last, fallback)
             texts.append(text)

@@ -45,6 +45,13 @@ class BodyLimit(NamedTuple):
         )
 
 
+def structure_size(data: bytes) -> int:
+    """How many bytes of JSON stand outside of its texts, escapes within them included."""
+    structure = _Structure()
+    structure.feed(data)
+    return structure.size
+
+
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLimit) -> bytes:
     """Reads the body, and decompresses it.
 
@@ -151,8 +158,6 @@ def _decompress(body: bytes, encoding: str, limit: BodyLimit) -> bytes:
             raise limit.error()
         if not decompressor.eof:
             raise RequestError("The compressed body ends too early.")
-    structure = _Structure()
-    structure.feed(data)
-    if structure.size > limit.structure:
+    if structure_size(data) > limit.structure:
         raise limit.structure_error()
     return data

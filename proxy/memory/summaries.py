@@ -1,8 +1,10 @@
 """Summaries of the sessions in a store: written by a model, or digests by rules."""
 
+import asyncio
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -27,6 +29,9 @@ from proxy.memory.session import START, Entry, Segment, Session, entries_fingerp
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
+from proxy.memory.tasks import in_thread_if_long
+
+T = TypeVar("T")
 
 _RETRACTED: Final = "(All of it was taken back.)"
 _ATTEMPTS: Final = 10
@@ -72,14 +77,14 @@ class Author(NamedTuple):
         """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
         now = time.time()
         if self.writer is None:
-            return digest_segment(session, plan, entries, now=now)
+            return await _off_loop(partial(digest_segment, session, plan, entries, now=now), entries)
         if not entries:
             return make_segment(session, plan, entries, _RETRACTED, now=now)
         earlier = [segment.text for segment in session.summaries[: plan.first]]
-        notes = await self.writer.notes(
-            with_speaker_names(session, entries), earlier, last=session.model, fallback=self.fallback
-        )
-        return make_segment(session, plan, entries, notes.text, now=now, model=notes.model)
+        named = await _off_loop(partial(with_speaker_names, session, entries), entries)
+        notes = await self.writer.notes(named, earlier, last=session.model, fallback=self.fallback)
+        work = partial(make_segment, session, plan, entries, notes.text, now=now, model=notes.model)
+        return await _off_loop(work, entries)
 
 
 _DIGESTS: Final = Author()
@@ -217,7 +222,7 @@ class Summaries:
                 return True  # another process was faster, or it is another session
             if not plan.merge:
                 covered = [entry for entry in entries if plan.covers(entry)]
-                if entries_fingerprint(covered) != segment.fingerprint:
+                if await _off_loop(partial(entries_fingerprint, covered), covered) != segment.fingerprint:
                     return False
             session = insert_segment(session, plan, segment)
             if await self._write(key, session, stored.version, ttl=KEEP_EXPIRY):
@@ -229,7 +234,11 @@ class Summaries:
     ) -> bool:
         """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
         now = time.time()
-        entries = session_from_messages(self._redaction.window(messages), now=now).entries
+
+        def read() -> Sequence[Entry]:
+            return session_from_messages(self._redaction.window(messages), now=now).entries
+
+        entries = await asyncio.to_thread(read)
         if not entries:
             return False
         if former:
@@ -252,6 +261,11 @@ class Summaries:
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
         hot, cold = settle(session, self._window.keep_messages)
         return await self._store.save(key, SessionWrite(hot, version, ttl, cold, background=True))
+
+
+async def _off_loop(work: Callable[[], T], entries: Sequence[Entry]) -> T:
+    """The result of work on entries, done in a thread where there is much in them."""
+    return await in_thread_if_long(work, len(entries), sum(len(entry.text) for entry in entries))
 
 
 def _after_all(session: Session) -> Plan:

@@ -47,6 +47,24 @@ def retrieve_exception(task: asyncio.Future[Any]) -> None:
         task.exception()
 
 
+class LargeWork:
+    """Work on much data, a piece at a time in a thread.
+
+    A parser lets nothing else run while it reads, and the event loop would wait for as many as there are
+    threads. It is for work of milliseconds: what takes longer, and gives way meanwhile, would hold up others.
+    """
+
+    def __init__(self) -> None:
+        self._free = asyncio.Lock()
+
+    async def run(self, work: Callable[[], T], size: int) -> T:
+        """The result of work on so many bytes; where they are few, it is done at once."""
+        if size < LARGE:
+            return work()
+        async with self._free:
+            return await asyncio.to_thread(work)
+
+
 async def in_thread_if_long(work: Callable[[], T], messages: int, size: int = 0) -> T:
     """The result of work on so many messages, or bytes of them, done in a thread where they are many."""
     return work() if messages < _LONG and size < LARGE else await asyncio.to_thread(work)

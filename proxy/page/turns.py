@@ -41,6 +41,8 @@ _OWN: Final = frozenset({"own", "receive", "recall", "memory", "filters"})
 _COUNTED: Final = ("role", "content", "tool_calls")
 _KEPT: Final = "the newest are, as many as 'traces:' says"
 _TRIES: Final = "asked"
+# In bytes of a request and its answer: nobody reads more, and it would hold up calls to put them on a page.
+_LARGEST_SHOWN: Final = 4_000_000
 # Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
 _MOST_TRIES: Final = 18
 
@@ -109,7 +111,7 @@ async def _show(request: PageRequest) -> Response:
         return _try_another_process(request)
     before, after = traces.neighbours(trace)
     turn, detail = trace.content, None
-    if turn is not None:
+    if turn is not None and trace.size <= _LARGEST_SHOWN:
         detail = await request.executor.run(lambda: _detail(trace, turn, before))
     return await request.page(
         "turn.html",

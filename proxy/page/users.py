@@ -1,10 +1,8 @@
 """Pages of users and agents: what is remembered of a user to search, export and erase, and episodes."""
 
-import asyncio
 import time
 from typing import Final
 
-import msgspec
 from starlette.responses import Response
 
 from proxy.errors import NotFound
@@ -14,6 +12,7 @@ from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest, redirect
+from proxy.rest.endpoint import long_response
 from proxy.rest.users import forget_user
 from proxy.turn.identity import identifier
 
@@ -66,10 +65,9 @@ async def _remove_fact(request: PageRequest) -> Response:
 
 async def _export(request: PageRequest) -> Response:
     export = await request.runtime.privacy.export(_owner(request))
-    # In a thread: it may be long, and calls wait on the loop.
-    text = await asyncio.to_thread(lambda: msgspec.json.format(msgspec.json.encode(export), indent=2))
-    headers = {**HEADERS, "content-disposition": 'attachment; filename="person.json"'}
-    return Response(text, 200, headers, "application/json")
+    response = long_response(export)
+    response.headers.update({**HEADERS, "content-disposition": 'attachment; filename="person.json"'})
+    return response
 
 
 async def _confirm_erasure(request: PageRequest) -> Response:

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.message import Message
+from filters.message import Message, weight
 from proxy.errors import RequestError, TooLarge
-from proxy.http.body import BodyLimit
+from proxy.http.body import BodyLimit, structure_size
 from proxy.memory.interchange import (
     Summary,
     contents,
@@ -20,6 +20,7 @@ from proxy.memory.interchange import (
 )
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.session import Entry, Session, decode, encode, ordered
+from proxy.memory.speech import MAX_SPEECH
 from proxy.rest.endpoint import checked_id
 from proxy.turn.request import check_count, decode_raw, read_messages
 
@@ -30,6 +31,8 @@ _REMAINDER: Final = "turnkeeper"
 """The key of what an export holds beside Agora's shape, so that an import makes the very same session."""
 _KEYS: Final = ("id", "user", "contents", "summaries", "state", _REMAINDER)
 _MAX_MESSAGES: Final = 10_000
+# What was heard of an answer, and all that was generated.
+_LARGEST_MESSAGE: Final = 2 * MAX_SPEECH
 LARGEST: Final = BodyLimit(16_000_000, structure=1_500_000, setting=None)
 """How large an import may be."""
 _LARGEST_STATE: Final = 8_000
@@ -59,7 +62,12 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     check_count(fields["contents"], "contents", _MAX_MESSAGES, "a session of at most {limit} can be imported")
+    _check_structure(fields["contents"])
     messages, _ = read_messages(fields["contents"], "contents")
+    for i, each in enumerate(messages):
+        if weight(each) > _LARGEST_MESSAGE:
+            path = f"contents[{i}]"
+            raise TooLarge(f"'{path}' has more than {_LARGEST_MESSAGE} characters of speech.", param=path)
     session = _session(redaction.window(messages), fields)
     try:
         session = decode(encode(session))  # so that what is written can be read
@@ -73,6 +81,18 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
         state=session.state if state is None else state_from(bytes(state), "state"),
     )
     return redaction.rules.session(session)
+
+
+def _check_structure(raw: msgspec.Raw) -> None:
+    """Raises TooLarge for a message with more outside of its texts than a turn may have."""
+    limit = BodyLimit(LARGEST.size)
+    try:
+        items = msgspec.json.decode(raw, type=list[msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):  # read_messages says what is wrong
+        return
+    for item in map(bytes, items):
+        if len(item) > limit.structure and structure_size(item) > limit.structure:
+            raise limit.structure_error()
 
 
 def _session(messages: Sequence[Message], fields: Fields) -> Session:

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from filters.message import Message
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
 from proxy.memory.compaction import fit
 from proxy.memory.errors import SummaryFailed, WriteConflict
@@ -227,12 +228,9 @@ async def _summarize(request: Request) -> Response:
     memory, key = memory_of(request), key_of(request)
     if not memory.writer.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
-    options = validated(SummaryOptions, await body_of(request) or b"{}")
-    messages = None
-    if options.messages is None:
+    options, messages = await asyncio.to_thread(_summary_options, await body_of(request))
+    if messages is None:
         await _read_or_404(memory, key)
-    else:
-        messages, _ = read_messages(msgspec.Raw(msgspec.json.encode(options.messages)))
     try:
         await memory.summaries.summarize(key, messages, options.fallback_model)
     except SummaryFailed as error:
@@ -241,6 +239,15 @@ async def _summarize(request: Request) -> Response:
         raise _conflict() from None
     stored = await memory.store.load(key, background=True)
     return await _summaries_response(memory, key, stored.session if stored else Session())
+
+
+def _summary_options(body: bytes) -> tuple[SummaryOptions, Sequence[Message] | None]:
+    """The options of a body, and the messages in it; raises RequestError."""
+    options = validated(SummaryOptions, body or b"{}")
+    if options.messages is None:
+        return options, None
+    messages, _ = read_messages(msgspec.Raw(msgspec.json.encode(options.messages)))
+    return options, messages
 
 
 async def _clear_summaries(request: Request) -> Response:
@@ -262,9 +269,8 @@ async def _get_context(request: Request) -> Response:
 
 async def _summaries_response(memory: Memory, key: Key, session: Session) -> Response:
     entries = await memory.store.entries(key, session)
-    return await asyncio.to_thread(
-        lambda: json_response({"object": "list", "data": summaries(session, entries)})
-    )
+    data = await asyncio.to_thread(summaries, session, entries)
+    return long_response({"object": "list", "data": data})
 
 
 async def _list_turns(request: Request) -> Response:
@@ -280,7 +286,7 @@ async def _list_turns(request: Request) -> Response:
     ]
     last = data[-1]["number"] if data else None
     more = len(turns) > query.limit
-    return json_response({"object": "list", "data": data, "has_more": more, "last": last})
+    return long_response({"object": "list", "data": data, "has_more": more, "last": last})
 
 
 async def _read_or_404(memory: Memory, key: Key) -> Session:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Final
 
@@ -27,6 +28,8 @@ _SWITCH_INTERVAL: Final = 0.0005
 # Of mallopt(3): from how many bytes on a block is mapped by itself, and unmapped when it is free.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
+# They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
+_THREADS: Final = 4
 
 Work = Callable[[], Coroutine[None, None, None]]
 
@@ -101,6 +104,7 @@ class Server(uvicorn.Server):
         """Starts serving, the tasks, and listening for SIGHUP."""
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
         for work in self._works:

@@ -14,6 +14,7 @@ from filters.message import LARGEST, SYSTEM, Message, newest_user
 from proxy.errors import Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
+from proxy.memory.tasks import LargeWork
 from proxy.memory.wording import continues, same_words
 from proxy.turn.request import ClientRequest
 
@@ -28,11 +29,13 @@ Slot = tuple[Key, str]
 class ActiveTurns:
     """One process's turns that are being answered, by session and pipeline.
 
-    ``publish``, where there are other processes, gets each turn that enters, a moment later.
+    ``publish``, where there are other processes, gets each turn that enters, a moment later. ``large_work``
+    is what their large bodies are read and written with.
     """
 
     def __init__(self) -> None:
         self.publish: Callable[[Slot, float, TurnClaim], None] | None = None
+        self.large_work = LargeWork()
         self._turns: dict[Slot, list[ActiveTurn]] = {}
 
     def __len__(self) -> int:

@@ -48,10 +48,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     observation = reply.observation
     observation.timer.begin("recall")
     observation.size = len(raw.body)
-    if len(raw.body) < MAX_SPEECH:
-        turn = read_turn(raw, pipeline)
-    else:
-        turn = await asyncio.to_thread(read_turn, raw, pipeline)
+    large_work = active_turns.large_work
+    turn = await large_work.run(partial(read_turn, raw, pipeline), len(raw.body))
     request, identity = turn.request, turn.identity
     if not identity.background:  # which is part of no session, and whose words are kept nowhere
         observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
@@ -79,7 +77,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             _log.warning("The filter '%s' has failed; the turn went on without it", name)
             reply.add_degraded(name)
 
-        dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts)
+        composed = await large_work.run(partial(turn.chat.to, pipeline.targets[0]), turn.size)
+        dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts, composed)
         observation.primary_model = dispatch.model
         observation.timer.begin("upstream")
         reply.copy_answer()

@@ -49,17 +49,22 @@ class Dispatch:
 
     All attempts share one deadline, which counts from here. ``model`` and ``upstream`` name what answers;
     until then, what is asked first. ``attempts`` collects failures and retries. ``dialogue`` is ``None``
-    where the model has no tools of the proxy's. Raises RequestError where no model is named for the first
-    target.
+    where the model has no tools of the proxy's. ``composed`` is what the first target is sent. Raises
+    RequestError where no model is named for that.
     """
 
     def __init__(
-        self, request: ChatRequest, targets: Sequence[Target], limits: TimeLimits, attempts: Attempts
+        self,
+        request: ChatRequest,
+        targets: Sequence[Target],
+        limits: TimeLimits,
+        attempts: Attempts,
+        composed: UpstreamRequest | None = None,
     ) -> None:
         self.streaming = request.streaming
         self.dialogue = Dialogue(request.tools) if request.tools else None
         first, *others = targets
-        self._candidates = [Candidate(0, first, request, self.dialogue)]
+        self._candidates = [Candidate(0, first, request, self.dialogue, composed)]
         self.model = self._candidates[0].request.model
         self.upstream = first.name
         for rank, target in enumerate(others, 1):
@@ -218,7 +223,14 @@ class Candidate:
         "_chat", "_composed", "_dialogue", "_rounds", "rank", "ready", "talks", "target", "tries",
     )  # fmt: skip
 
-    def __init__(self, rank: int, target: Target, chat: ChatRequest, dialogue: Dialogue | None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        target: Target,
+        chat: ChatRequest,
+        dialogue: Dialogue | None,
+        composed: UpstreamRequest | None = None,
+    ) -> None:
         self.rank = rank
         self.target = target
         self.ready = 0.0
@@ -227,7 +239,7 @@ class Candidate:
         self._chat = chat
         self._dialogue = dialogue
         self._rounds = 0
-        self._composed: UpstreamRequest | None = None
+        self._composed = composed
 
     @property
     def request(self) -> UpstreamRequest:

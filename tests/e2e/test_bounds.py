@@ -1,8 +1,10 @@
 """What one caller sends is bounded by its size, so that no other caller waits for it."""
 
+import asyncio
 import gzip
 import json
 import threading
+import time
 import tracemalloc
 from importlib import import_module
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.answer.transcript import transcript
+from proxy.memory.tasks import LargeWork
 from tests.peers.fake_upstream import DONE, END, HEAD, USAGE, FakeUpstream, answer, chunk, completion, delta
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
@@ -190,22 +193,36 @@ def test_of_an_answer_the_beginning_alone_is_kept_while_it_is_passed_on(
     assert 30_000 < len(stored) < 50_000
 
 
-@pytest.mark.parametrize("step", ["proxy.turn.chain.run", "proxy.memory.view.prompt_view"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "proxy.turn.turn.read_turn",
+        "proxy.turn.chain.run",
+        "proxy.memory.view.prompt_view",
+        "proxy.upstream.request.compose",
+    ],
+)
 def test_a_large_text_holds_up_nobody_elses_call(
     agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    module, _, name = step.rpartition(".")
-    work, threads = getattr(import_module(module), name), []
-
-    def worked(*given: Any, **named: Any) -> Any:
-        threads.append(threading.current_thread())
-        return work(*given, **named)
-
-    monkeypatch.setattr(step, worked)
+    threads = threads_of(step, monkeypatch)
     loop = agora.run(_current_thread(), within=2)
     assert agora.chat([{"role": "user", "content": WORDS * 10_000}], headers=SESSION).status_code == 200
     assert threads
     assert loop not in threads
+
+
+def threads_of(step: str, monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
+    """The threads in which a function of the product will have run."""
+    module, _, name = step.rpartition(".")
+    work, threads = getattr(import_module(module), name), list[threading.Thread]()
+
+    def recorded(*arguments: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread())
+        return work(*arguments, **named)
+
+    monkeypatch.setattr(step, recorded)
+    return threads
 
 
 async def _current_thread() -> threading.Thread:
@@ -255,3 +272,88 @@ def test_a_session_is_imported_up_to_a_bound(agora: ProxyServer) -> None:
     assert got.status_code == 413
     message = "'contents' has 10001 items; a session of at most 10000 can be imported."
     assert got.json()["error"]["message"] == message
+
+
+LINES = [
+    {"role": ("user", "assistant")[i % 2], "content": f"Line {i}, my number is {i}."} for i in range(700)
+]
+SUMMARIES = """
+memory: {sessions: "memory:", window: {max_messages: 1000, keep_messages: 10}, summaries: {upstream: main}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "proxy.memory.summaries.digest_segment",
+        "proxy.memory.summaries.entries_fingerprint",
+        "proxy.memory.summaries.session_from_messages",
+        "proxy.rest.sessions.read_messages",
+    ],
+)
+def test_a_summary_of_much_holds_up_nobody_elses_call(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    proxy = serve(SUMMARIES)
+    threads = threads_of(step, monkeypatch)
+    loop = proxy.run(_current_thread(), within=2)
+    assert proxy.client.put("/v1/memory/sessions/long", json={"contents": LINES}).status_code == 200
+    for options in ({}, {"messages": LINES}):
+        got = proxy.client.post("/v1/memory/sessions/long/summaries", json=options)
+        assert got.status_code == 200, got.text
+    assert threads
+    assert loop not in threads
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "x" * 500_001}, "'contents[1]' has more than 500000 characters of speech."),
+        (
+            {"content": "Hi", "metadata": {f"k{i}": 1 for i in range(110_000)}},
+            "The body has more than 500000",
+        ),
+    ],
+)
+def test_one_message_of_an_import_has_a_bound(agora: ProxyServer, message: dict[str, Any], said: str) -> None:
+    lines = [{"role": "user", "content": "Hi"}, {"role": "assistant", **message}]
+    got = agora.client.put("/v1/memory/sessions/long", json={"contents": lines})
+    assert (got.status_code, got.json()["error"]["code"]) == (413, "request_too_large")
+    assert got.json()["error"]["message"].startswith(said)
+
+
+def test_what_a_turn_may_hold_can_be_imported(agora: ProxyServer) -> None:
+    """An answer that was cut late, of which all that was generated is kept."""
+    marks = {"interrupted": True, "original": "x" * 249_000}
+    answer = {"role": "assistant", "content": "x" * 240_000, "metadata": marks}
+    lines = [{"role": "user", "content": "Hi"}, answer]
+    assert agora.client.put("/v1/memory/sessions/long", json={"contents": lines}).status_code == 200
+
+
+def test_a_turn_too_large_to_be_read_is_not_put_on_a_page(serve: Serve) -> None:
+    proxy = serve(CONFIG % "c" + "traces: {keep: 5, content: true}\n")
+    for size, shown in ((1000, True), (4_100_000, False)):
+        got = proxy.client.post(CHAT, json=body("x" * size))
+        name = got.headers["x-request-id"].replace("req_", "turn_")
+        page = proxy.client.get(f"/turns/{name}", headers={"Accept": "text/html"})
+        assert page.status_code == 200
+        assert ("too large to be kept or shown" in page.text) != shown
+
+
+def test_what_lets_nothing_else_run_runs_one_at_a_time() -> None:
+    large, running, most = LargeWork(), 0, 0
+
+    def work() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        time.sleep(0.01)
+        running -= 1
+
+    async def run() -> None:
+        await asyncio.gather(*(large.run(work, 1_000_000) for _ in range(6)))
+
+    asyncio.run(run())
+    assert most == 1

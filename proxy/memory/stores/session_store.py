@@ -184,10 +184,14 @@ class SessionStore:
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
         encode = partial(self._codec.encode, key)
-        put = put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
+
+        def work() -> BlobWrite:
+            return put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
+
+        encoded = await in_thread_if_long(work, len(put.cold), len(put.blob))
         return await self._ask(
             "write",
-            lambda driver: driver.write(key, put),
+            lambda driver: driver.write(key, encoded),
             background=put.background,
             fallback=True,
             lost=False,
