@@ -253,7 +253,7 @@ def _turns() -> Iterator[Attack]:
         "16 MB, gzipped": lambda: _turn(
             gzip.compress(chat([user("x" * 15_500_000)])), **{"content-encoding": "gzip"}
         ),
-        "5 MB of ideographs": lambda: _turn(
+        "a text of 5,000,000 ideographs": lambda: _turn(
             chat([user("?" * 15_000_000)]).replace(b"???", "\u4e2d".encode())
         ),
     }

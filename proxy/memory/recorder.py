@@ -355,7 +355,7 @@ class Writer:
             changed, cold = prepare_write(before, change(before), self.window, now=at)
             return SessionWrite(changed, version, self.window.ttl, cold, at)
 
-        put = await in_thread_if_long(work, len(before.entries))
+        put = await asyncio.to_thread(work)  # the change may be the history of a call
         with self.health.writing(key):
             written = await self.store.save(key, put)
         if written:

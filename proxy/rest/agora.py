@@ -1,5 +1,6 @@
 """Webhook events of Agora's voice platform: agents join and leave, and the history of a call."""
 
+import asyncio
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -76,10 +77,10 @@ async def _receive(request: Request) -> Response:
     if not webhook.verify(request.headers, body):
         message = "The notice is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="invalid_signature")
-    event = _decode(body)
+    event = await asyncio.to_thread(_decode, body)
     memory, now = memory_of(request), time.time()
     channel = identifier((event.payload or {}).get("channel"))
-    change = _change_of(event, now, memory.redaction)
+    change = await asyncio.to_thread(_change_of, event, now, memory.redaction)
     if channel is None or change is None:
         return json_response({"status": "ignored"})
     event_id, agent = str(event.notice_id), event.agent(now)
