@@ -127,8 +127,6 @@ def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
         for key, value in pairs.items()
         if isinstance(value, str) and key not in OWN_KEYS and len(key) <= _KEY and len(value) <= _VALUE
     }
-    if valid == pairs and len(valid) <= _PAIRS:
-        return {"metadata": metadata} if valid else {}
     return {"metadata": dict(list(valid.items())[:_PAIRS])} if valid else {}
 
 

@@ -569,6 +569,19 @@ async def test_sessions_are_listed_in_pages(store: Store, driver: str):
     assert all(line.updated > 1_700_000_000 for line in first)
 
 
+async def test_a_list_says_when_a_session_was_written_last(store: Store):
+    await put(store, ttl=60)
+    (first,) = await store.list(KEY.tenant)
+    await asyncio.sleep(0.05)
+    await put(store, ttl=60)
+    (second,) = await store.list(KEY.tenant)
+    assert await store.delete(KEY)
+    await asyncio.sleep(0.05)
+    await put(store, ttl=60)
+    (third,) = await store.list(KEY.tenant)
+    assert first.updated < second.updated < third.updated
+
+
 async def test_what_is_being_written_is_listed(store: Store):
     writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"])))
     await soon(store)

@@ -60,8 +60,8 @@ def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
     assert asyncio.run(refusals()) == ["done", "requests", "requests"]
 
 
-async def left_after(asked: int, pieces: int) -> str:
-    """The tokens that a turn of so many bytes leaves of a thousand, where its model counts none."""
+async def left_after(asked: int, *pieces: bytes) -> str:
+    """The tokens that a turn of so many bytes, answered in pieces, leaves of a thousand."""
     quota = Quota(RateLimits(tokens_per_minute=1000))
     headers: dict[bytes, bytes] = {}
 
@@ -69,8 +69,8 @@ async def left_after(asked: int, pieces: int) -> str:
         headers.update(message["headers"])
 
     async with quota.admit("acme", asked, reply := Reply(nowhere)):
-        for _ in range(pieces):
-            reply.observation.answer.add(b"data: {}\n\n")
+        for piece in pieces:
+            reply.observation.answer.add(piece)
     await quota.aclose()
     async with quota.admit("acme", 0, reply := Reply(noted)):
         await reply.start(200, [])
@@ -78,7 +78,22 @@ async def left_after(asked: int, pieces: int) -> str:
 
 
 def test_where_the_model_counts_no_tokens_four_bytes_are_one_and_each_piece_is() -> None:
-    assert asyncio.run(left_after(asked=400, pieces=3)) == "897"
+    assert asyncio.run(left_after(400, *[b"data: {}\n\n"] * 3)) == "897"
+    assert asyncio.run(left_after(400)) == "1000"  # nothing was answered
+
+
+@pytest.mark.parametrize(
+    ("usage", "left"),
+    [
+        ('{"prompt_tokens": 30, "completion_tokens": 4}', "966"),
+        ('{"prompt_tokens": 30}', "970"),
+        ('{"completion_tokens": 4}', "996"),
+        ('{"prompt_tokens": 0, "completion_tokens": 0}', "1000"),
+    ],
+)
+def test_where_the_model_counts_any_its_own_count_is_taken(usage: str, left: str) -> None:
+    piece = f'data: {{"choices": [], "usage": {usage}}}\n\n'.encode()
+    assert asyncio.run(left_after(400, piece)) == left
 
 
 class Watched(LocalCounts):
@@ -129,15 +144,50 @@ class Fickle(LocalCounts):
 
     def __init__(self) -> None:
         super().__init__()
+        self.asked = 0
         self.away = False
         self.free = asyncio.Event()
         self.free.set()
 
     async def add(self, key: str, amount: int, *, ttl: float) -> Count:
+        self.asked += 1
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
         return await super().add(key, amount, ttl=ttl)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_each_counts_alone_until_the_shared_counts_answer(*, hangs: bool) -> None:
+    counts = Fickle()
+    counts.away = not hangs
+    if hangs:
+        counts.free.clear()
+    windows = FallbackWindows(BOTH, counts, deadline=DEADLINE, pause=REST)
+    alone = [(await windows.count_request("acme"))["requests"].remaining for _ in range(2)]
+    while counts.asked < 6:  # noqa: ASYNC110 - two were asked for at first, the others are probes
+        await asyncio.sleep(REST)
+    assert alone == [2, 1] and windows.is_alone
+    counts.away = False
+    counts.free.set()
+    while windows.is_alone:  # noqa: ASYNC110 - nobody rings a bell
+        await asyncio.sleep(REST)
+    assert (await windows.count_request("acme"))["requests"].remaining == 2
+    await windows.aclose()
+
+
+@pytest.mark.anyio
+async def test_tokens_that_the_shared_counts_do_not_take_are_counted_here() -> None:
+    counts = Fickle()
+    counts.away = True
+    windows = FallbackWindows(BOTH, counts, deadline=DEADLINE)
+    await windows.add_tokens("acme", 9)
+    assert windows.is_alone
+    await windows.add_tokens("other", 9)
+    assert (await windows.count_request("acme"))["tokens"].remaining == 1
+    async with asyncio.timeout(10):
+        await windows.aclose()  # though it would be probed in a second
 
 
 async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[float]:

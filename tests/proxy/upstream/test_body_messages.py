@@ -223,8 +223,12 @@ def test_an_id_that_is_none_is_no_fault_of_ours(messages, odd):
 BODY = {"functions": [FUNCTION], "function_call": "auto"}
 
 
-def sent(name: str, body: dict[str, Any], messages: list[dict[str, Any]] = MESSAGES) -> dict[str, Any]:
-    return json.loads(compose(PROVIDERS[name], fields_of(body), messages_of(messages)))
+def sent(
+    name: str, body: dict[str, Any], messages: list[dict[str, Any]] = MESSAGES, *allow: str
+) -> dict[str, Any]:
+    return json.loads(
+        compose(PROVIDERS[name], fields_of(body), messages_of(messages), allow=frozenset(allow))
+    )
 
 
 @keeps
@@ -264,15 +268,29 @@ def test_a_choice_that_says_nothing_known_is_not_sent(name, choice):
 
 
 @lacks
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_a_choice_that_a_tool_knows_too_is_sent(name, choice):
+    assert sent(name, {**BODY, "function_call": choice})["tool_choice"] == choice
+
+
+@lacks
 def test_tools_count_before_functions(name):
     assert sent(name, {**BODY, "tools": []})["tools"] == []
+    assert sent(name, {**BODY, "tool_choice": "required"})["tool_choice"] == "required"
+
+
+@lacks
+def test_functions_need_no_choice(name):
+    assert sent(name, {"functions": [FUNCTION]}).keys() == {"tools", "messages"}
 
 
 @lacks
 def test_a_call_and_its_result_find_each_other(name):
     composed = sent(name, {})
     call, result = composed["messages"][1:3]
-    assert call["tool_calls"][0]["function"] == {"name": "weather", "arguments": "{}"}
+    (entry,) = call["tool_calls"]
+    function = {"name": "weather", "arguments": "{}"}
+    assert entry == {"id": entry["id"], "type": "function", "function": function}
     assert result["role"] == "tool"
     assert result["tool_call_id"] == call["tool_calls"][0]["id"]
     assert "function_call" not in call
@@ -284,3 +302,81 @@ def test_a_call_that_is_null_is_no_call(name):
     message = {"role": "assistant", "content": "Hi", "function_call": None}
     composed = sent(name, {}, [MESSAGES[0], message, MESSAGES[-1]])
     assert composed["messages"][1] == {"role": "assistant", "content": "Hi"}
+
+
+@lacks
+def test_of_a_call_that_became_a_tools_nothing_is_left_though_it_is_allowed(name):
+    message = {**MESSAGES[1], "note": "a"}
+    composed = sent(name, {}, [MESSAGES[0], message, *MESSAGES[2:]], "function_call", "note")
+    assert composed["messages"][1].keys() >= {"role", "tool_calls", "note"}
+    assert "function_call" not in composed["messages"][1]
+
+
+@lacks
+def test_no_user_calls_a_function(name):
+    message = {"role": "user", "content": "Hi", "function_call": {"name": "weather", "arguments": "{}"}}
+    assert sent(name, {}, [message])["messages"] == [{"role": "user", "content": "Hi"}]
+
+
+SIGNATURE = {"google": {"thought_signature": "s", "more": 1}, "more": 1}
+SIGNED_CALL = {**CALL[0], "extra_content": SIGNATURE}
+PICTURE = [{"type": "text", "text": "Hi", "extra_content": SIGNATURE}]
+
+
+@pytest.mark.parametrize(
+    ("name", "allow", "call"),
+    [
+        ("openai", (), CALL[0]),
+        ("gemini", (), {**CALL[0], "extra_content": {"google": {"thought_signature": "s"}}}),
+        ("openai", ("extra_content",), SIGNED_CALL),
+        ("gemini", ("extra_content",), SIGNED_CALL),
+    ],
+)
+def test_a_signature_goes_where_it_is_taken_and_all_where_it_is_allowed(name, allow, call):
+    messages = [
+        {"role": "user", "content": PICTURE},
+        {"role": "assistant", "tool_calls": [SIGNED_CALL]},
+        {"role": "tool", "tool_call_id": "1", "content": "Rain."},
+    ]
+    composed = sent(name, {}, messages, *allow)["messages"]
+    assert composed[1]["tool_calls"] == [call]
+    assert composed[0]["content"] == (PICTURE if allow else [{"type": "text", "text": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    ("call", "taken"),
+    [
+        (
+            {"id": "1", "type": "custom", "custom": {"name": "f", "input": "x", "more": 1}, "more": 1},
+            {"id": "1", "type": "custom", "custom": {"name": "f", "input": "x"}},
+        ),
+        ({"id": "1", "custom": {"name": "f"}}, {"id": "1", "custom": {"name": "f"}}),
+        ({"id": "1", "function": {"name": "f", "more": 1}}, {"id": "1", "function": {"name": "f"}}),
+        ({"id": "1", "function": "f", "custom": None}, {"id": "1", "function": "f", "custom": None}),
+    ],
+)
+def test_of_what_a_call_holds_what_is_known_is_sent(call, taken):
+    composed = sent("openai", {}, [MESSAGES[0], {"role": "assistant", "tool_calls": [call]}])
+    assert composed["messages"][1]["tool_calls"] == [taken]
+
+
+PAIRS = {f"k{i}": "v" for i in range(20)}
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stored"),
+    [
+        ({"k" * 64: "v" * 512}, {"k" * 64: "v" * 512}),
+        ({"k" * 65: "v", "k": "v" * 513, "n": 1, "session_id": "s", "a": "b"}, {"a": "b"}),
+        (dict([*PAIRS.items()][:16]), dict([*PAIRS.items()][:16])),
+        (PAIRS, dict([*PAIRS.items()][:16])),
+        ({}, None),
+        ({"session_id": "s"}, None),
+        ([], None),
+    ],
+)
+def test_metadata_that_is_stored_is_within_openais_bounds(metadata, stored):
+    body = {"metadata": metadata, "store": True}
+    assert sent("openai", body, [MESSAGES[0]]).get("metadata") == stored
+    assert sent("openai", {"metadata": metadata}, [MESSAGES[0]]).get("metadata") is None
+    assert sent("openai", {"metadata": metadata}, [MESSAGES[0]], "metadata")["metadata"] == metadata
