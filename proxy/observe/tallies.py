@@ -54,9 +54,9 @@ class Tally:
             labels = dict(zip(self._labels, label_values, strict=True))
             counts = [*accumulate(series.counts)]
             for suffix, bound, number in self._samples(series.sum, counts):
+                if self._kind == "histogram" and suffix == "_sum":
+                    metric.add_sample(f"{self._name}_count", labels, counts[-1])
                 metric.add_sample(self._name + suffix, labels | bound, number)
-            if self._kind == "histogram":
-                metric.add_sample(f"{self._name}_count", labels, counts[-1])
             metric.add_sample(f"{self._name}_created", labels, series.created)
         return metric
 
