@@ -10,9 +10,7 @@ import pytest
 from proxy.background import changes
 from proxy.background.changes import ChangedSessions
 from proxy.memory.memory import Memory
-from proxy.memory.recorder import Writer
 from proxy.memory.session import Session, encode
-from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key
 from proxy.server.bus import Bus, Inbox, Message, WrittenMessage, WrittenSessions, inboxes
 from proxy.settings.build import build_memory
@@ -59,20 +57,21 @@ class Background:
 
     @contextmanager
     def _counting(self, memory: Memory) -> Iterator[None]:
-        read, decode = SessionStore.read, changes.decode
+        read, decode = memory.store.read, changes.decode
 
-        async def counted_read(store: SessionStore, key: Key, *, background: bool = False):
+        async def counted_read(key: Key, *, background: bool = False):
             self.reads += 1
-            return await read(store, key, background=background)
+            return await read(key, background=background)
 
         def counted_decode(blob: bytes) -> Session:
             self.decodes += 1
             return decode(blob)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SessionStore, "read", counted_read)
+            # Of this memory alone: the server has one of its own in this process.
+            patch.setattr(memory.store, "read", counted_read)
             patch.setattr(changes, "decode", counted_decode)
-            patch.setattr(Writer, "notify", lambda _, key, session: self.notified.append((key, session)))
+            patch.setattr(memory.writer, "notify", lambda *written: self.notified.append(written))
             yield
 
     @property
