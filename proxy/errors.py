@@ -223,9 +223,10 @@ class LimitExceeded(TurnkeeperError):
 
 
 class FilterFailed(TurnkeeperError):
-    """A filter raised an error, or returned what is none of a filter's results."""
+    """A filter raised an error, its ``cause``, or returned what is none of a filter's results."""
 
     code = "filter_failed"
+    cause: type[Exception] | None = None
 
 
 class ShuttingDown(TurnkeeperError):
@@ -233,6 +234,21 @@ class ShuttingDown(TurnkeeperError):
 
     status = 503
     code = "shutting_down"
+
+
+class DraftsBusy(TurnkeeperError):
+    """As many drafts are being tried on the playground as a server tries at once."""
+
+    status = 503
+    code = "drafts_busy"
+
+    def __init__(self, message: str, *, retry_after: int) -> None:
+        super().__init__(message)
+        self._after = retry_after
+
+    def headers(self) -> Mapping[str, str]:
+        """When to try again, in seconds."""
+        return {"retry-after": str(self._after)}
 
 
 class MemoryUnavailable(TurnkeeperError):
@@ -258,7 +274,9 @@ def filter_failed(step: object, error: Exception) -> FilterFailed:
     """The error for a filter, or its stage, that raised one."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{PurePath(where.filename).name}:{where.lineno}"
-    return FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
+    failure = FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
+    failure.cause = type(error)
+    return failure
 
 
 def invalid_filter_result(step: object) -> FilterFailed:

@@ -16,7 +16,7 @@ class Visit:
     """One browser: it keeps its cookie, and sends forms with the token of the page that they stand on."""
 
     def __init__(self, proxy: ProxyServer) -> None:
-        self.client = httpx2.Client(base_url=proxy.root, timeout=10, verify=False)
+        self.client = httpx2.Client(base_url=proxy.root, timeout=60, verify=False)
 
     def __del__(self) -> None:
         self.client.close()

@@ -44,7 +44,7 @@ class Outlet(Protocol):
 class Reply:
     """An ASGI response that takes headers until it starts; ``observation`` notes its course.
 
-    ``size`` is how many bytes of a body were sent for another application, or in one piece.
+    ``size`` is how many bytes of a body were sent, but for those by the outlet.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Reply:
 
     async def write(self, data: bytes) -> None:
         """Sends bytes of the body."""
+        self.size += len(data)
         self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
@@ -108,13 +109,13 @@ class Reply:
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""
         self.ending = True
+        self.size += len(data)
         self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data})
 
     async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Sends an answer in one piece."""
         self.ending = True
-        self.size = len(body)
         await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
         await self.end(body)
 

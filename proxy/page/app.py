@@ -15,6 +15,7 @@ from proxy.http import body
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.page import conversations, health, live, playground, turns, users
+from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
 from proxy.page.request import PageRequest, SerialExecutor, redirect
 from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, is_secure, set_cookie, sign
@@ -36,6 +37,7 @@ class PageApp:
         self._server = server
         self._renderer = Renderer(server.process_name)
         self._executor = SerialExecutor(_TIMEOUT)
+        self._drafts = DraftProcesses()
         modules = (live, conversations, turns, playground, users, health)
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
         self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
@@ -57,6 +59,10 @@ class PageApp:
             cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(scope["scheme"], headers))
             response.headers.append("set-cookie", cookie)
         await response(scope, receive, reply.send)
+
+    def close(self) -> None:
+        """Stops the drafts that are being tried."""
+        self._drafts.close()
 
     async def _response(  # noqa: PLR0913, PLR0917 - all that a request has
         self,
@@ -87,6 +93,7 @@ class PageApp:
             params=params,
             form=form,
             executor=self._executor,
+            drafts=self._drafts,
         )
         return await handler(request)
 

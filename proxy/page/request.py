@@ -12,6 +12,7 @@ from starlette.responses import Response
 from proxy.errors import NotFound
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
+from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import HEADERS, Renderer, is_step
 from proxy.page.viewer import Viewer
 from proxy.runtime import Runtime, ServerState
@@ -53,6 +54,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, str]
     form: Mapping[str, str]
     executor: SerialExecutor
+    drafts: DraftProcesses
 
     @property
     def tenant(self) -> str:

@@ -1,7 +1,6 @@
 """What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -13,6 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
 from proxy.http.body import BodyLimit, read_body
+from proxy.http.slices import json_slices
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
@@ -22,9 +22,6 @@ from proxy.turn.identity import identifier
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
-_SLICE: Final = 64_000
-# A user's export is an object of arrays of sessions, which are objects of arrays of messages.
-_LEVELS: Final = 4
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
 
 
@@ -139,35 +136,4 @@ def long_response(content: Any, status: int = 200) -> Response:
 
     Nothing else runs while a large value is encoded, nor while its bytes are handed to the connection.
     """
-    return StreamingResponse(_slices(content), status, media_type="application/json")
-
-
-async def _slices(content: Any) -> AsyncIterator[bytes]:
-    pieces = _encoded_pieces(content, _LEVELS)
-    while slice_ := await asyncio.to_thread(_next_slice, pieces):
-        yield slice_
-
-
-def _next_slice(pieces: Iterator[bytes]) -> bytes:
-    slice_ = bytearray()
-    for piece in pieces:
-        slice_ += piece
-        if len(slice_) >= _SLICE:
-            break
-    return bytes(slice_)
-
-
-def _encoded_pieces(value: Any, levels: int) -> Iterator[bytes]:
-    """A value as JSON: objects and arrays of so many ``levels`` element by element, what is below at once."""
-    if levels and isinstance(value, dict):
-        for index, (name, each) in enumerate(value.items()):
-            yield (b"," if index else b"{") + msgspec.json.encode(name) + b":"
-            yield from _encoded_pieces(each, levels - 1)
-        yield b"}" if value else b"{}"
-    elif levels and isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            yield b"," if index else b"["
-            yield from _encoded_pieces(each, levels - 1)
-        yield b"]" if value else b"[]"
-    else:
-        yield msgspec.json.encode(value)
+    return StreamingResponse(json_slices(content), status, media_type="application/json")

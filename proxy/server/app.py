@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Final
 
-import msgspec
 from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.http.body import BodyLimit, parse_query, read_body
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import OUTLET, Reply
+from proxy.http.slices import json_slices
 from proxy.memory.memory import Memory
 from proxy.memory.recorder import WriteListener
 from proxy.observe.feed import Feed
@@ -163,6 +163,7 @@ class App:
         """Says from now on that the server is going away."""
         self.phase = "draining"
         self.feed.close()
+        self._page.close()
 
     def gauges(self) -> GaugeValues:
         """The state of the server now."""
@@ -185,6 +186,7 @@ class App:
         self._generation.start()
         await send({"type": "lifespan.startup.complete"})
         await receive()
+        self._page.close()
         self.reporter.close()
         await asyncio.gather(self._generation.close(), *self._closing)
         await send({"type": "lifespan.shutdown.complete"})
@@ -234,6 +236,7 @@ async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipelin
         explanation = await explain.explain_with_memory(request, pipeline, time.time())
         for name in explanation.degraded:
             reply.add_degraded(name)
-        body = await asyncio.to_thread(msgspec.json.encode, explanation)
-        status = 400 if explanation.error else 200
-        await reply.send_whole(status, [(b"content-type", b"application/json")], body)
+        await reply.start(400 if explanation.error else 200, [(b"content-type", b"application/json")])
+        async for slice_ in json_slices(explanation):
+            await reply.write(slice_)
+        await reply.end()

@@ -1,8 +1,6 @@
 """The background process: what no caller waits for, beside the processes that serve."""
 
 import asyncio
-import contextlib
-import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -16,20 +14,11 @@ from proxy.server import signals
 from proxy.server.bus import BackgroundMessage, Bus, Inbox, Message, WrittenMessage, end_with_parent
 from proxy.settings.settings import Settings
 
-_NICE: Final = 10
 _REPORT_EVERY: Final = 1.0
 
 Loaded = tuple[Settings, Runtime]
 Reload = Callable[[], Loaded | None]
 """Reads the configuration again; ``None`` where it stays as it was."""
-
-
-def give_way() -> None:
-    """Has this process, and the threads that it starts, run when the servers leave time for it."""
-    os.nice(_NICE)
-    if hasattr(os, "SCHED_BATCH"):
-        with contextlib.suppress(OSError):  # a container may not allow it
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 async def work(

@@ -128,6 +128,13 @@ class LazyPage:
     def __init__(self, server: ServerState) -> None:
         self._server = server
         self._app: PageApp | None = None
+        self._closed = False
+
+    def close(self) -> None:
+        """Stops what pages have started, and starts no more; pages are still answered."""
+        self._closed = True
+        if self._app:
+            self._app.close()
 
     @staticmethod
     def owns(path: str) -> bool:
@@ -142,6 +149,8 @@ class LazyPage:
             # In a thread: importing takes a while, and calls wait on the loop.
             module = await asyncio.to_thread(import_module, "proxy.page.app")
             self._app = self._app or module.PageApp(self._server)
+        if self._closed:
+            self._app.close()
         await self._app.answer(scope, runtime, headers, receive, reply)
 
 

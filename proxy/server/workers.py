@@ -16,6 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from proxy.background.priority import give_way
 from proxy.circuit import Backoff
 from proxy.errors import ConfigError
 from proxy.observe import metrics
@@ -119,7 +120,7 @@ class Workers:
         self._written.flush()
 
     def _work_in_background(self, lifeline: int) -> None:
-        background.give_way()
+        give_way()
         signals.block()
 
         def reload() -> tuple[Settings, Runtime] | None:

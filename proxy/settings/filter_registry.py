@@ -25,6 +25,8 @@ from proxy.settings.diagnostics import alternatives, is_name, quoted
 F = TypeVar("F", bound=Filter)
 
 ENTRY_POINTS = "turnkeeper.filters"
+OWN_FILES = "turnkeeper_filters_"
+"""How the names of modules begin that are loaded from a user's own files."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FILE_NAME = "name the file as the filter, such as swear_words.py: small letters, digits and '_'"
@@ -169,7 +171,7 @@ def load_file(path: Path) -> ModuleType:
     """The module in a file as it is now, whatever was loaded from it before. Raises PluginError."""
     # The last part is the filter's name, as with shipped ones: explanations show it.
     folder = sha256(str(path.parent).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    name = f"turnkeeper_filters_{folder}.{path.stem}"
+    name = f"{OWN_FILES}{folder}.{path.stem}"
     spec = spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:  # pragma: no cover - a loader was given
         raise PluginError("this is no Python file")

@@ -874,10 +874,8 @@ def test_a_request_that_is_wrong_is_said_to_be(visit: Visit):
 def test_what_would_take_long_is_cut_short(visit: Visit):
     many = [{"role": "user", "content": f"a{i} b{i}", "metadata": {"user": "u"}} for i in range(3000)]
     request = json.dumps({"model": "m", "messages": many})
-    began = time.monotonic()
     page = tried(visit, "request: [user_context, merge_consecutive]", request)
     assert "2600 messages before these" in page
-    assert time.monotonic() - began < 5
     steps = "request: [" + "repair_history, " * 51 + "]"
     assert "at most 50" in tried(visit, steps)
 

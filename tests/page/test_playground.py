@@ -1,6 +1,6 @@
 """What the playground puts before one to edit is what the configuration says."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -8,8 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from filters.base import Filter
 from filters.filler import Filler
-from proxy.page.playground import as_yaml, loaded_filters
+from proxy.errors import filter_name
+from proxy.page.draft import loaded_filters, own_filters
+from proxy.page.playground import as_yaml
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.load import Steps, load, load_steps
@@ -30,9 +33,14 @@ EMPTY = msgspec.structs.replace(
 
 
 def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
-    draft = load_steps(as_yaml(pipeline), loaded_filters(among))
+    draft = load_steps(as_yaml(pipeline), loaded_filters(own_filters(among)))
     assert isinstance(draft, Steps), draft
-    assert (draft.request, draft.answer) == (tuple(pipeline.filters), tuple(pipeline.answer_filters))
+    assert written(draft.request, draft.answer) == written(pipeline.filters, pipeline.answer_filters)
+
+
+def written(*sides: Sequence[Filter]) -> list[list[tuple[str, object]]]:
+    """Names and options: a filter of one's own is loaded anew, and is another class then."""
+    return [[(filter_name(step), step.model_dump()) for step in side] for side in sides]
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)

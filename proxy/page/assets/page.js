@@ -77,7 +77,7 @@ function playground(form) {
         signal: asked.signal,
         redirect: "error",
       });
-      if (!answer.ok) throw new Error(String(answer.status));
+      if (!answer.ok && ![429, 503].includes(answer.status)) throw new Error(String(answer.status));
       result.innerHTML = await answer.text();
       localise(result);
       typing.textContent = result.querySelector(".fault") ? "There are faults" : "Up to date";

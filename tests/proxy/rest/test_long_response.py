@@ -5,6 +5,7 @@ import json
 from collections.abc import MutableMapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy.rest.endpoint import long_response
@@ -34,6 +35,16 @@ def sent(content: Any) -> list[bytes]:
 )
 def test_it_is_the_same_json(content: Any) -> None:
     assert json.loads(b"".join(sent(content))) == content
+
+
+class Inner(msgspec.Struct):
+    name: str = msgspec.field(name="title")
+    missing: Any = msgspec.UNSET
+
+
+def test_a_struct_is_written_as_the_encoder_writes_it() -> None:
+    value = {"steps": (Inner("a"), Inner("b", missing=[1])), "one": Inner("c")}
+    assert b"".join(sent(value)) == msgspec.json.encode(value)
 
 
 def test_no_slice_is_longer_than_64_kilobytes_and_a_message() -> None:

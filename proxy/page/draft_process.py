@@ -1,0 +1,209 @@
+"""Drafts are tried in processes that can be killed: bounded in time, memory and number."""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from proxy.background.priority import give_way
+from proxy.errors import DraftsBusy, ShuttingDown, TurnkeeperError
+from proxy.page.draft import Draft, Trial, render_trial, try_draft
+from proxy.page.renderer import Renderer
+
+if sys.platform != "win32":
+    import resource
+
+_AT_ONCE: Final = 2
+_MOST_PENDING: Final = 8
+# In seconds: of computing, of everything within a process, and of everything with what was before it.
+_COMPUTING: Final = 5.0
+_LASTING: Final = 20.0
+_PATIENCE: Final = 40.0
+_MEGABYTES: Final = 256
+# So long a process waits for another draft: to start one takes half a second.
+_IDLE: Final = 60.0
+_OUT_OF_MEMORY: Final = 3
+_LENGTH: Final = struct.Struct(">I")
+_READY: Final = b"."
+
+
+class DraftProcesses:
+    """Tries drafts, two at once, each in a process of its own; a few more may wait."""
+
+    def __init__(self) -> None:
+        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._pending = 0
+        self._processes: dict[_Process, asyncio.TimerHandle | None] = {}
+        """All that run; those without a draft with the timer that ends them."""
+        self._closed = False
+
+    async def render(self, draft: Draft) -> str:
+        """The part of the page that shows what a draft does, or by which bound it was stopped.
+
+        Raises DraftsBusy, ShuttingDown, and TurnkeeperError where its process was killed.
+        """
+        if self._pending >= _MOST_PENDING:
+            raise _busy()
+        self._pending += 1
+        try:
+            async with asyncio.timeout(_PATIENCE), self._room:
+                return await self._render(draft)
+        except TimeoutError:
+            raise _busy() from None
+        finally:
+            self._pending -= 1
+
+    def close(self) -> None:
+        """Kills all processes, and starts no other."""
+        self._closed = True
+        for process in self._processes:
+            process.kill()
+
+    async def _render(self, draft: Draft) -> str:
+        if self._closed:
+            raise ShuttingDown("Turnkeeper is going away; try again.")
+        process = self._take()
+        try:
+            html = await process.render(draft)
+        except BaseException as error:
+            self._end(process)
+            if not isinstance(error, OSError | EOFError):
+                raise
+            if self._closed:
+                raise ShuttingDown("Turnkeeper is going away; try again.") from None
+            raise TurnkeeperError("The process that tried this draft was killed; try again.") from None
+        self._processes[process] = asyncio.get_running_loop().call_later(_IDLE, self._end, process)
+        return html
+
+    def _take(self) -> "_Process":
+        for process, timer in self._processes.items():
+            if timer:
+                timer.cancel()
+                self._processes[process] = None
+                return process
+        process = _Process()
+        self._processes[process] = None
+        return process
+
+    def _end(self, process: "_Process") -> None:
+        del self._processes[process]
+        process.kill()
+
+
+class _Process:
+    """A process that has imported what drafts need, and forks another for each."""
+
+    def __init__(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(0)
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this very module
+                [sys.executable, "-m", __name__],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # a traceback may quote the user
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                start_new_session=True,
+            )
+        threading.Thread(target=self._process.wait, name="draft", daemon=True).start()
+
+    async def render(self, draft: Draft) -> str:
+        """Raises OSError and EOFError where the process has ended."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection(sock=self._socket)
+            await self._streams[0].readexactly(len(_READY))
+        reader, writer = self._streams
+        data = pickle.dumps(draft)
+        writer.write(_LENGTH.pack(len(data)) + data)
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return (await reader.readexactly(length)).decode()
+
+    def kill(self) -> None:
+        """Kills the process, and the one that it has forked."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._streams:
+            self._streams[1].close()
+        else:
+            self._socket.close()
+
+
+def _busy() -> DraftsBusy:
+    return DraftsBusy("Too many drafts are being tried now; try again in some seconds.", retry_after=5)
+
+
+# --- in the process
+
+
+def main() -> None:
+    """Tries the drafts that come by the socket at file 0, each in a fork, until its other end is closed."""
+    renderer = Renderer()
+    renderer.text("tried.html", trial=Trial())  # compiled now, rather than in each fork
+    give_way()  # not before: on a busy machine the first draft would wait for long
+    with socket.socket(fileno=0) as channel, channel.makefile("rwb") as stream:
+        stream.write(_READY)
+        stream.flush()
+        while header := stream.read(_LENGTH.size):
+            draft = pickle.loads(stream.read(*_LENGTH.unpack(header)))  # noqa: S301 - from the server alone
+            html = _render_in_fork(draft, renderer)
+            stream.write(_LENGTH.pack(len(html)) + html)
+            stream.flush()
+
+
+def _render_in_fork(draft: Draft, renderer: Renderer) -> bytes:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            os.close(reading)
+            _bound()
+            with os.fdopen(writing, "wb") as out:
+                out.write(render_trial(renderer, try_draft(draft)))
+            code = 0
+        except MemoryError:
+            code = _OUT_OF_MEMORY
+        finally:
+            os._exit(code)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as result:
+        html = result.read()
+    _, status = os.waitpid(pid, 0)
+    return render_trial(renderer, Trial(fault=_fault(status))) if status else html
+
+
+def _bound() -> None:
+    """Has the kernel end this process where it takes too long, and give it no more than a certain memory."""
+    signal.setitimer(signal.ITIMER_PROF, _COMPUTING)
+    signal.setitimer(signal.ITIMER_REAL, _LASTING)
+    with contextlib.suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + _MEGABYTES * 1_000_000
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _fault(status: int) -> str:
+    """Why a draft's process has ended, by its status."""
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGPROF:
+        return f"The draft took longer than {_COMPUTING:g} s to compute, and was stopped."
+    if code == -signal.SIGALRM:
+        return f"The draft took longer than {_LASTING:g} s, and was stopped."
+    # Libraries that are not written in Python abort, and the kernel kills, where there is no memory.
+    if code in {_OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGKILL}:
+        return f"The draft needed more than {_MEGABYTES} MB of memory, and was stopped."
+    return f"The draft ended its own process, with {code}."
+
+
+if __name__ == "__main__":
+    main()
