@@ -202,7 +202,9 @@ def _fault(status: int) -> str:
     # Libraries that are not written in Python abort, and the kernel kills, where there is no memory.
     if code in {_OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGKILL}:
         return f"The draft needed more than {_MEGABYTES} MB of memory, and was stopped."
-    return f"The draft ended its own process, with {code}."
+    return (
+        f"The draft's process crashed ({code}); it has {_MEGABYTES} MB of memory, and may have needed more."
+    )
 
 
 if __name__ == "__main__":

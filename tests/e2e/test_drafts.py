@@ -108,23 +108,29 @@ def test_a_draft_that_does_not_end_is_stopped(serving: ServingProcess) -> None:
         )
 
 
-@pytest.mark.parametrize("signals", [1, 2])
-def test_the_server_ends_while_drafts_are_being_tried(serving: ServingProcess, signals: int) -> None:
+def test_sigterm_ends_drafts_at_once(serving: ServingProcess) -> None:
     one = Tenant(serving, "secret-1")
     with ThreadPoolExecutor() as pool:
         endless = pool.submit(one.trial, ENDLESS)
         assert until(lambda: spinning(serving.process.pid), 30)
         everything = tree(serving.process.pid)
-        for _ in range(signals):
-            serving.process.terminate()
-        if signals == 1:
-            got = endless.result()
-            assert (got.status_code, "Turnkeeper is going away" in words(got.text)) == (503, True)
-            assert serving.process.wait(20) == 0
-            assert until(lambda: not everything & set(processes()))
-        else:
-            serving.process.wait(20)
-            assert until(lambda: not everything & set(processes()), 30), "they end by themselves"
+        serving.process.terminate()
+        got = endless.result()
+    assert got.status_code == 503
+    assert "Turnkeeper is going away; try again." in words(got.text), "and not when the grace is over"
+    assert serving.process.wait(20) == 0
+    assert until(lambda: not everything & set(processes()))
+
+
+def test_drafts_of_a_server_that_is_killed_end_by_themselves(serving: ServingProcess) -> None:
+    one = Tenant(serving, "secret-1")
+    with ThreadPoolExecutor() as pool:
+        endless = pool.submit(one.trial, ENDLESS)
+        assert until(lambda: spinning(serving.process.pid), 30)
+        everything = tree(serving.process.pid)
+        serving.kill()
+        assert endless.exception()
+    assert until(lambda: not everything & set(processes()), 40)
 
 
 def test_of_many_drafts_some_are_refused(serving: ServingProcess) -> None:
