@@ -1,28 +1,51 @@
 """A long call, turn by turn: does each earlier turn reach the model once, and what does a turn cost?
 
-python -m bench.conversation [--turns 300] [--window 100 20] [--plot conversation.png]
+python -m bench.conversation [--turns 300] [--window 60 10] [--plot conversation.png]
 
 Runs with and without turn numbers, on SQLite and on Redis (where a redis-server is found), and with summaries
-that fail half the time. The engine replays the newest 8 messages. A plot needs matplotlib.
+that fail half the time. The engine replays the newest 8 messages, and the caller tells something lasting in
+every tenth. What is paid counts tokens of an unchanged prefix as a tenth, and what is asked in the background
+in full; Redis alone keeps no facts. A plot needs matplotlib.
 """
 
 import argparse
 import itertools
+import json
+import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bench.picture import picture
-from tests.long_call import LongCall, config, model, noted, settle, share, tokens, unchanged
-from tests.peers.fake_upstream import FakeUpstream, answer
+from filters.tokens import in_text
+from tests.long_call import (
+    CONFIG,
+    LongCall,
+    config,
+    is_notes,
+    model,
+    noted,
+    sentence,
+    settle,
+    share,
+    tokens,
+    unchanged,
+)
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer
 from tests.peers.redis_server import RedisServer
+from tests.peers.scripted_model import fact, is_extraction, lines, listed
 from tests.proxy_server import ProxyServer
 
 ENGINE_WINDOW = 8
+TELLS = re.compile(r"user\d*0 ")
 BUSY = answer({"error": {"message": "Busy"}}, 503)
+NOTES = " ".join(map(sentence, range(7)))
+"""What the notes of a summary say beside the marks of its turns: a hundred words, as models write them."""
+FACTS = "  facts: {upstream: main, model: notes}\n"
+SETTINGS = CONFIG.replace("upstreams:", f"{FACTS}upstreams:", 1)
 
 
 def allowed(most: int, keep: int) -> float:
@@ -44,22 +67,62 @@ def address(kind: str, folder: Path) -> Iterator[str]:
         server.close()
 
 
-def run(kind: str, *, turns: int, window: tuple[int, int], numbered: bool, fails: bool) -> LongCall:
+class Played(NamedTuple):
+    """A call that was played, and what the background asked for it: tokens of notes and of facts."""
+
+    call: LongCall
+    notes: int
+    facts: int
+
+    @property
+    def paid(self) -> float:
+        """Tokens paid for each turn, those of an unchanged prefix at a tenth."""
+        prompts = self.call.prompts
+        cached = sum(unchanged(a, b) for a, b in itertools.pairwise(prompts))
+        return (sum(map(tokens, prompts)) - 0.9 * cached + self.notes + self.facts) / len(prompts)
+
+    @property
+    def share(self) -> float:
+        """What the background asked, for each token of the call's prompts."""
+        return (self.notes + self.facts) / sum(map(tokens, self.call.prompts))
+
+
+def facts_of(request: Received) -> Iterable[Step]:
+    """A fact for each message that tells one."""
+    telling = [line for line in lines(request, "said") if TELLS.match(line["text"])]
+    return listed([fact(line["text"][:120], line["number"]) for line in telling])
+
+
+def request_tokens(request: Received) -> int:
+    """The tokens of a request, with the form that it asks for."""
+    form = request.json.get("response_format")
+    return tokens(request.json["messages"]) + (in_text(json.dumps(form)) if form else 0)
+
+
+def run(kind: str, *, turns: int, window: tuple[int, int], numbered: bool, fails: bool) -> Played:
     """One call, checked at every turn."""
     busy = itertools.cycle([fails, False])
+
+    def background(request: Received) -> Iterable[Step]:
+        if next(busy):
+            return BUSY
+        return facts_of(request) if is_extraction(request) else noted(request, NOTES)
+
     with tempfile.TemporaryDirectory() as folder, FakeUpstream() as upstream:
-        upstream.script = model(lambda request: BUSY if next(busy) else noted(request))
+        upstream.script = model(background)
         path = Path(folder) / "bench.yaml"
-        path.write_text(config(*window))
+        path.write_text(config(*window, SETTINGS))
         with address(kind, Path(folder)) as url:
             environ = {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
             with ProxyServer(path, environ) as proxy:
-                call = LongCall(proxy, upstream, numbered=numbered, size=ENGINE_WINDOW)
+                call = LongCall(proxy, upstream, numbered=numbered, size=ENGINE_WINDOW, user="ann")
                 for _ in range(turns):
                     call.check(call.turn())
-                    settle(proxy, within=2)
+                    settle(proxy)
                 call.proxy = call.upstream = None
-                return call
+        jobs = [request for request in upstream.requests if is_notes(request)]
+        facts = sum(request_tokens(request) for request in jobs if is_extraction(request))
+        return Played(call, sum(map(request_tokens, jobs)) - facts, facts)
 
 
 def plot(calls: dict[str, LongCall], path: Path) -> None:
@@ -87,28 +150,30 @@ def told_all(call: LongCall) -> list[int]:
 
 
 def main() -> None:
-    options = argparse.ArgumentParser()
-    options.add_argument("--turns", type=int, default=300)
-    options.add_argument("--window", type=int, nargs=2, default=(100, 20), metavar=("MAX", "KEEP"))
-    options.add_argument("--plot", type=picture)
-    asked: Any = options.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--turns", type=int, default=300)
+    parser.add_argument("--window", type=int, nargs=2, default=(60, 10), metavar=("MAX", "KEEP"))
+    parser.add_argument("--plot", type=picture)
+    options: Any = parser.parse_args()
     calls: dict[str, LongCall] = {}
-    least = allowed(*asked.window)
-    print(f"{asked.turns} turns, window {asked.window}; its arithmetic allows {least:.1%}")
+    least = allowed(*options.window)
+    print(f"{options.turns} turns, window {options.window}; its arithmetic allows {least:.1%}")
     for kind, numbered, fails in itertools.product(("sqlite", "redis"), (True, False), (False, True)):
         name = f"{kind}, {'numbered' if numbered else 'no numbers'}{', failing' if fails else ''}"
         started = time.monotonic()
-        call = run(kind, turns=asked.turns, window=tuple(asked.window), numbered=numbered, fails=fails)
-        calls[name] = call
+        played = run(kind, turns=options.turns, window=tuple(options.window), numbered=numbered, fails=fails)
+        calls[name] = call = played.call
         sizes = [tokens(prompt) for prompt in call.prompts]
         third = len(sizes) // 3
         print(
             f"{name:28} each turn once; tokens per turn {sum(sizes) / len(sizes):6.0f}, at most {max(sizes)}"
             f" (middle third {max(sizes[third : 2 * third])}, last {max(sizes[2 * third :])});"
-            f" unchanged prefix {share(call.prompts):.1%}; {time.monotonic() - started:.0f} s"
+            f" unchanged prefix {share(call.prompts):.1%};"
+            f" background {played.share:.1%} of them (notes {played.notes}, facts {played.facts}),"
+            f" paid {played.paid:.0f} a turn; {time.monotonic() - started:.0f} s"
         )
-    if asked.plot:
-        plot(calls, asked.plot)
+    if options.plot:
+        plot(calls, options.plot)
 
 
 if __name__ == "__main__":

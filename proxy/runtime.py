@@ -1,7 +1,7 @@
 """All that one configuration runs with, and its replacement at a reload."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, tzinfo
 from types import TracebackType
@@ -83,14 +83,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         for name, health in self.health.items():
             if health.degraded:
                 yield f"upstream {name}"
-
-    def status(self, phase: str) -> str:
-        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
-        if phase != "ready":
-            return phase
-        if not self.is_available:
-            return "unavailable"
-        return "degraded" if any(self.degraded) else "ready"
 
     def take_over_background(self, former: "Runtime") -> None:
         """Goes on where a closed runtime of the same memory has ended, and looks for nothing that it knew."""
@@ -196,6 +188,16 @@ class ServerState(Protocol):
     @property
     def runtime(self) -> Runtime:
         """What new calls are answered with."""
+        ...
+
+    @property
+    def degraded(self) -> Sequence[str]:
+        """The names of the components and of the kinds of background work that are degraded."""
+        ...
+
+    @property
+    def status(self) -> str:
+        """The server's status in a word: starting, ready, degraded, unavailable or draining."""
         ...
 
     @property

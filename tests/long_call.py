@@ -77,12 +77,12 @@ def is_notes(request: Received) -> bool:
     return request.method == "POST" and request.json["model"] == "notes"
 
 
-def noted(request: Received) -> Iterable[Step]:
-    """Good notes: every message of the transcript, once."""
+def noted(request: Received, more: str = "") -> Iterable[Step]:
+    """Good notes: every message of the transcript, once, and ``more``."""
     data = request.json["messages"][-1]["content"]
     inner = re.search(r"<(transcript|notes)>\n(.*)\n</\1>", data, re.DOTALL)
     assert inner, data
-    return answer(completion(f"So far: {ranges(marks([{'content': inner[2]}]))}."))
+    return answer(completion(f"So far: {ranges(marks([{'content': inner[2]}]))}. {more}"))
 
 
 def model(notes: Callable[[Received], Iterable[Step]] = noted) -> Callable[[Received], Iterable[Step]]:
@@ -111,6 +111,7 @@ class LongCall:
     numbered: bool = True
     size: int = 8
     session: str = "long"
+    user: str = ""
     cut_every: int = 0
     start: int = 1_700_000_000
     first: int = 0
@@ -125,7 +126,8 @@ class LongCall:
         self.lines.append(self._line("user", f"user{n} asks whether {sentence(n)}", n))
         window = self.lines[-self.size :]
         asked = len(self.upstream.requests)
-        got = self.proxy.chat([SYSTEM, *window], headers={"X-Session-Id": self.session}, stream=True)
+        headers = {"X-Session-Id": self.session, **({"X-User-Id": self.user} if self.user else {})}
+        got = self.proxy.chat([SYSTEM, *window], headers=headers, stream=True)
         assert got.status_code == 200, got.text
         self.degraded += got.headers.get_list("x-turnkeeper-degraded")
         text = said(got.text)

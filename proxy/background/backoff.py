@@ -14,6 +14,8 @@ from proxy.upstream.attempt import retry_policy
 _REPEATED: Final = 3
 _SESSION: Final = Backoff(1.0, 300.0)
 _JOB: Final = Backoff(5.0, 300.0)
+# How many seconds earlier than those that failed the others ask.
+_PRECEDENCE: Final = 0.5
 _SESSIONS_LOGGED_EVERY: Final = 60.0
 # The messages of other exceptions may quote a caller.
 _LOGGABLE: Final = (UpstreamError, StoreError, SummaryFailed, UnusableAnswer)
@@ -55,13 +57,13 @@ class JobCircuit:
     """The circuit breaker of one job.
 
     After three failures in a row the job counts as failing, which is logged once. If they are of several
-    sessions, the circuit opens: sessions wait, and one at a time is admitted as a probe, after pauses of 5
-    seconds to 5 minutes, until one succeeds.
+    sessions, or three of them answers that could not be used, the circuit opens: sessions wait, and one at a
+    time is admitted as a probe, after pauses of 5 seconds to 5 minutes, until one succeeds.
     """
 
     def __init__(self, job: str = "") -> None:
         self.job = job
-        self._failures = self._probes = 0
+        self._failures = self._unusable = self._probes = 0
         self._sessions: set[Hashable] = set()
         self._until = self._silent_until = 0.0
         self._probe_due, self._works = asyncio.Event(), asyncio.Event()
@@ -74,11 +76,14 @@ class JobCircuit:
     @property
     def open(self) -> bool:
         """Whether only probes are admitted."""
-        return self.failing and len(self._sessions) > 1
+        return self.failing and (len(self._sessions) > 1 or self._unusable >= _REPEATED)
 
-    async def admit(self) -> bool:
-        """Waits while the circuit is open; returns whether this session is the next probe."""
-        while self.open and (left := self._until - _now()) > 0:
+    async def admit(self, *, has_failed: bool = False) -> bool:
+        """Waits while the circuit is open; returns whether this session is the next probe.
+
+        With ``has_failed`` it lets sessions go first that have not: what it holds may be the reason.
+        """
+        while self.open and (left := self._until + has_failed * _PRECEDENCE - _now()) > 0:
             await _wait(self._probe_due, left)
         if not self.open:
             return False
@@ -101,9 +106,8 @@ class JobCircuit:
         """Records a failure, the last one of ``failures``."""
         if isinstance(error, NoModel):
             return
-        if isinstance(error, UnusableAnswer):
-            self.succeeded()  # a model answered
-        elif concerns_model(error):
+        if concerns_model(error):
+            self._unusable += isinstance(error, UnusableAnswer)
             self.failed(session, failures.reason, retry_after=failures.retry_after)
         if failures.count == _REPEATED and not self.failing and _now() >= self._silent_until:
             self._silent_until = _now() + _SESSIONS_LOGGED_EVERY
@@ -119,10 +123,15 @@ class JobCircuit:
         if self.open:
             self._begin_pause(retry_after)
         if self._failures == _REPEATED:
+            what = "tries in a row have failed"
+            advice = ""
+            if self._unusable == _REPEATED:
+                what = "answers in a row could not be used"
+                advice = f"; memory.{self.job}.model should name a model that can do this"
             _log.warning(
-                "%s: %d tries in a row have failed (%s); from now on it is tried at intervals of up to %d"
-                " minutes, and this is said once",
-                *(self.job, _REPEATED, reason, _JOB.longest // 60),
+                "%s: %d %s (%s)%s; from now on it is tried at intervals of up to %d minutes, and this is said"
+                " once",
+                *(self.job, _REPEATED, what, reason, advice, _JOB.longest // 60),
             )
 
     def succeeded(self) -> None:
@@ -132,7 +141,7 @@ class JobCircuit:
             self._works.set()
             self._probe_due.set()
             self._works = asyncio.Event()
-        self._failures = self._probes = 0
+        self._failures = self._unusable = self._probes = 0
         self._sessions.clear()
 
     def _begin_pause(self, retry_after: float = 0.0) -> None:

@@ -36,12 +36,12 @@ _MOST_WORDS: Final = 250
 _FEWEST_WORDS: Final = 20
 _LEAST_TO_SPLIT: Final = 100
 _MOST_TOKENS: Final = 1000
+# The newest of the earlier notes tell what the transcript goes on from.
+_EARLIER_TOKENS: Final = 400
 # About how many tokens the task itself takes.
 _TASK_TOKENS: Final = 400
 # What a line of a transcript has beside the words that were said.
-_KEYS: Final = (
-    "role text user assistant tool speaker source command calls function name arguments interrupted true"
-)
+_KEYS: Final = "user assistant tool speaker source command calls function name arguments interrupted true"
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
@@ -68,7 +68,7 @@ class Summariser:
     ) -> WrittenNotes:
         """Notes on a transcript; ``last`` is the model that is asked if the settings name none."""
         background: list[str] = []  # the newest of the earlier notes, as far as there is room
-        room = self._room // 4
+        room = min(self._room // 4, _EARLIER_TOKENS)
         for text in map(self._redaction.text, reversed(earlier)):
             room -= in_text(text)
             if room < 0:
@@ -99,7 +99,7 @@ class Summariser:
         return WrittenNotes("\n".join(texts), model)
 
     def _line(self, entry: Entry) -> str:
-        line: dict[str, object] = {"role": entry.role, "text": self._redaction.text(entry.text, entry.role)}
+        line: dict[str, object] = {entry.role: self._redaction.text(entry.text, entry.role)}
         if entry.is_injected:
             line["source"] = entry.source
         elif entry.user and entry.role == "user":
@@ -114,17 +114,20 @@ class Summariser:
     async def _ask(self, prompt: "NotesPrompt", last: str | None, fallback: str) -> tuple[str, str]:
         """The notes, and the model that wrote them."""
         models = dict.fromkeys(name for name in (self._model or last, fallback or self._fallback) if name)
-        failures: list[Exception] = []
+        failures: dict[str, Exception] = {}
         for model in models:
             try:
                 return await self._write(prompt, model), model
-            except (UpstreamError, UnusableAnswer) as error:
-                failures.append(error)
+            except UnusableAnswer as error:
+                failures[f"{model!r:.100}: {error}"] = error
+            except UpstreamError as error:
+                failures[str(error)] = error
         if not failures:
             raise NoSummaryModel("No model is named for summaries.")
-        unusable = any(isinstance(failure, UnusableAnswer) for failure in failures)
+        *_, last_failure = failures.values()
+        unusable = any(isinstance(failure, UnusableAnswer) for failure in failures.values())
         kind = InvalidSummary if unusable else SummaryFailed
-        raise kind(" ".join(dict.fromkeys(map(str, failures)))) from failures[-1]
+        raise kind(" ".join(failures)) from last_failure
 
     async def _write(self, prompt: "NotesPrompt", model: str) -> str:
         """The notes: shorter ones after a truncated answer, those of each half if the prompt is too long."""

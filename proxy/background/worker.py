@@ -232,7 +232,7 @@ class Worker:
                 await self._run_fallback(job, key)
             if circuit.open:
                 self._start_next()  # a session that waits takes no slot
-            probe = await circuit.admit()
+            probe = await circuit.admit(has_failed=failures.count > 0)
             async with self._slots:
                 if circuit.open and not probe:
                     continue  # it opened while all slots were taken

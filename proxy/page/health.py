@@ -60,7 +60,7 @@ async def _show(request: PageRequest) -> Response:
     now = time.time()
     memory = await _memory_status(runtime.memory) if runtime.memory else None
     minutes = server.traces.hour.minutes(now, request.tenant)
-    status = runtime.status(server.phase)
+    status = server.status
     if status == "ready" and memory and not memory.answers:  # before /readyz knows
         status = "degraded"
     values: dict[str, Any] = {

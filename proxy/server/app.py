@@ -8,7 +8,7 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Final
 
@@ -60,14 +60,15 @@ class App:
     """The ASGI application. Its ``phase`` is starting, ready or draining.
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
-    ``background_failures`` are the jobs of the background process, if this is the one that shows them, and
-    ``orphaned`` is whether the process that started this one is dead.
+    ``background_failures`` are the jobs of the background process, which the metrics of one process count:
+    where ``counts_background`` is true. ``orphaned`` is whether the process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
         self.phase = "starting"
         self.process_name = ""
         self.background_failures: Mapping[str, bool] = {}
+        self.counts_background = True
         self.orphaned = False
         self.traces = traces
         self.active_turns = ActiveTurns()
@@ -137,6 +138,25 @@ class App:
         return self._generation.runtime
 
     @property
+    def degraded(self) -> Sequence[str]:
+        """The names of the components and of the kinds of background work that are degraded."""
+        failing = (job for job, fails in self._background_failures.items() if fails)
+        return [*self.runtime.degraded, *failing]
+
+    @property
+    def status(self) -> str:
+        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
+        if self.phase != "ready":
+            return self.phase
+        if not self.runtime.is_available:
+            return "unavailable"
+        return "degraded" if self.degraded else "ready"
+
+    @property
+    def _background_failures(self) -> Mapping[str, bool]:
+        return self.runtime.background_failures or self.background_failures
+
+    @property
     def memory(self) -> Memory | None:
         """The memory of new calls, if any."""
         return self._generation.runtime.memory
@@ -175,7 +195,7 @@ class App:
             lost=self._lost_turns + sum(generation.lost_turns for generation in generations),
             failing=bool(runtime.memory and runtime.memory.degraded),
             breakers=runtime.breakers,
-            background=runtime.background_failures or self.background_failures,
+            background=self._background_failures if self.counts_background else {},
         )
 
     async def _live(self, receive: Receive, send: Send) -> None:

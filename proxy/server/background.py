@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -48,13 +48,13 @@ async def work(
 
 
 class ServersLink:
-    """Receives the sessions that the servers have written by ``inbox``; ``server`` is shown how jobs do.
+    """Receives the sessions that the servers have written by ``inbox``, and tells ``servers`` how jobs do.
 
     It ends with the first process, by the end of ``lifeline``.
     """
 
-    def __init__(self, inbox: Inbox, server: Inbox, lifeline: int) -> None:
-        self._bus = Bus([server, inbox], own=1)
+    def __init__(self, inbox: Inbox, servers: Sequence[Inbox], lifeline: int) -> None:
+        self._bus = Bus([*servers, inbox], own=len(servers))
         self._lifeline = lifeline
 
     @asynccontextmanager

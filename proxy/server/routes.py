@@ -99,10 +99,9 @@ class Routes:
     async def _alive(self, _: Request) -> Response:
         return json_response({"status": "alive"})
 
-    async def _ready(self, request: Request) -> Response:
-        runtime: Runtime = request.scope["runtime"]
-        status = runtime.status(self._server.phase)
-        content = {"status": status, "degraded": list(runtime.degraded)}
+    async def _ready(self, _: Request) -> Response:
+        status = self._server.status
+        content = {"status": status, "degraded": self._server.degraded}
         return json_response(content, status=200 if status in {"ready", "degraded"} else 503)
 
     async def _metrics(self, _: Request) -> Response:

@@ -110,6 +110,7 @@ class Workers:
         notify = self._written.session_written
         numbers = Metrics(shared=len(self._inboxes) > 1)
         app = build_app(self._settings, self._environ, metrics=numbers, notify=notify)
+        app.counts_background = index == 0
         reload = Reload(app, self._settings, self._path, self._environ, notify=notify)
         member = BusMember(app, Bus(self._inboxes, index), supervisor.lifeline)
         parent = os.getppid()
@@ -130,7 +131,7 @@ class Workers:
                 return settings, build_runtime(settings, self._environ)
             return None
 
-        link = background.ServersLink(self._background_inbox, self._inboxes[0], lifeline)
+        link = background.ServersLink(self._background_inbox, self._inboxes, lifeline)
         runtime = build_runtime(self._settings, self._environ)
         asyncio.run(background.work(self._settings, runtime, reload, link.working))
 

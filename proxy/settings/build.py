@@ -198,7 +198,7 @@ def _build_memory(
         worker = _build_worker(settings, stores, summaries, archiving, models)
         listeners.append(worker.session_written)
         if own.facts:
-            listeners.append(IdleTimer(worker.check, after=own.facts.pause).session_written)
+            listeners.append(IdleTimer(worker.check, after=own.facts_pause).session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
     url = own.sessions.get_secret_value()
@@ -317,7 +317,7 @@ def _build_worker(
     own, store = settings.memory, stores.background
     jobs: list[SessionJob] = [summaries] if own and own.summaries else []
     facts = own.facts if own else None
-    if facts and archiving and (target := models.target(facts.upstream)):
+    if own and facts and archiving and (target := models.target(facts.upstream)):
         extractor = Extractor(
             ModelClient(target, timeout=facts.timeout),
             model=facts.model or target.model or "",
@@ -325,7 +325,7 @@ def _build_worker(
             zone=common_time_zone(settings.pipelines),
             redaction=models.redaction,
         )
-        jobs.append(FactExtraction(store, archiving.facts, extractor, pause=facts.pause))
+        jobs.append(FactExtraction(store, archiving.facts, extractor, pause=own.facts_pause))
     services: list[Service] = []
     if archiving and archiving.retriever.embedder:
         services.append(EmbeddingWorker(store, archiving.archive, archiving.retriever.embedder))

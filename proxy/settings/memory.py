@@ -101,8 +101,8 @@ class Facts(SettingsModel):
     """Where facts are kept: in the archive, or in Mem0, with its library installed."""
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
-    pause: Duration = 20.0
-    """How long a call must be silent before its turns are searched for facts."""
+    pause: Duration = 60.0
+    """How long a call is silent before its turns are searched for facts: at most half of ``window.ttl``."""
     timeout: Duration = 60.0
     """How long one answer may take."""
 
@@ -207,6 +207,11 @@ class Memory(SettingsModel):
     """Models that help recall; without them it goes by words alone."""
     reasoning: bool = False
     """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+
+    @property
+    def facts_pause(self) -> float:
+        """After how many silent seconds facts are extracted: before the session expires."""
+        return min(self.facts.pause, self.window.ttl / 2) if self.facts else 0.0
 
     @property
     def archive_url(self) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import conversation
 from bench.memory import ROWS, send
 from bench.victim import served
 from tests.waiting import until
@@ -84,3 +85,10 @@ def test_the_memory_of_large_requests_and_answers_comes_back():
             with ThreadPoolExecutor(8) as senders:
                 assert set(senders.map(partial(send, port), ROWS[row]())) == {"200"}
         assert until(lambda: server.spent().megabytes < 300, 60), server.spent()
+
+
+@pytest.mark.timeout(300)
+def test_what_the_background_asks_is_a_small_part_of_a_long_conversation():
+    played = conversation.run("sqlite", turns=300, window=(60, 10), numbered=True, fails=False)
+    assert played.facts > 0
+    assert played.share < 0.07

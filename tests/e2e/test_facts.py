@@ -170,18 +170,6 @@ def _learnt(proxy: ProxyServer) -> TurnRef:
     return decode(held.blob).learned_until
 
 
-def test_six_messages_are_looked_at_while_the_conversation_goes_on(serve: Serve, upstream, url: str) -> None:
-    proxy = serve(CONFIG, MEMORY_URL=url, PAUSE="1h")
-    upstream.script = model(find, says("Noted."))
-    told = [t for i in range(5) for t in (f"I have {i} dogs.", "Noted.")]
-    for i in range(5):
-        say(proxy, *told[: 2 * i + 1])
-    time.sleep(0.5)
-    assert extractions(upstream) == []
-    say(proxy, *told, "I have 5 dogs.")
-    awaited(lambda: len(known(proxy)) == 6)
-
-
 def test_what_an_agent_was_made_to_say_or_a_program_put_in_is_not_learnt(proxy, upstream) -> None:
     window = [
         {"role": "system", "content": "I am a prompt.", "turn_id": 0},

@@ -38,7 +38,7 @@ def with_window(most: int, keep: int) -> str:
     model that writes summaries, no digest stands in for one, which would leave words out.
     """
     window = f"max_messages: {most}, keep_messages: {keep}"
-    return SHIPPED.replace("max_messages: 60, keep_messages: 20", window)
+    return SHIPPED.replace("max_messages: 60, keep_messages: 10", window)
 
 
 FORGETFUL = f"""

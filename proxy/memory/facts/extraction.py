@@ -2,8 +2,10 @@
 
 import logging
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
+from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -17,12 +19,13 @@ from proxy.memory.speakers import speaker
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
 
-ENOUGH: Final = 6
-"""So many messages of users are worth asking a model while the conversation goes on."""
+ENOUGH: Final = 100
+"""After so many turns a model is asked though the call goes on without a pause."""
 _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MAX_TOKENS: Final = 4000
 _WRITE_ATTEMPTS: Final = 10
 _TRIES: Final = 3
+_turn_ref: Final = attrgetter("turn_ref")
 _log = logging.getLogger("turnkeeper")
 
 
@@ -50,7 +53,8 @@ class FactFinder(Protocol):
 class FactExtraction:
     """Extracts facts from what the users of a session said.
 
-    It is due when enough was said, when nothing was said for ``pause`` seconds, and when a call is over.
+    It is due when nothing was said for ``pause`` seconds, when a call is over, and after a hundred turns of a
+    call that goes on.
     """
 
     name: Final = "facts"
@@ -78,23 +82,23 @@ class FactExtraction:
 
     def is_due(self, session: Session) -> bool:
         """Whether there is anything to extract now."""
-        paused = self._clock() - session.updated >= self._pause
         entries, since = session.entries, session.learned_until
-        if not paused:
-            # At a glance, because this is asked after each turn: is enough new, or an earlier call over?
-            if not entries:
-                return False
-            if entries[-min(ENOUGH, len(entries))].turn_ref <= since and entries[0].call >= session.call:
-                return False
-        new = unexamined_entries(session, entries)
-        if not new:
+        start = bisect_right(entries, since, key=_turn_ref)
+        if start == len(entries):
             return False
-        return paused or new[0].call < session.call or len(new) >= ENOUGH or _may_have_moved(session)
+        first = since if _may_have_moved(session) else entries[start].turn_ref
+        turns = session.next_turn - (since.turn + 1 if since.call == session.call else 0)
+        if not (
+            first.call < session.call or turns >= ENOUGH or self._clock() - session.updated >= self._pause
+        ):
+            return False
+        return bool(unexamined_entries(session, entries[start:]))
 
     async def run(self, key: Key, unusable: int) -> bool:
         """Extract facts from what is due, or a part of it; whether there was anything.
 
-        After each unusable answer the model gets half as much; after three in a row the part is skipped.
+        After each unusable answer the model gets half as much; after three in a row, a part that brings
+        another one is skipped. Raises InvalidFacts then, too.
         """
         began = self._clock()
         session = await self._read(key)
@@ -105,8 +109,11 @@ class FactExtraction:
             entries = await self._store.entries(key, session)
         batch = _batch(unexamined_entries(session, entries), _MAX_TOKENS >> min(unusable, _TRIES))
         # Facts of users who are erased after ``began`` are refused.
-        await self._extract(key, session, batch, at=began, skip_invalid=unusable >= _TRIES)
+        problem = await self._extract(key, session, batch, at=began, skip_invalid=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
+        if problem:
+            _log.warning("No model finds facts in some turns; they are passed over")
+            raise InvalidFacts(problem)
         return True
 
     async def run_fallback(self, key: Key) -> None:
@@ -114,23 +121,26 @@ class FactExtraction:
 
     async def _extract(
         self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, skip_invalid: bool
-    ) -> None:
+    ) -> str:
+        """Add the facts of each speaker; what is wrong with the last answer that was skipped, if any was."""
+        problem = ""
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
             said = [utterance_of(key, entry) for entry in batch if speaker(session, entry) == name]
             user = Owner(key.tenant, name)
             try:
                 found = await self._finder.facts(said, await self._facts.current(user), last=session.model)
-            except InvalidFacts:
+            except InvalidFacts as error:
                 if not skip_invalid:
                     raise
-                _log.warning("No model finds facts in some turns; they are passed over")
+                problem = str(error)
                 continue
             if found:
                 newest = await self._read(key)
                 if newest is None or made_anew(newest, session):
-                    return  # it was deleted meanwhile
+                    break  # it was deleted meanwhile
             for draft in found:
                 await self._facts.add(user, draft, key=draft.evidence[0], at=at)
+        return problem
 
     async def _read(self, key: Key) -> Session | None:
         stored = await self._store.load(key, background=True)

@@ -372,6 +372,20 @@ class Choosy(Counting):
         raise RuntimeError
 
 
+class Useless(Counting):
+    """Raises ``fault`` for all sessions, or for ``only`` one."""
+
+    def __init__(self, store: Any, fault: Exception | None, only: Key | None = None) -> None:
+        super().__init__(store)
+        self.fault, self.only = fault, only
+
+    async def run(self, key: Key, unusable: int) -> bool:
+        if self.fault and self.only in {None, key}:
+            self.tries.append(unusable)
+            raise self.fault
+        return await super().run(key, unusable)
+
+
 def test_one_session_that_always_fails_holds_up_no_other() -> None:
     async def run() -> tuple[Any, int]:
         store = memory()
@@ -397,10 +411,8 @@ FAULTS = [
     StoreError("full"),
     RuntimeError("a bug"),
     WriteConflict(),
-    UnusableAnswer("useless"),
-    InvalidSummary("too long"),
-    InvalidFacts("no list"),
 ]
+USELESS = [UnusableAnswer("useless"), InvalidSummary("too long"), InvalidFacts("no list")]
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=repr)
@@ -434,6 +446,56 @@ def test_whatever_tells_of_no_model_that_is_away_holds_up_no_other(
     assert asked <= 30 * len(SESSIONS), "each rests by itself, ever longer"
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(said) <= 3, "sixty sessions do not fill the log"
+
+
+@pytest.mark.parametrize("fault", USELESS, ids=repr)
+def test_after_three_answers_of_no_use_the_model_rests(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> tuple[list[int], list[bool], bool]:
+        store = memory()
+        await due_everywhere(store)
+        useless = Useless(store, fault)
+        works = Worker(store, [useless], ["default"])
+        task = running(works)
+        asked: list[int] = []
+        for seconds in (1, HOUR):
+            await asyncio.sleep(seconds)
+            asked.append(len(useless.tries))
+        failing = [any(works.failing.values())]
+        useless.fault = None
+        await asyncio.sleep(301)
+        failing.append(any(works.failing.values()))
+        task.cancel()
+        return asked, failing, all([await count(store, key) == 3 for key in SESSIONS])
+
+    (at_once, in_an_hour), failing, all_done = hurried_loop.run(run())
+    assert at_once <= 3 + worker._AT_ONCE, "those that ran already"
+    assert in_an_hour < at_once + 20, "once for all in pauses that grow to five minutes"
+    assert failing == [True, False]
+    assert all_done
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert said.startswith(f"counting: 3 answers in a row could not be used ({fault})")
+    assert "memory.counting.model" in said
+
+
+def test_a_session_whose_words_no_model_can_use_holds_up_others_for_one_pause() -> None:
+    async def run() -> Any:
+        store = memory()
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=60))
+        useless = Useless(store, InvalidFacts("no list"), only=KEY)
+        worker = Worker(store, [useless], ["default"])
+        task = running(worker)
+        await asyncio.sleep(HOUR)
+        assert worker.failing == {"counting": True}
+        other = Key("default", "other")
+        await store.write(other, BlobWrite(encode(Session()), version=0, ttl=60))
+        worker.session_written(other, Session())
+        await asyncio.sleep(301)
+        task.cancel()
+        return await count(store, other), worker.failing
+
+    assert hurried_loop.run(run()) == (3, {"counting": False})
 
 
 def test_one_session_that_always_fails_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -48,9 +48,7 @@ def found(
 
 
 def test_a_fact_rests_on_turns_and_stands_in_the_place_of_another() -> None:
-    model = Model(
-        {"facts": [fact("Lives in Berlin.", 1, replaces="fact_1", category="daily", importance=0.8)]}
-    )
+    model = Model({"facts": [fact("Lives in Berlin.", 1, replaces="k1", category="daily", importance=0.8)]})
     (one,) = found(model)
     assert (one.text, one.evidence, one.replaces) == ("Lives in Berlin.", ("s1/0/1",), "fact_1")
     assert (one.category, one.importance) == ("daily", 0.8)

@@ -55,7 +55,7 @@ def test_nothing_that_was_said_closes_the_marks() -> None:
     assert "<system>" not in prompt
     assert prompt.rindex("</transcript>") < prompt.index("Write notes on the transcript above")
     lines = prompt[prompt.index("<transcript>") : prompt.rindex("</transcript>")].split("\n")[1:-1]
-    assert [json.loads(line)["text"] for line in lines] == [LONG, hostile]
+    assert [json.loads(line)["user"] for line in lines] == [LONG, hostile]
 
 
 def test_calls_and_speakers_are_told() -> None:
@@ -69,9 +69,9 @@ def test_calls_and_speakers_are_told() -> None:
     notes(model, entries)
     told = [json.loads(line) for line in re.findall(r"^\{.*\}$", model.asked[0][1], re.MULTILINE)]
     assert told == [
-        {"role": "user", "text": LONG, "speaker": "ann"},
-        {"role": "assistant", "text": "", "calls": [{"name": "book", "arguments": '{"n": 2}'}]},
-        {"role": "assistant", "text": "It is", "interrupted": True},
+        {"user": LONG, "speaker": "ann"},
+        {"assistant": "", "calls": [{"name": "book", "arguments": '{"n": 2}'}]},
+        {"assistant": "It is", "interrupted": True},
     ]
 
 
@@ -86,10 +86,10 @@ def test_what_nobody_said_is_shown_with_where_it_comes_from() -> None:
     notes(model, entries)
     told = [json.loads(line) for line in re.findall(r"^\{.*\}$", model.asked[0][1], re.MULTILINE)]
     assert told == [
-        {"role": "assistant", "text": "Hello!"},
-        {"role": "user", "text": "User level: VIP", "source": "command"},
-        {"role": "user", "text": LONG},
-        {"role": "assistant", "text": "Gladly."},
+        {"assistant": "Hello!"},
+        {"user": "User level: VIP", "source": "command"},
+        {"user": LONG},
+        {"assistant": "Gladly."},
     ]
     assert "What has a source was put in by a program" in model.asked[0][1].rpartition("</transcript>")[2]
 
