@@ -61,7 +61,8 @@ class Reply:
         self.size = 0
         self._send = send
         self._headers = list(headers)
-        self._is_copying = False
+        self.note_sent: Callable[[bytes], None] = _ignore
+        """Records bytes of an answer that went out, by whichever way."""
 
     def add_header(self, name: str, value: str) -> None:
         """Adds a header to the answer, whichever it will be; ``value`` is visible ASCII."""
@@ -74,7 +75,7 @@ class Reply:
 
     def copy_answer(self) -> None:
         """Copies what goes to the client from now on to ``observation.answer``."""
-        self._is_copying = True
+        self.note_sent = self.observation.answer.add
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Sends an ASGI message of another application, with this reply's headers added to its own."""
@@ -101,11 +102,6 @@ class Reply:
         self.note_sent(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
-    def note_sent(self, data: bytes) -> None:
-        """Records bytes that went out, by whichever way."""
-        if self._is_copying and data:
-            self.observation.answer.add(data)
-
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""
         self.ending = True
@@ -129,6 +125,10 @@ class Reply:
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         await self.send_whole(error.status, [_JSON, _NO_SNIFFING, *own], error.body())
+
+
+def _ignore(data: bytes) -> None:
+    """What is no answer of a model is not copied."""
 
 
 class EventStream(StreamingResponse):

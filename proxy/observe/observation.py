@@ -165,6 +165,8 @@ class AnswerCopy:
 
     def add(self, data: bytes) -> None:
         """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
+        if not data:
+            return
         room = max(0, LARGEST_COPY - self.size)
         self.count += 1
         self.size += len(data)
