@@ -81,6 +81,11 @@ class TurnkeeperError(Exception):
         """The message for the log."""
         return self.message
 
+    @property
+    def origin(self) -> str:
+        """Whose error it is, as ``X-Turnkeeper-Error`` says it."""
+        return "turnkeeper"
+
     def body(self) -> bytes:
         """The response body in OpenAI's shape, with all four keys."""
         error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
@@ -288,16 +293,27 @@ def invalid_filter_result(step: object) -> FilterFailed:
 
 
 class UpstreamError(TurnkeeperError):
-    """The model cannot be reached, or its answer cannot be used."""
+    """The model cannot be reached, or its answer cannot be used.
+
+    ``upstream`` is the name of the one that was asked, and ``outcome`` what came of it, in a word.
+    """
 
     status = 502
     type = "upstream_error"
+    upstream: str = ""
+    outcome: str = "failed"
+
+    @property
+    def origin(self) -> str:
+        """The upstream's name, and its status or what came in the place of one."""
+        return " ".join(filter(None, ("upstream", self.upstream, self.outcome)))
 
 
 class UpstreamUnreachable(UpstreamError):
     """There is no connection to the model."""
 
     code = "upstream_unreachable"
+    outcome = "unreachable"
 
 
 class UpstreamUnavailable(UpstreamError):
@@ -305,9 +321,11 @@ class UpstreamUnavailable(UpstreamError):
 
     status = 503
     code = "upstream_unavailable"
+    outcome = "unavailable"
 
     def __init__(self, name: str, *, retry_after: float) -> None:
         super().__init__(f"The upstream '{name}' keeps failing, and is asked once a second; try again.")
+        self.upstream = name
         self._after = retry_after
 
     def headers(self) -> Mapping[str, str]:
@@ -322,17 +340,24 @@ class TooManyOpenFiles(UpstreamError):
     type = "server_error"
     code = "no_files_left"
 
+    @property
+    def origin(self) -> str:
+        """Turnkeeper's own."""
+        return "turnkeeper"
+
 
 class UpstreamBroken(UpstreamError):
     """The answer broke off, or is not valid."""
 
     code = "upstream_broken"
+    outcome = "broken"
 
 
 class UpstreamRedirected(UpstreamError):
     """The upstream redirects, which is not followed."""
 
     code = "upstream_redirected"
+    outcome = "redirected"
 
 
 class UpstreamTimeout(UpstreamError):
@@ -340,6 +365,7 @@ class UpstreamTimeout(UpstreamError):
 
     status = 504
     code = "upstream_timeout"
+    outcome = "timeout"
 
 
 class UpstreamRefused(UpstreamError):
@@ -347,6 +373,7 @@ class UpstreamRefused(UpstreamError):
 
     def __init__(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         super().__init__(f"The upstream answered {status}.", code="upstream_refused")
+        self.outcome = str(status)
         # Any other status would not be an error to the client.
         self.status = status if 400 <= status <= 599 else 502  # noqa: PLR2004
         self._body = body

@@ -124,7 +124,8 @@ class Reply:
             await self.end(error.event())
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
-        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, *own], error.body())
+        origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
+        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body())
 
 
 def _ignore(data: bytes) -> None:

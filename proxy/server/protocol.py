@@ -381,6 +381,7 @@ def _error_response(error: TurnkeeperError) -> bytes:
         "content-type": "application/json",
         "content-length": str(len(body)),
         "x-content-type-options": "nosniff",
+        "x-turnkeeper-error": error.origin,
         "connection": "close",
         "x-request-id": f"req_{secrets.token_hex(12)}",
         "server-timing": "request;dur=0.00",

@@ -79,6 +79,7 @@ class Dispatch:
         self._due = self._patience if request.streaming else self._since + limits.total
         self._answer: UpstreamAnswer | None = None
         self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
+        self._failure.upstream = first.name
 
     @property
     def rounds(self) -> int:
@@ -191,6 +192,7 @@ class Dispatch:
         """Record a failed attempt; raise its error where another upstream would fail in the same way."""
         error.drop_traceback()
         target, late = candidate.target, isinstance(error, UpstreamTimeout)
+        error.upstream = target.name
         patience = target.patience if self.streaming else _A_MOMENT
         # An attempt that had too little time says nothing by being late.
         if not late or self._due - began >= min(patience, _A_MOMENT) / 2:
