@@ -1,4 +1,4 @@
-"""How a process that nobody on the line waits for shares the machine with those that answer."""
+"""How a background process shares the machine with processes that answer calls."""
 
 import contextlib
 import os
