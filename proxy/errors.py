@@ -305,8 +305,8 @@ class UpstreamError(TurnkeeperError):
 
     @property
     def origin(self) -> str:
-        """The upstream's name, and its status or what came in the place of one."""
-        return " ".join(filter(None, ("upstream", self.upstream, self.outcome)))
+        """The upstream's name, and its status or what came in the place of one; neither without a name."""
+        return f"upstream {self.upstream} {self.outcome}" if self.upstream else "upstream"
 
 
 class UpstreamUnreachable(UpstreamError):

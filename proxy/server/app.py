@@ -256,6 +256,8 @@ async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipelin
         explanation = await explain.explain_with_memory(request, pipeline, time.time())
         for name in explanation.degraded:
             reply.add_degraded(name)
+        if explanation.error:
+            reply.add_header("x-turnkeeper-error", "turnkeeper")
         await reply.start(400 if explanation.error else 200, [(b"content-type", b"application/json")])
         async for slice_ in json_slices(explanation):
             await reply.write(slice_)

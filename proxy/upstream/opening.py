@@ -140,8 +140,11 @@ def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamErro
 def refusal(body: bytes, error: Any) -> UpstreamRefused:
     """An error that came with status 200, under the status that it names itself, or 502."""
     code = error.get("status", error.get("code")) if isinstance(error, dict) else None
-    status = code if isinstance(code, int) and 400 <= code <= 599 else 502  # noqa: PLR2004
-    return UpstreamRefused(status, body, {})
+    if isinstance(code, int) and 400 <= code <= 599:  # noqa: PLR2004
+        return UpstreamRefused(code, body, {})
+    refused = UpstreamRefused(502, body, {})
+    refused.outcome = "refused"
+    return refused
 
 
 def _chunks(data: bytes) -> list[_Chunk]:

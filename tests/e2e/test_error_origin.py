@@ -1,5 +1,7 @@
 """``X-Turnkeeper-Error`` says whose error it is: an upstream's, with its name and status, or our own."""
 
+import json
+
 import pytest
 
 from tests.peers.fake_upstream import CLOSE, HANG, FakeUpstream, Step, answer
@@ -11,8 +13,9 @@ CONFIG = """
 memory: {sessions: "memory:"}
 upstreams:
   main: {base_url: "${UPSTREAM_BASE_URL}", connect: 5s, first_token: 300ms, total: 600ms, retries: 0}
-pipelines: {default: {upstreams: [main]}}
+pipelines: {default: {upstreams: [main], request: [drop_messages: {sources: [silence]}]}}
 """
+SILENCE = {"role": "assistant", "content": "Are you still there?", "metadata": {"source": "silence"}}
 
 
 def refused(status: int) -> list[Step]:
@@ -26,6 +29,8 @@ def refused(status: int) -> list[Step]:
         (answer({}, 302), 502, "upstream main redirected"),
         ([HANG], 504, "upstream main timeout"),
         ([CLOSE], 502, "upstream main broken"),
+        (refused(200), 502, "upstream main refused"),
+        (answer({"error": {"message": "No.", "code": 429}}, 200), 429, "upstream main 429"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
@@ -59,6 +64,7 @@ def test_one_that_keeps_failing(serve: Serve, upstream: FakeUpstream) -> None:
         ("GET", "/v1/nowhere", b"", 404),
         ("GET", "/v1/memory/sessions/nobody", b"", 404),
         ("PUT", "/v1/memory/sessions/s1", b"{", 400),
+        ("POST", "/v1/explain", json.dumps({"messages": [SILENCE]}).encode(), 400),
     ],
 )
 def test_our_own(serve: Serve, method: str, path: str, body: bytes, status: int) -> None:
