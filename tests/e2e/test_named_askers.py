@@ -112,8 +112,8 @@ def test_notes_tell_who_spoke(proxy: ProxyServer, upstream: FakeUpstream) -> Non
     proxy.client.post("/v1/memory/sessions/room/summaries").raise_for_status()
     asked = next(r for r in reversed(upstream.requests) if "<transcript>" in str(r.json))
     lines = asked.json["messages"][-1]["content"].splitlines()
-    told = [json.loads(line) for line in lines if line.startswith('{"role":"user"')]
-    assert {one["text"]: one.get("speaker") for one in told} == {BOBS: None, EVES: "eve", AGAIN: "bob"}
+    told = [json.loads(line) for line in lines if line.startswith('{"user":')]
+    assert {one["user"]: one.get("speaker") for one in told} == {BOBS: None, EVES: "eve", AGAIN: "bob"}
 
 
 def test_the_prompt_stays_as_the_engine_showed_it(proxy: ProxyServer, upstream: FakeUpstream) -> None:

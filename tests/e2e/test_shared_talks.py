@@ -100,8 +100,8 @@ def test_a_number_of_the_engines_is_the_person_that_it_stands_for(
     upstream.script = lambda _: answer({"error": {"message": "Busy"}}, 503)
     assert proxy.client.post(f"{PATH}/summaries").status_code == 502
     said = upstream.last.json["messages"][1]["content"]
-    assert f'{{"role":"user","text":"{BOBS}","speaker":"bob"}}' in said
-    assert f'{{"role":"user","text":"{EVES}","speaker":"eve"}}' in said
+    assert f'{{"user":"{BOBS}","speaker":"bob"}}' in said
+    assert f'{{"user":"{EVES}","speaker":"eve"}}' in said
 
 
 def test_a_model_that_writes_notes_is_told_names_of_messages_too(
@@ -111,8 +111,8 @@ def test_a_model_that_writes_notes_is_told_names_of_messages_too(
     told(proxy, by(None, BOBS, name="bob"), by(None, EVES, name="eve"), by(None, LAST))
     proxy.client.post(f"{PATH}/summaries", json={"fallback_model": "notes"}).raise_for_status()
     said = upstream.last.json["messages"][1]["content"]
-    assert f'{{"role":"user","text":"{BOBS}","speaker":"bob"}}' in said
-    assert f'{{"role":"user","text":"{EVES}","speaker":"eve"}}' in said
+    assert f'{{"user":"{BOBS}","speaker":"bob"}}' in said
+    assert f'{{"user":"{EVES}","speaker":"eve"}}' in said
 
 
 @pytest.mark.parametrize(
