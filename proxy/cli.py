@@ -10,6 +10,7 @@ import typer
 from proxy.commands.configuration import check, filters, schema
 from proxy.commands.documents import documents
 from proxy.commands.memory import export, forget
+from proxy.commands.replay import replay
 from proxy.commands.serve import serve, worker
 from proxy.commands.tap import tap
 from proxy.commands.terminal import exit_codes
@@ -30,6 +31,12 @@ app.command(epilog=exit_codes(good="explained", bad="the configuration or the re
 app.command(
     "test", epilog=exit_codes(good="all cases hold", bad="one does not, or a configuration is wrong")
 )(run_tests)
+app.command(
+    epilog=exit_codes(
+        good="shown, whether prompts differ or not",
+        bad="there is no such conversation, or a configuration is wrong",
+    )
+)(replay)
 app.command(epilog=exit_codes(good="shown", bad="the configuration is wrong"))(filters)
 app.command(
     epilog=exit_codes(good="printed", bad="the configuration is wrong, or the file cannot be written")

@@ -15,7 +15,7 @@ from proxy.settings.settings import Settings
 from proxy.trial import render
 
 DEFAULT_CONFIG: Final = Path("config/agora.yaml")
-_CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
+CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
 
 Config = Annotated[Path, typer.Argument(help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
@@ -24,10 +24,10 @@ FilterConfig = Annotated[
     Path | None, typer.Option(metavar="CONFIG", help="A YAML file, for the filters that it names.")
 ]
 ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="A YAML file.", envvar=_CONFIG_VARIABLE)
+    Path, typer.Argument(metavar="CONFIG", help="A YAML file.", envvar=CONFIG_VARIABLE)
 ]
 ConfigOption = Annotated[
-    Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.", envvar=_CONFIG_VARIABLE)
+    Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.", envvar=CONFIG_VARIABLE)
 ]
 
 
@@ -36,7 +36,7 @@ def load_configured(config: Path) -> Settings:
     try:
         return load(config, os.environ)
     except ConfigError as error:
-        hint = f"Name another in {_CONFIG_VARIABLE}, or as --help says."
+        hint = f"Name another in {CONFIG_VARIABLE}, or as --help says."
         raise error if config.exists() else ConfigError(f"{error.message}\n{hint}") from None
 
 

@@ -45,17 +45,23 @@ def run_test(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilt
     return Result(pipeline.name, test.name, failures)
 
 
-def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
+def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any], Identity]:
+    """The body that the model would get of a test's request, and whose request it is."""
     body = {"model": _MODEL, **test.request, "messages": test.messages}
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     call = request.read_request(
         data, {name.lower(): value for name, value in test.headers.items()}, test.query
     )
-    who, now = identity.identify(call, pipeline.places, _TENANT), test.time.timestamp()
-    sent = json.loads(run_filters(call, who, pipeline, now).sent)
+    who = identity.identify(call, pipeline.places, _TENANT)
+    sent: Mapping[str, Any] = json.loads(run_filters(call, who, pipeline, test.time.timestamp()).sent)
+    return sent, who
+
+
+def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
+    sent, who = sent_body(test, pipeline)
     yield from _message_failures(test.expect, sent["messages"])
     yield from _field_failures(test, sent, who)
-    context = Context(now=now, tenant=_TENANT, session=who.session, user=who.user)
+    context = Context(now=test.time.timestamp(), tenant=_TENANT, session=who.session, user=who.user)
     if test.expect_answer is not None:
         yield from _answer_failures(
             test.expect_answer, stream_filters.filter_text(answer, context, test.answer)

@@ -1,0 +1,275 @@
+"""A recorded conversation, each of its prompts as another configuration would send it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+
+from filters.base import Snapshot
+from filters.message import Message, newest_words
+from proxy.errors import NotFound, TurnkeeperError
+from proxy.memory.archive.records import Fact
+from proxy.memory.archive.records import Turn as ArchivedTurn
+from proxy.memory.facts.prompt import prompt_facts
+from proxy.memory.memory import Memory
+from proxy.memory.session import START, Entry, Session, message_of
+from proxy.memory.stores.store import Key, Owner
+from proxy.memory.view import RequestView, prompt_view
+from proxy.trial.disclosure import shown_body
+from proxy.trial.explain import run_filters
+from proxy.turn import chain
+from proxy.turn.identity import Identity
+from proxy.turn.pipeline import Pipeline
+from proxy.turn.request import ClientRequest, decode_raw
+from proxy.turn.state import Turn
+from proxy.upstream.providers import Provider
+
+_PAGE: Final = 1000
+_ANSWERED: Final = frozenset({"user", "tool", "function"})
+_MODEL: Final = "the-model-of-the-request"
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class Recording(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole session, its cold part included, and all facts about its user, expired ones too."""
+
+    key: Key
+    session: Session
+    facts: tuple[Fact, ...] = ()
+
+
+class Prompt(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model is sent: ``messages``, and ``parameters`` beside them.
+
+    ``error`` is why nothing would be sent. ``degraded`` names what was left out.
+    """
+
+    messages: Sequence[Mapping[str, Any]] = ()
+    parameters: Mapping[str, Any] = {}
+    degraded: tuple[str, ...] = ()
+    error: str | None = None
+
+
+class SentTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn whose prompt was kept: its request, what memory held then, and what was sent."""
+
+    request: ClientRequest
+    identity: Identity
+    now: float
+    memory: Snapshot
+    prompt: Prompt
+
+
+class ReplayedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt of a recorded conversation, before and after a change of the configuration.
+
+    ``number`` counts the prompts of the conversation from 1, and ``at`` is in seconds since 1970. ``before``
+    is what was ``sent``, or what the ``present`` configuration would send. ``window`` are the messages of the
+    request.
+    """
+
+    number: int
+    call: int
+    at: float
+    words: str
+    against: Literal["sent", "present"]
+    before: Prompt
+    after: Prompt
+    user: str | None
+    window: Sequence[Message]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the other configuration sends something else."""
+        one, other = self.before, self.after
+        return (one.messages, one.parameters, one.error) != (other.messages, other.parameters, other.error)
+
+
+async def read_recording(memory: Memory, key: Key) -> Recording:
+    """A session from its store, or else from the archive. Raises NotFound, and StoreError.
+
+    Of several sessions of one name the archive's newest counts.
+    """
+    stored = await memory.store.load(key, background=True)
+    if stored is not None:
+        session, entries = stored.session, list[Entry]()
+        while len(entries) < session.cold_count:
+            page = await memory.store.cold_entries(key, start=len(entries), limit=_PAGE)
+            if not page:
+                break
+            entries += page
+        session = msgspec.structs.replace(session, entries=(*entries, *session.entries), cold_count=0)
+    else:
+        session = await _archived_session(memory, key)
+    facts: Sequence[Fact] = ()
+    if memory.archiving and session.user:
+        facts = await memory.archiving.archive.facts(
+            Owner(key.tenant, session.user), now=0.0, superseded=True
+        )
+    return Recording(key=key, session=session, facts=tuple(facts))
+
+
+async def _archived_session(memory: Memory, key: Key) -> Session:
+    turns = list[ArchivedTurn]()
+    while memory.archiving:
+        page = await memory.archiving.archive.session_turns(key, start=len(turns), limit=_PAGE)
+        turns += page
+        if len(page) < _PAGE:
+            break
+    if not turns:
+        raise NotFound(f"There is no conversation '{key.session}', neither stored nor in the archive.")
+    created = turns[-1].created
+    entries = tuple(turn.entry for turn in turns if turn.created == created)
+    user = next((entry.speaker for entry in entries if entry.role == "user" and entry.speaker), None)
+    return Session(entries=entries, user=user, created=created)
+
+
+def sent_turn(turn: Turn) -> SentTurn:
+    """A turn that was kept whole, for ``replay``."""
+    target = turn.pipeline.targets[0]
+    return SentTurn(
+        request=turn.marked_request,
+        identity=turn.identity,
+        now=turn.context.now,
+        memory=turn.context.memory,
+        prompt=_prompt(turn.chat.to(target).body, target.provider),
+    )
+
+
+def replay(
+    recording: Recording,
+    pipeline: Pipeline,
+    present: Pipeline,
+    *,
+    sent: Sequence[SentTurn] = (),
+    window: int | None = None,
+) -> Iterator[ReplayedTurn]:
+    """The prompts of a recording as ``pipeline`` would send them, the oldest first.
+
+    A prompt is compared with the one that was ``sent``, where it is among these, else with the one of the
+    ``present`` pipeline. Of a turn that was not kept, the request is made of the recording: the last
+    ``window`` messages of its call, all of them without; its system messages and parameters are not known.
+    Memory holds what it held then: the turns before, the summaries and facts that there were. Passages from
+    other calls and episodes are known of kept turns alone.
+    """
+    kept = list(sent)
+    for number, end in enumerate(_request_ends(recording.session.entries), 1):
+        newest = recording.session.entries[end - 1]
+        entries = _window(recording.session.entries, end)[-(window or 0) :]
+        messages = [message_of(entry) for entry in entries]
+        words = newest_words(messages)
+        match = next((i for i, one in enumerate(kept) if newest_words(one.request.messages) == words), None)
+        if match is not None:
+            one = kept[match]
+            del kept[: match + 1]
+            before, user, messages, at = one.prompt, one.identity.user, [*one.request.messages], one.now
+            after = _run(one.request, one.identity, pipeline, at, one.memory)
+        else:
+            at, user = newest.at, newest.speaker or recording.session.user
+            identity = Identity(recording.key.tenant, recording.key.session, user, background=False)
+            before, after = (
+                _replayed(recording, end, messages, identity, each) for each in (present, pipeline)
+            )
+        yield ReplayedTurn(
+            number=number,
+            call=newest.call + 1,
+            at=at,
+            words=words,
+            against="present" if match is None else "sent",
+            before=before,
+            after=after,
+            user=user,
+            window=messages,
+        )
+
+
+def _request_ends(entries: Sequence[Entry]) -> Iterator[int]:
+    """Behind which entries a model was asked: the words of a user, or results of tools, before an answer."""
+    for i, entry in enumerate(entries, 1):
+        following = entries[i] if i < len(entries) else None
+        if entry.role in _ANSWERED and (
+            following is None or following.role == "assistant" or following.call != entry.call
+        ):
+            yield i
+
+
+def _window(entries: Sequence[Entry], end: int) -> Sequence[Entry]:
+    """The entries of the last one's call, up to ``end``."""
+    call = entries[end - 1].call
+    return [entry for entry in entries[:end] if entry.call == call]
+
+
+def _replayed(
+    recording: Recording, end: int, messages: Sequence[Message], identity: Identity, pipeline: Pipeline
+) -> Prompt:
+    entries = recording.session.entries
+    now = entries[end - 1].at
+    session = _session_before(recording.session, end, now)
+    view = RequestView(messages, at=now).view_of(session)
+    shown = prompt_view(view, pipeline.chain_needs)
+    memory = shown.snapshot
+    if pipeline.max_facts and identity.user == recording.session.user and identity.user is not None:
+        known = [fact for fact in recording.facts if _is_current(fact, now)]
+        facts = prompt_facts(
+            session, shown.epoch, identity.user, known, limit=pipeline.max_facts, now=now
+        ).facts
+        memory = msgspec.structs.replace(memory, facts=facts)
+    fields = {"model": msgspec.Raw(msgspec.json.encode(recording.session.model or _MODEL))}
+    request = ClientRequest(headers={}, query={}, fields=fields, messages=shown.window)
+    return _run(request, identity, pipeline, now, memory)
+
+
+def _session_before(session: Session, end: int, now: float) -> Session:
+    """A session as it was when the request that ends at an entry came: without the words to be answered."""
+    entries = session.entries[:end]
+    start = next((i for i in range(end, 0, -1) if entries[i - 1].role not in _ANSWERED), 0)
+    entries = entries[:start]
+    last = entries[-1].turn_ref if entries else START
+    call = session.entries[end - 1].call
+    summaries = [each for each in session.summaries if each.created_at <= now and each.end <= last]
+    return Session(
+        entries=entries,
+        call=last.call,
+        next_turn=last.turn + 1,
+        user=session.user,
+        started=next(
+            (e.timestamp for e in session.entries if e.call == call and e.timestamp is not None), None
+        ),
+        created=session.created,
+        updated=entries[-1].recorded_at if entries else 0.0,
+        state=session.state,
+        summaries=tuple(summaries),
+        model=session.model,
+        scale=session.scale,
+    )
+
+
+def _is_current(fact: Fact, now: float) -> bool:
+    return (
+        fact.created <= now
+        and (fact.expires is None or fact.expires > now)
+        and (fact.superseded is None or fact.superseded > now)
+    )
+
+
+def _run(
+    request: ClientRequest, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot
+) -> Prompt:
+    try:
+        run = run_filters(request, identity, pipeline, now, memory)
+        if request.messages and not run.messages:
+            raise chain.no_messages_left(pipeline.filters, request.messages, run.context)
+    except TurnkeeperError as error:
+        return Prompt(error=error.message)
+    return _prompt(run.sent, pipeline.targets[0].provider, run.degraded)
+
+
+def _prompt(body: bytes, provider: Provider, degraded: tuple[str, ...] = ()) -> Prompt:
+    fields = _fields(body)
+    messages: Any = decode_raw(fields["messages"])
+    shown = shown_body(fields, messages, provider)
+    return Prompt(
+        messages=shown.pop("messages"),
+        parameters={name: decode_raw(value) for name, value in shown.items()},
+        degraded=degraded,
+    )
