@@ -15,7 +15,7 @@ from proxy.commands.serve import serve, worker
 from proxy.commands.tap import tap
 from proxy.commands.terminal import exit_codes
 from proxy.commands.trial import explain, run_tests
-from proxy.version import VERSION
+from proxy.version import VERSION, interpreter
 
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}
 
@@ -73,7 +73,7 @@ def main() -> None:
 
 def _show_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over like this
     if value:
-        typer.echo(f"turnkeeper {VERSION}")
+        typer.echo(f"turnkeeper {VERSION} ({interpreter()})")
         raise typer.Exit
 
 
@@ -81,7 +81,13 @@ def _show_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option'
 def _root(
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_show_version,
+            is_eager=True,
+            help="Show the version, and which interpreter runs it.",
+        ),
     ] = False,
 ) -> None:
     """An OpenAI-compatible LLM proxy for voice agents."""

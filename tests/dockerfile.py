@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
@@ -37,6 +38,11 @@ class Stage:
         return dict(word.split("=", 1) for word in words)
 
     @property
+    def labels(self) -> dict[str, str]:
+        words = shlex.split(" ".join(each.rest for each in self.all("LABEL")))
+        return dict(word.split("=", 1) for word in words)
+
+    @property
     def sources(self) -> list[str]:
         """What COPY and ADD take from the project's folder."""
         copies = [each for each in self.all("COPY") + self.all("ADD") if "from" not in each.flags]
@@ -44,11 +50,22 @@ class Stage:
 
 
 def read(text: str) -> list[Stage]:
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    whole = re.sub(r"\\\n\s*", "", "\n".join(lines))
-    instructions = [instruction(line) for line in whole.splitlines() if line.strip()]
+    instructions = whole(text)
     starts = [i for i, each in enumerate(instructions) if each.word == "FROM"]
     return [stage(instructions[i:j]) for i, j in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def defaults(text: str) -> dict[str, str]:
+    """What stands for each ARG before the first stage unless the build names something else."""
+    instructions = whole(text)
+    first = next(i for i, each in enumerate(instructions) if each.word == "FROM")
+    return dict(each.rest.split("=", 1) for each in instructions[:first] if each.word == "ARG")
+
+
+def whole(text: str) -> list[Instruction]:
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
+    return [instruction(line) for line in joined.splitlines() if line.strip()]
 
 
 def instruction(line: str) -> Instruction:

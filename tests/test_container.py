@@ -4,12 +4,15 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
 import time
 import tomllib
 import urllib.request
@@ -23,23 +26,27 @@ import pytest
 from tests.peers.redis_server import free_port
 
 ROOT = Path(__file__).parents[1]
-BUILDER, FINAL = dockerfile.read((ROOT / "Dockerfile").read_text())
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+BUILDER, FINAL = dockerfile.read(DOCKERFILE)
+BASES = dockerfile.defaults(DOCKERFILE)
 IGNORE = (ROOT / ".dockerignore").read_text()
 LOCK = (ROOT / "requirements-image.lock").read_text()
-EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
 
 STRANGER = 65534  # nobody, who owns nothing
 
 
 def test_what_builds_is_left_behind():
-    assert FINAL.base.endswith("-slim")
+    assert re.fullmatch(r"python:3\.\d+-slim@sha256:[0-9a-f]{64}", BASES["BASE"])
+    assert BUILDER.base == FINAL.base == "${BASE}"
     assert {each.flags["from"] for each in FINAL.all("COPY") if "from" in each.flags} == {BUILDER.name}
 
 
 def test_what_is_installed_is_pinned_by_hash():
     installs = [run.rest for run in BUILDER.all("RUN") if "pip install" in run.rest]
     assert all("--require-hashes -r requirements-image.lock" in run or "--no-deps" in run for run in installs)
-    assert not any("pip" in run.rest for run in FINAL.all("RUN"))
+    assert not any(re.search(r"\bpip\b", run.rest) for run in FINAL.all("RUN"))
 
 
 @pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"bench", "build", "mem0", "test"}))
@@ -72,7 +79,33 @@ def test_the_port_in_the_environment_is_the_one_exposed():
 
 def test_the_commands_run_without_a_shell_that_would_keep_signals_to_itself():
     assert FINAL.last("CMD").command[0] == "turnkeeper"
-    assert FINAL.last("HEALTHCHECK").command[0] == "python"
+
+
+def test_the_health_check_starts_no_python():
+    assert "python" not in FINAL.last("HEALTHCHECK").rest
+
+
+def test_the_labels_are_those_of_the_project():
+    assert {name.rpartition(".")[2]: value for name, value in FINAL.labels.items()} == {
+        "title": "Turnkeeper",
+        "description": PROJECT["description"],
+        "version": PROJECT["version"],
+        "licenses": PROJECT["license"],
+    }
+
+
+def test_the_standard_library_is_compiled_before_anybody_starts(tmp_path):
+    """The image's own step, on a copy of the library that has no compiled file."""
+    library = tmp_path / "lib"
+    left_out = shutil.ignore_patterns("__pycache__", "site-packages", "test", "idlelib", "config-*")
+    shutil.copytree(sysconfig.get_path("stdlib"), library, ignore=left_out)
+    (step,) = [run.rest for run in FINAL.all("RUN") if "compileall" in run.rest]
+    _, *arguments, where = shlex.split(step)
+    assert "sysconfig" in where
+    subprocess.run([sys.executable, *arguments, library], check=True, capture_output=True)
+    compiled = {path.name.split(".")[0] for path in (library / "asyncio/__pycache__").iterdir()}
+    assert compiled == {path.stem for path in (library / "asyncio").glob("*.py")}
+    assert list((library / "__pycache__").glob("typing.*.pyc"))
 
 
 @pytest.mark.parametrize("source", BUILDER.sources + FINAL.sources)
@@ -226,8 +259,8 @@ def serving(tree: Path, interpreter: Path, environment: dict[str, str]) -> Itera
         process.stdout.close()
 
 
-def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(server, interpreter, environment):
-    assert healthy_within(30, server, interpreter, environment), said(server)
+def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(server, environment):
+    assert healthy_within(30, server, environment), said(server)
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=20) == 0
 
@@ -235,7 +268,7 @@ def test_it_serves_as_another_user_on_a_read_only_tree_and_stops_when_told(serve
 def test_it_remembers_in_postgresql(tree, interpreter, environment, postgres):
     elsewhere = {**environment, "MEMORY_URL": postgres.url()}
     with serving(tree, interpreter, elsewhere) as server:
-        assert healthy_within(30, server, interpreter, environment), said(server)
+        assert healthy_within(30, server, environment), said(server)
         ready = f"http://127.0.0.1:{environment['PORT']}/readyz"
         with urllib.request.urlopen(ready) as answer:
             assert json.load(answer) == {"status": "ready", "degraded": []}
@@ -247,7 +280,7 @@ OF_MEMORY = [("forget", "ann"), ("export", "ann"), ("documents", "list"), ("docu
 def test_a_command_beside_the_server_finds_its_configuration_and_its_memory(
     server, tree, interpreter, environment
 ):
-    assert healthy_within(30, server, interpreter, environment), said(server)
+    assert healthy_within(30, server, environment), said(server)
     document = tree / "data" / "a.md"
     document.write_text("We open at nine.")
     document.chmod(0o644)
@@ -265,28 +298,57 @@ def test_a_command_beside_the_server_finds_its_configuration_and_its_memory(
         assert done.returncode == 0, (arguments, done.stderr)
 
 
-def test_the_health_check_fails_where_nothing_serves(interpreter, environment):
-    assert not is_healthy(interpreter, environment)
+def test_the_health_check_fails_where_nothing_serves(environment):
+    with socket.socket() as bound:  # not listening: it refuses connections, and nobody else can have the port
+        bound.bind(("127.0.0.1", 0))
+        assert not is_healthy({**environment, "PORT": str(bound.getsockname()[1])})
 
 
-def healthy_within(
-    seconds: float, server: subprocess.Popen, interpreter: Path, environment: dict[str, str]
-) -> bool:
+@pytest.mark.parametrize("answer", [b"HTTP/1.1 503 Service Unavailable\r\n\r\n", b"", None])
+def test_the_health_check_fails_where_what_serves_is_not_well(environment, answer):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        place = {**environment, "PORT": str(listening.getsockname()[1])}
+        ended = threading.Event()
+
+        def answer_once():
+            connection, _ = listening.accept()
+            with connection:
+                if answer is None:
+                    ended.wait(20)  # it has the connection, and says nothing
+                else:
+                    connection.recv(1000)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=answer_once)
+        thread.start()
+        try:
+            assert not is_healthy(place)
+        finally:
+            ended.set()
+            thread.join()
+
+
+def healthy_within(seconds: float, server: subprocess.Popen, environment: dict[str, str]) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end and server.poll() is None:
-        if is_healthy(interpreter, environment):
+        if is_healthy(environment):
             return True
         time.sleep(0.1)
     return False
 
 
-def is_healthy(interpreter: Path, environment: dict[str, str]) -> bool:
+def is_healthy(environment: dict[str, str]) -> bool:
     """The image's own HEALTHCHECK, and its own opinion."""
-    command = [interpreter, *FINAL.last("HEALTHCHECK").command[1:]]
     # A proxy that nobody answers at: the check must go past it.
     misled = {**environment, "http_proxy": "http://127.0.0.1:9"}
     done = subprocess.run(
-        command, env=misled, cwd="/", capture_output=True, check=False, timeout=10, **as_stranger()
+        FINAL.last("HEALTHCHECK").command,
+        env=misled,
+        cwd="/",
+        capture_output=True,
+        check=False,
+        timeout=10,
+        **as_stranger(),
     )
     return done.returncode == 0
 

@@ -1,7 +1,9 @@
 import os
+import platform
 import signal
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -126,6 +128,13 @@ def test_a_malformed_proxy_in_the_environment_is_told(turnkeeper, tmp_path, monk
 def test_the_version_is_told(turnkeeper):
     done = turnkeeper("--version")
     assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")
+
+
+def test_the_version_says_which_build_of_the_interpreter_runs(turnkeeper):
+    said = turnkeeper("--version").stdout
+    assert f"(CPython {platform.python_version()}" in said
+    optimised = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    assert ("no --enable-optimizations recorded" not in said) == optimised
 
 
 OF_ONE_CONFIGURATION = [
