@@ -80,6 +80,7 @@ class ServersLink:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            self._bus.stop_receiving()  # what comes from now on is the next generation's
             self._bus.read(receive)
             await changes.aclose()
 

@@ -131,6 +131,10 @@ class Bus:
         """Calls ``callback`` with each message from now on."""
         asyncio.get_running_loop().add_reader(self._inbox, self.read, callback)
 
+    def stop_receiving(self) -> None:
+        """Leaves messages in the inbox from now on, until the next ``receive`` or ``read``."""
+        asyncio.get_running_loop().remove_reader(self._inbox)
+
     @staticmethod
     def _send(data: bytes, others: Sequence[socket.socket]) -> list[socket.socket]:
         """Returns those that could not be reached."""

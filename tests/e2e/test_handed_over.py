@@ -1,9 +1,12 @@
 """What a turn has written reaches the background process as bytes, and is not read from the store again."""
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,6 +15,8 @@ from proxy.background.changes import ChangedSessions
 from proxy.memory.memory import Memory
 from proxy.memory.session import Session, encode
 from proxy.memory.stores.store import Key
+from proxy.runtime import Generation
+from proxy.server.background import ServersLink
 from proxy.server.bus import Bus, Inbox, Message, WrittenMessage, WrittenSessions, inboxes
 from proxy.settings.build import build_memory
 from proxy.settings.load import load
@@ -191,3 +196,34 @@ def test_a_session_that_two_processes_write_is_read_from_the_store(background: B
     asyncio.run(run())
     assert (background.decodes, background.reads) == (3, 2)
     assert [key for key, _ in background.notified] == [KEY] * 3, "the store has none"
+
+
+def test_what_is_written_between_two_configurations_is_left_for_the_second(
+    background: Background, inbox: Inbox
+) -> None:
+    memory = build_memory(load(background._path, background._environ))
+    assert memory
+    runtime = SimpleNamespace(memory=memory, background_failures={})
+    generation = cast(Generation, SimpleNamespace(runtime=runtime, start_background=lambda: None))
+    lifeline, server = os.pipe()
+
+    async def reload() -> None:
+        link = ServersLink(inbox, [], lifeline)
+        async with link.working(generation):
+            await asyncio.sleep(0)
+        written = WrittenSessions(inbox)
+        written.session_written(KEY, encode(session("Hi.")))
+        written.flush()
+        await asyncio.sleep(0.05)  # a loop that still read its inbox would have done so
+        async with link.working(generation):
+            async with asyncio.timeout(10):
+                while not background.notified:  # noqa: ASYNC110 - what notifies knows no event
+                    await asyncio.sleep(0)
+        asyncio.get_running_loop().remove_reader(lifeline)
+        await memory.aclose()
+
+    with background._counting(memory):
+        asyncio.run(reload())
+    os.close(lifeline)
+    os.close(server)
+    assert [key for key, _ in background.notified] == [KEY]
