@@ -139,7 +139,7 @@ async def test_an_older_state_changes_nothing_where_a_newer_one_was_kept(archive
     assert await archive.save_session(KEY, msgspec.structs.replace(older, cold_count=3), as_of=NOW) == 3
     await archive.save_moved(KEY, older, entries("Wrong", "Moved"), start=0)
     assert await kept(archive) == ["One", "Two", "Three", "Four", "Five", "Six"]
-    assert await archive.saved_times("acme") == {"call": NOW - 1}
+    assert await archive.saved_times("acme", ["call"]) == {"call": NOW - 1}
     assert await asked(archive, "other wrong moved") == []
 
 
@@ -160,7 +160,7 @@ async def test_a_state_of_a_clock_that_ran_ahead_orders_nothing(archive: Archive
         later = msgspec.structs.replace(held, entries=whole, updated=NOW + second)
         await archive.save_session(KEY, later, as_of=NOW + second)
     assert await kept(archive) == ["One", "Two", "Three"]
-    assert await archive.saved_times("acme") == {"call": NOW + 2}
+    assert await archive.saved_times("acme", ["call"]) == {"call": NOW + 2}
 
 
 async def test_a_session_made_anew_is_kept_whatever_its_clock_says(archive: Archive):
@@ -175,20 +175,20 @@ async def test_many_states_at_once_leave_the_newest(archive: Archive):
     shuffled = [*states[1::2], *reversed(states[::2])]
     await asyncio.gather(*(archive.save_session(KEY, state, as_of=state.updated) for state in shuffled))
     assert await kept(archive) == [str(number) for number in range(24)]
-    assert await archive.saved_times("acme") == {"call": states[-1].updated}
+    assert await archive.saved_times("acme", ["call"]) == {"call": states[-1].updated}
 
 
 async def test_marks_tell_when_each_session_was_kept(archive: Archive):
     await archive.save_session(KEY, session("One"), as_of=7.5)
     await archive.save_session(Key("other", "call"), session("One"), as_of=9.5)
-    assert await archive.saved_times("acme") == {"call": 7.5}
+    assert await archive.saved_times("acme", ["call"]) == {"call": 7.5}
 
 
 async def test_a_mark_never_goes_back(archive: Archive):
     await archive.save_session(KEY, session("One"), as_of=7.5)
     await archive.save_session(KEY, session("One"), as_of=5.5)
     await archive.save_moved(KEY, session(cold_count=1), entries("One"), start=0)
-    assert await archive.saved_times("acme") == {"call": 7.5}
+    assert await archive.saved_times("acme", ["call"]) == {"call": 7.5}
 
 
 @pytest.mark.parametrize("text", ["", "\0", "a\ud800b", "'; DROP TABLE x; --", "{0} %s \\ ' \" | & ! :* <->"])
@@ -643,7 +643,7 @@ async def test_what_strangers_said_before_their_session_was_forgotten_is_refused
     assert await archive.save_session(KEY, msgspec.structs.replace(late, cold_count=3), as_of=NOW) == 3
     await archive.save_moved(KEY, late, late.entries, start=0)
     assert await kept(archive) == []
-    assert await archive.saved_times("acme") == {}
+    assert await archive.saved_times("acme", ["call"]) == {}
     await archive.save_session(KEY, session("Hello again.", user=None, created=NOW + 5), as_of=NOW)
     assert await kept(archive) == ["Hello again."]
 

@@ -79,12 +79,20 @@ class Archive:
             work = partial(turns.save_moved, self._codec, key, session, moved, done, start=start)
             progress = await self._database.write(work)
 
-    async def saved_times(self, tenant: str) -> dict[str, float]:
-        """By session, the newest time that it was saved as of."""
-        return await self._database.read(partial(turns.saved_times, tenant))
+    async def saved_times(self, tenant: str, sessions: Sequence[str]) -> dict[str, float]:
+        """Of sessions that are saved, the newest time that each was saved as of."""
+        return await self._database.read(partial(turns.saved_times, tenant, sessions))
+
+    async def comparisons(self) -> int:
+        """How often the sessions of the store have been compared with the archive, by any process."""
+        return await self._database.read(turns.comparisons)
+
+    async def set_comparisons(self, count: int) -> None:
+        """Note how often they have been compared."""
+        await self._database.write(partial(turns.set_comparisons, count))
 
     async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
-        """The same for the sessions behind ``after``, in the order of their ids."""
+        """By session, the newest time that it was saved as of: those behind ``after``, in order."""
         return await self._database.read(partial(turns.list_sessions, tenant, after, limit))
 
     async def turns(self, user: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:

@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import logging
 import math
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
+from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
 
@@ -35,6 +37,10 @@ _LOOK_BACK: Final = 10
 # Servers are replaced one by one: the last of the old ones ends after the last start, and may leave something
 # behind, or have saved it in the way of its version.
 _SECOND_COMPARISON: Final = 180.0
+# Processes that were started together do not compare together.
+_SPREAD: Final = 2.0
+_COMPARISON: Final = "archive"
+_TURN_POLL: Final = 1.0
 # The last state before a crash may be dated and not saved; clocks of two machines differ.
 _SLACK: Final = 60.0
 _MOST_SETTLED: Final = 10_000
@@ -70,8 +76,9 @@ class Archivist:
     """Saves sessions in the archive.
 
     A session is saved once it has not changed for ``quiet`` seconds. Sessions that were missed are found by
-    comparing the store with the archive: at the start, once more soon after, and after an overflow. Turns are
-    kept for ``keep`` seconds, 0 is for ever; facts are kept until they expire.
+    comparing the store with the archive: at the start, once more soon after, and after an overflow. One
+    process compares at a time, page by page, for all that wait for it. Turns are kept for ``keep`` seconds,
+    0 is for ever; facts are kept until they expire.
     """
 
     def __init__(
@@ -98,8 +105,11 @@ class Archivist:
         self._incomplete = True
         # Whether more was missed while sessions were being compared.
         self._compare_anew = False
+        # How many comparisons there had been, by any process, when this one became due.
+        self._former_comparisons: int | None = None
+        self._compare_at = 0.0
         self._compared_at = 0.0
-        self._compare_again_at = time.monotonic() + _SECOND_COMPARISON
+        self._compare_again_at = time.monotonic() + _SECOND_COMPARISON * random.uniform(1, _SPREAD)  # noqa: S311
         self._sweep_at = 0.0
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -175,10 +185,8 @@ class Archivist:
                 await self._save_pending()
                 if time.monotonic() >= self._compare_again_at:
                     self._incomplete, self._compare_again_at = True, math.inf
-                if self._incomplete:
-                    self._compare_anew = False
-                    await self._compare()
-                    self._incomplete = self._compare_anew
+                if self._incomplete and time.monotonic() >= self._compare_at:
+                    await self._compare_in_turn()
                 if time.monotonic() >= self._sweep_at:
                     await self._sweep()
             except StoreError as error:
@@ -190,9 +198,10 @@ class Archivist:
             failures = 0
             first = next(iter(self._pending.values()), None)
             pause = _SWEEP_EVERY if first is None else first.due - time.time()
+            compare_at = self._compare_at if self._incomplete else self._compare_again_at
             self._awake.clear()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, min(pause, self._compare_again_at - time.monotonic()))):
+                async with asyncio.timeout(max(0.0, min(pause, compare_at - time.monotonic()))):
                     await self._awake.wait()
 
     async def _save_pending(self, *, all_: bool = False) -> None:
@@ -258,20 +267,40 @@ class Archivist:
         async for begin, entries in _moved_entries(self._store, key, session, start):
             await self._archive.save_moved(key, session, entries, start=begin)
 
+    async def _compare_in_turn(self) -> None:
+        """Compare, unless another process is doing so now or has done so since this became due."""
+        if self._former_comparisons is None:
+            self._former_comparisons = await self._archive.comparisons()
+        async with lease.lease(self._store, _COMPARISON, Key("", _COMPARISON)) as acquired:
+            if not acquired:
+                pause = _IDLE_POLL if self._hurried else _TURN_POLL * random.uniform(1, _SPREAD)  # noqa: S311
+                self._compare_at = time.monotonic() + pause
+                return
+            self._compare_anew = False
+            comparisons = await self._archive.comparisons()
+            # The first of them may have been going on when this one became due.
+            if comparisons < self._former_comparisons + 2:
+                await self._compare()
+                await self._archive.set_comparisons(comparisons + 1)
+        self._incomplete = self._compare_anew
+        self._former_comparisons = None
+
     async def _compare(self) -> None:
         """Save the sessions of the store that are newer than their state in the archive."""
         began = time.time()
         since = self._compared_at - _SLACK if self._compared_at <= began else 0.0
         for tenant in self._tenants:
-            saved = await self._archive.saved_times(tenant)
-            ahead = time.time() + CLOCK_TOLERANCE
             after = ""
             while page := await self._store.list(tenant, after=after, limit=_PAGE):
-                for listed in page:
-                    as_of = saved.get(listed.session, 0.0)
-                    if listed.updated > since and (listed.updated > as_of - _SLACK or as_of > ahead):
-                        await self._save_stored(Key(tenant, listed.session), listed.updated)
                 after = page[-1].session
+                written = {listed.session: listed.updated for listed in page if listed.updated > since}
+                saved = await self._archive.saved_times(tenant, [*written])
+                ahead = time.time() + CLOCK_TOLERANCE
+                for name, updated in written.items():
+                    as_of = saved.get(name, 0.0)
+                    if updated > as_of - _SLACK or as_of > ahead:
+                        await self._save_stored(Key(tenant, name), updated)
+                await self._save_pending()
         self._compared_at = began
 
     async def _save_stored(self, key: Key, as_of: float) -> None:

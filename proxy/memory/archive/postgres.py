@@ -3,12 +3,12 @@
 import asyncio
 import re
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
+from proxy.memory.archive.sql import Batch, BoundStatement, Each, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
-from proxy.memory.stores.sql import Statement
+from proxy.memory.stores.sql import NAMED, Statement
 
 T = TypeVar("T")
 _PARAMETER: Final = re.compile(r"\$(\d+)")
@@ -18,6 +18,19 @@ _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
 # A large table takes minutes, and no call waits for it.
 _VACUUM: Final = 1800.0
+# The types of arguments that come in arrays.
+_ARRAYS: Final = {
+    "tenant": "bytea",
+    "session": "bytea",
+    "person": "bytea",
+    "name": "bytea",
+    "created": "double precision",
+    "kind": "bigint",
+    "life": "bigint",
+    "turn": "bigint",
+    "until": "bigint",
+    "end": "bigint",
+}
 _TABLES: Final = (
     "sessions",
     "cold",
@@ -93,29 +106,61 @@ class PostgresDatabase:
 
 async def _run(work: Transaction[T], connection: Connection) -> T:
     steps: Steps[T] = work()
-    reply: Rows | list[Rows] | None = None
+    reply: list[Any] | None = None
     try:
         while True:
             step = steps.send(reply)
             if isinstance(step, Batch):
                 # One round trip: each statement's rows come as an array.
-                sql = _combined(*(statement for statement, _ in step.statements))
-                values = [value for s, arguments in step.statements for value in s.in_order(arguments)]
-                reply = list(await connection.fetchrow(sql, *values))
+                sql = _combined(*((one.statement, isinstance(one, Each)) for one in step.statements))
+                values = [value for one in step.statements for value in _values(one)]
+                arrays = await connection.fetchrow(sql, *values)
+                reply = [*map(_reply, step.statements, arrays)]
             else:
-                values = step.statement.in_order(step.arguments)
-                reply = await connection.fetch(step.statement.numbered, *values)
+                sql = _for_each(step.statement) if isinstance(step, Each) else step.statement.numbered
+                reply = _reply(step, await connection.fetch(sql, *_values(step)))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 
 
+def _values(step: BoundStatement | Each) -> list[Any]:
+    """The arguments in the order of their numbers; of several rows a list for each."""
+    if isinstance(step, Each):
+        return [[row[name] for row in step.rows] for name in step.statement.order]
+    return step.statement.in_order(step.arguments)
+
+
+def _reply(step: BoundStatement | Each, rows: list[Any]) -> list[Any]:
+    if not isinstance(step, Each):
+        return rows
+    replies: list[Rows] = [[] for _ in step.rows]
+    for number, *row in rows:
+        replies[number - 1].append(tuple(row))
+    return replies
+
+
 @lru_cache(maxsize=64)
-def _combined(*statements: Statement) -> str:
-    """One statement that selects the rows of each as an array."""
+def _for_each(statement: Statement) -> str:
+    """One statement for all rows of arguments, which come as arrays; its rows begin with their number."""
+    inner = NAMED.sub(r'a."\1"', statement.named)
+    arrays = ", ".join(
+        f"CAST(${number} AS {_ARRAYS[name]}[])" for number, name in enumerate(statement.order, 1)
+    )
+    names = ", ".join(f'"{name}"' for name in statement.order)
+    return (
+        f"SELECT a.number, one.* FROM unnest({arrays}) WITH ORDINALITY AS a ({names}, number),"
+        f" LATERAL ({inner}) one"
+    )
+
+
+@lru_cache(maxsize=64)
+def _combined(*statements: tuple[Statement, bool]) -> str:
+    """One statement that selects the rows of each as an array; with it whether it is for several rows."""
     arrays: list[str] = []
     offset = 0
-    for statement in statements:
-        sql = _PARAMETER.sub(lambda found, by=offset: f"${int(found[1]) + by}", statement.numbered)  # type: ignore[misc]
+    for statement, each in statements:
+        text = _for_each(statement) if each else statement.numbered
+        sql = _PARAMETER.sub(lambda found, by=offset: f"${int(found[1]) + by}", text)  # type: ignore[misc]
         arrays.append(f"ARRAY(SELECT ROW(one.*) FROM ({sql}) one)")
         offset += len(statement.order)
     return f"SELECT {', '.join(arrays)}"

@@ -1,7 +1,7 @@
 """Steps of work on a database, which either driver carries out, and how rows are encoded."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -37,14 +37,22 @@ class BoundStatement(NamedTuple):
     arguments: Arguments
 
 
+class Each(NamedTuple):
+    """One statement that reads, for each of several rows of arguments."""
+
+    statement: Statement
+    rows: Sequence[Arguments]
+
+
 class Batch(NamedTuple):
     """Statements that do not depend on each other's rows."""
 
-    statements: tuple[BoundStatement, ...]
+    statements: tuple[BoundStatement | Each, ...]
 
 
-Steps = Generator[BoundStatement | Batch, Any, T]
-"""A ``BoundStatement`` that is yielded gets ``Rows``, a ``Batch`` gets a list of them in its order."""
+Steps = Generator[BoundStatement | Each | Batch, Any, T]
+"""A ``BoundStatement`` that is yielded gets ``Rows``, an ``Each`` a list of them in the order of its rows,
+and a ``Batch`` a list of what its statements get."""
 Transaction = Callable[[], Steps[T]]
 """Begins the steps; it is called again where the first attempt failed."""
 
@@ -87,6 +95,14 @@ def fetch(statement: Statement, arguments: Arguments) -> Steps[Rows]:
     return rows
 
 
+def fetch_each(statement: Statement, rows: Sequence[Arguments]) -> Steps[list[Rows]]:
+    """The rows of one statement for each of several rows of arguments, in their order."""
+    if not rows:
+        return []
+    found: list[Rows] = yield Each(statement, rows)
+    return found
+
+
 def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
     """The first column of the first row; ``None`` where there is no row."""
     rows = yield BoundStatement(statement, arguments)
@@ -98,7 +114,7 @@ def gather(*works: Steps[Any]) -> Steps[list[Any]]:
     results: dict[int, Any] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(works)))
     while True:
-        requests: dict[int, BoundStatement | Batch] = {}
+        requests: dict[int, BoundStatement | Each | Batch] = {}
         for index, reply in replies.items():
             try:
                 requests[index] = works[index].send(reply)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
+from proxy.memory.archive.sql import Batch, BoundStatement, Each, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter, ForeignCommits
@@ -140,18 +140,22 @@ class SqliteDatabase:
 
 def _run(work: Transaction[T], connection: sqlite3.Connection) -> T:
     steps: Steps[T] = work()
-    reply: Rows | list[Rows] | None = None
+    reply: list[Any] | None = None
     try:
         while True:
             step = steps.send(reply)
             if isinstance(step, Batch):
-                reply = [
-                    connection.execute(s.named, arguments).fetchall() for s, arguments in step.statements
-                ]
+                reply = [_rows(each, connection) for each in step.statements]
             else:
-                reply = connection.execute(step.statement.named, step.arguments).fetchall()
+                reply = _rows(step, connection)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def _rows(step: BoundStatement | Each, connection: sqlite3.Connection) -> list[Any]:
+    if isinstance(step, Each):
+        return [connection.execute(step.statement.named, row).fetchall() for row in step.rows]
+    return connection.execute(step.statement.named, step.arguments).fetchall()
 
 
 def _merge(pages: int, connection: sqlite3.Connection) -> bool:

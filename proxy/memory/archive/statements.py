@@ -78,8 +78,16 @@ UPSERT_SESSION: Final = Statement(
     " CASE WHEN k.mark > excluded.mark AND k.mark <= :ahead THEN k.mark ELSE excluded.mark END"
     " WHERE k.updated <= excluded.updated OR k.updated > :ahead RETURNING id"
 )
-SAVED_TIMES: Final = Statement(
-    "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant GROUP BY session"
+SAVED_TIME: Final = Statement(
+    "SELECT MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
+)
+# The row of all sessions together, which no tenant has: its mark is how often they were compared.
+COMPARISONS: Final = Statement(
+    "SELECT mark FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session AND created = 0"
+)
+SET_COMPARISONS: Final = Statement(
+    "INSERT INTO turnkeeper_talks (tenant, session, created, mark) VALUES (:tenant, :session, 0, :mark)"
+    " ON CONFLICT (tenant, session, created) DO UPDATE SET mark = excluded.mark"
 )
 LIST_SESSIONS: Final = Statement(
     "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session > :after"
@@ -154,7 +162,7 @@ _OLD: Final = "SELECT id FROM turnkeeper_turns WHERE recorded < :before ORDER BY
 SWEEP_PASSAGES: Final = Statement(f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN ({_OLD})")
 SWEEP_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({_OLD}) RETURNING id")
 SWEEP_SESSIONS: Final = Statement(
-    "DELETE FROM turnkeeper_talks WHERE mark < :before"
+    "DELETE FROM turnkeeper_talks WHERE mark < :before AND length(session) > 0"
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
 )
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -19,11 +19,13 @@ from proxy.memory.archive.sql import (
     Steps,
     ensure_owner,
     fetch,
+    fetch_each,
     fetch_value,
     find_owner,
 )
 from proxy.memory.archive.statements import (
     ANONYMOUS,
+    COMPARISONS,
     DELETE_PASSAGE,
     DELETE_TURN,
     DELETE_UNOWNED,
@@ -32,9 +34,10 @@ from proxy.memory.archive.statements import (
     LATEST_SESSION,
     LATEST_TURNS,
     LIST_SESSIONS,
-    SAVED_TIMES,
+    SAVED_TIME,
     SESSION,
     SESSION_TURNS,
+    SET_COMPARISONS,
     TURN,
     TURNS_BETWEEN,
     TURNS_WITH_OWNERS,
@@ -49,6 +52,8 @@ from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.speakers import NOBODY, other_users, session_of_entries
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
+
+_ALL_SESSIONS: Final = Key("", "")
 
 
 class _Admission(NamedTuple):
@@ -289,14 +294,25 @@ def delete_unowned(talk: int, limit: int) -> Steps[int]:
     return len((yield from fetch(DELETE_UNOWNED, {"talk": talk, "limit": limit})))
 
 
-def saved_times(tenant: str) -> Steps[dict[str, float]]:
-    """By session, the newest time that it was saved as of."""
-    rows = yield from fetch(SAVED_TIMES, {"tenant": id_bytes(tenant)})
-    return {id_text(session): mark for session, mark in rows}
+def saved_times(tenant: str, sessions: Sequence[str]) -> Steps[dict[str, float]]:
+    """Of sessions that are saved, the newest time that each was saved as of."""
+    rows = yield from fetch_each(SAVED_TIME, [key_arguments(Key(tenant, name)) for name in sessions])
+    return {name: mark for name, [(mark,)] in zip(sessions, rows, strict=True) if mark is not None}
+
+
+def comparisons() -> Steps[int]:
+    """How often the sessions of the store have been compared with the archive."""
+    count = yield from fetch_value(COMPARISONS, key_arguments(_ALL_SESSIONS))
+    return int(count or 0)
+
+
+def set_comparisons(count: int) -> Steps[None]:
+    """Note how often they have been compared."""
+    yield from fetch(SET_COMPARISONS, {**key_arguments(_ALL_SESSIONS), "mark": float(count)})
 
 
 def list_sessions(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
-    """A page of the same, in the order of the sessions' ids."""
+    """By session, the newest time that it was saved as of: a page in the order of the sessions' ids."""
     arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
     rows = yield from fetch(LIST_SESSIONS, arguments)
     return {id_text(session): mark for session, mark in rows}

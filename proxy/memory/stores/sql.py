@@ -19,7 +19,8 @@ LEDGER: Final = "turnkeeper_migrations"
 LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY KEY)"
 APPLIED: Final = f"SELECT name FROM {LEDGER}"
 
-_PARAMETER: Final = re.compile(r"(?<!:):([a-z]+)")
+NAMED: Final = re.compile(r"(?<!:):([a-z]+)")
+"""A parameter of a statement, by its name."""
 _THIS: Final = "tenant = :tenant AND session = :session"
 _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
 
@@ -34,8 +35,8 @@ class Statement:
 
     def __init__(self, named: str) -> None:
         self.named = named
-        self.order = tuple(dict.fromkeys(_PARAMETER.findall(named)))
-        self.numbered = _PARAMETER.sub(lambda match: f"${self.order.index(match[1]) + 1}", named)
+        self.order = tuple(dict.fromkeys(NAMED.findall(named)))
+        self.numbered = NAMED.sub(lambda match: f"${self.order.index(match[1]) + 1}", named)
 
     def in_order(self, arguments: Arguments) -> list[object]:
         """The arguments of the numbered form."""

@@ -154,10 +154,10 @@ async def test_what_another_process_kept_meanwhile_stays(two: Two, archive: Arch
     await two.refused(0)
     two.both[1].enqueue(KEY, talk(8, updated=18.0))
     await two.back(1)
-    marks = await archive.saved_times("acme")
+    marks = await archive.saved_times("acme", ["call"])
     await two.back(0)
     assert await kept(archive) == [*"01234567"]
-    assert await archive.saved_times("acme") == marks
+    assert await archive.saved_times("acme", ["call"]) == marks
 
 
 async def test_what_was_edited_elsewhere_meanwhile_stays_edited(two: Two, store: Store, archive: Archive):
