@@ -12,6 +12,8 @@ RUN /venv/bin/python -m pip install --require-hashes -r requirements-image.lock
 COPY pyproject.toml LICENSE README.md ./
 COPY filters ./filters
 COPY proxy ./proxy
+COPY config ./config
+COPY turnkeeper ./turnkeeper
 # What installs is of no use to what serves, and of some to an intruder.
 RUN /venv/bin/python -m pip install --no-deps --no-build-isolation . \
     && /venv/bin/python -m pip uninstall --yes setuptools pip

@@ -17,6 +17,8 @@ endif
 bin := .venv/bin
 python := $(bin)/python
 pip := $(python) -m pip --disable-pip-version-check --no-input --quiet
+# Says which package it is at: a first run downloads for a minute.
+pip_progress := $(python) -m pip --disable-pip-version-check --no-input
 
 # Where an image forbids to keep what was compiled, each server that a test starts compiles all of it: half of its start.
 export PYTHONDONTWRITEBYTECODE :=
@@ -97,13 +99,13 @@ $(python):
 
 .venv/.run.ok: requirements.lock pyproject.toml $(python)
 	@echo 'Installing what requirements.lock pins'
-	@$(pip) install --require-hashes -r requirements.lock
+	@$(pip_progress) install --require-hashes -r requirements.lock
 	@$(pip) install --no-deps --no-build-isolation -e .
 # Else each start compiles all of it wherever PYTHONDONTWRITEBYTECODE is set, which takes a quarter of a second.
-	@$(python) -m compileall -q filters proxy
+	@$(python) -m compileall -q filters proxy turnkeeper
 	@touch $@
 
 .venv/.test.ok: requirements-test.lock .venv/.run.ok
 	@echo 'Installing what requirements-test.lock pins'
-	@$(pip) install --require-hashes -r requirements-test.lock
+	@$(pip_progress) install --require-hashes -r requirements-test.lock
 	@touch $@

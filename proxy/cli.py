@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from proxy.commands.configuration import check, filters, schema
+from proxy.commands.configuration import check, filters, init, schema
 from proxy.commands.documents import documents
 from proxy.commands.memory import export, forget
 from proxy.commands.replay import replay
@@ -22,10 +22,10 @@ _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}
 app = typer.Typer(
     help="An OpenAI-compatible LLM proxy for voice agents.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong"))(serve)
+app.command(epilog=exit_codes(good="written", bad="the file exists, or cannot be written"))(init)
 app.command(epilog=exit_codes(good="sound", bad="an error, or with --strict a warning"))(check)
 app.command(epilog=exit_codes(good="explained", bad="the configuration or the request is wrong"))(explain)
 app.command(

@@ -134,7 +134,7 @@ def check_shown(block: Block, output: str) -> None:
 # --- carrying out
 
 _SHIMS = {
-    "turnkeeper": 'exec {python} -m proxy "$@"',
+    "turnkeeper": 'exec {python} -m turnkeeper "$@"',
     "curl": 'exec {curl} --fail-with-body "$@"',
     # What serves is served; of all else it is enough that it can be made.
     "make": """

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from filters.base import Context, Example, Messages, RequestFilter
+from turnkeeper import Context, Example, Messages, RequestFilter
 
 
 class Glossary(RequestFilter):

@@ -3,7 +3,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from filters.base import AnswerFilter, Context, Delta, Spoken, Stage
+from turnkeeper import AnswerFilter, Context, Delta, Spoken, Stage
 
 
 class SpellDigits(AnswerFilter):

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from proxy.commands.terminal import FilterConfig, Json, reported_errors, usage_error, write_json
+from proxy.commands.terminal import (
+    OWN_CONFIG,
+    SHIPPED_CONFIG,
+    FilterConfig,
+    Json,
+    reported_errors,
+    unwritable,
+    usage_error,
+    write_json,
+)
 from proxy.describe.pages import KINDS, FilterPage, pages
 from proxy.describe.reference import filter_reference
 from proxy.describe.schema import settings_schema
@@ -60,6 +69,25 @@ def check(
         raise typer.Exit(1)
 
 
+def init(
+    file: Annotated[Path, typer.Argument(help="The file to write.")] = OWN_CONFIG,
+    *,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write the shipped configuration to a file, to be changed there."""
+    with reported_errors():
+        try:
+            with file.open("wb" if force else "xb") as out:
+                out.write(SHIPPED_CONFIG.read_bytes())
+        except FileExistsError:
+            raise TurnkeeperError(f"{file}: exists already; --force overwrites it") from None
+        except (OSError, ValueError) as error:
+            raise TurnkeeperError(unwritable(file, error)) from None
+    serve = "turnkeeper serve" if file == OWN_CONFIG else f"turnkeeper serve {file}"
+    typer.echo(f"{file} written. After a change: turnkeeper check {file}. To serve it: {serve}")
+    typer.echo("An editor completes its keys after: turnkeeper schema --out schema.json")
+
+
 def filters(
     name: Annotated[str | None, typer.Argument(help="One filter, for its page.")] = None,
     config: FilterConfig = None,
@@ -93,8 +121,7 @@ def schema(
         try:
             out.write_text(text, encoding="utf-8")
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "no file"
-            raise TurnkeeperError(f"{out}: cannot be written: {why}") from None
+            raise TurnkeeperError(unwritable(out, error)) from None
 
 
 def _registry(config: Path | None) -> FilterRegistry:

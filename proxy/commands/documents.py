@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from proxy.commands.memory import Tenant, archive_address, no_address, require_archiving, run_on_memory
-from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, exit_codes
+from proxy.commands.terminal import ConfigOption, exit_codes
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.documents import document_files, document_name, read_text, split_document
 from proxy.memory.memory import Memory
@@ -20,7 +20,7 @@ Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'doc
 
 
 @documents.command(epilog=exit_codes(good="all were added", bad="one could not be, or there is no archive"))
-def add(paths: Paths, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
+def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
     """Add documents; what was added under the same path before is replaced.
 
     Of a folder, what is not there any more is named, and stays until it is removed.
@@ -65,7 +65,7 @@ async def _add(archive: Archive, tenant: str, name: str, path: Path) -> str:
 
 
 @documents.command("list", epilog=exit_codes(good="listed", bad="there is no archive"))
-def list_(*, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
+def list_(*, config: ConfigOption, tenant: Tenant = "") -> None:
     """List the documents."""
 
     async def work(memory: Memory, tenant: str) -> list[str]:
@@ -78,7 +78,7 @@ def list_(*, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None
 @documents.command(
     epilog=exit_codes(good="all were removed", bad="one was not there, or there is no archive")
 )
-def remove(names: Names, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
+def remove(names: Names, *, config: ConfigOption, tenant: Tenant = "") -> None:
     """Remove documents."""
 
     async def work(memory: Memory, tenant: str) -> list[str]:

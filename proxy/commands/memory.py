@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 import typer
 
-from proxy.commands.terminal import DEFAULT_CONFIG, ConfigOption, load_configured, reported_errors, write_json
+from proxy.commands.terminal import ConfigOption, load_configured, reported_errors, write_json
 from proxy.errors import TurnkeeperError
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.memory import Archiving, Memory
@@ -105,7 +105,7 @@ def require_archiving(memory: Memory) -> Archiving:
     return memory.archiving
 
 
-def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = "") -> None:
+def export(user: User, *, config: ConfigOption, tenant: Tenant = "") -> None:
     """Write all that is held of a person, as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, tenant: str) -> dict[str, Any]:
@@ -114,9 +114,7 @@ def export(user: User, *, config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant 
     write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
 
 
-def forget(
-    user: MaybeUser = "", *, session: Session = "", config: ConfigOption = DEFAULT_CONFIG, tenant: Tenant = ""
-) -> None:
+def forget(user: MaybeUser = "", *, session: Session = "", config: ConfigOption, tenant: Tenant = "") -> None:
     """Remove all that is held of a person, or of one session, for good."""
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")

@@ -12,11 +12,11 @@ import typer
 
 from proxy.commands.memory import Tenant, run_on_memory
 from proxy.commands.terminal import (
-    CONFIG_VARIABLE,
-    DEFAULT_CONFIG,
     Json,
+    default_config,
     load_configured,
     reported_errors,
+    unwritable,
     usage_error,
     write_json,
     write_lines,
@@ -47,9 +47,10 @@ def replay(  # noqa: PLR0913 - whose call, and through what
         typer.Option(
             metavar="CONFIG",
             help="The server's configuration, which says where calls are recorded.",
-            envvar=CONFIG_VARIABLE,
+            default_factory=default_config,
+            show_default=False,
         ),
-    ] = DEFAULT_CONFIG,
+    ],
     pipeline: Annotated[str, typer.Option(help="Which pipeline of both.")] = "default",
     turn: Annotated[
         list[int] | None, typer.Option(metavar="N", min=1, help="One prompt alone; may be repeated.")
@@ -119,7 +120,7 @@ def _save(file: Path, pipeline: str, session: str, turns: Sequence[ReplayedTurn]
     except ConfigError as error:
         raise ConfigError(f"{file}: {error.message}") from None
     except OSError as error:
-        raise TurnkeeperError(f"{file}: cannot be written: {error.strerror}") from None
+        raise TurnkeeperError(unwritable(file, error)) from None
     return len(fresh)
 
 

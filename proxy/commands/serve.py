@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from proxy.background.worker import ALONE_EVERY
-from proxy.commands.terminal import DEFAULT_CONFIG, ConfigArgument, load_configured, reported_errors
+from proxy.commands.terminal import ConfigArgument, load_configured, reported_errors
 from proxy.errors import ConfigError
 from proxy.runtime import Generation, Runtime
 from proxy.server import background, listening, process, signals
@@ -28,7 +28,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 def serve(
-    config: ConfigArgument = DEFAULT_CONFIG,
+    config: ConfigArgument,
     *,
     reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
@@ -78,7 +78,7 @@ _NOT_SHARED: Final = (
 )
 
 
-def worker(config: ConfigArgument = DEFAULT_CONFIG) -> None:
+def worker(config: ConfigArgument) -> None:
     """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
 
     SIGHUP reads the configuration again.

@@ -9,13 +9,24 @@ from typing import Annotated, Final, TextIO
 import msgspec
 import typer
 
+import turnkeeper
 from proxy.errors import ConfigError, TurnkeeperError
 from proxy.settings.load import load
 from proxy.settings.settings import Settings
 from proxy.trial import render
 
-DEFAULT_CONFIG: Final = Path("config/agora.yaml")
-CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
+OWN_CONFIG: Final = Path("turnkeeper.yaml")
+SHIPPED_CONFIG: Final = Path(turnkeeper.__file__).with_name("agora.yaml").resolve()
+_CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
+_CONFIG_HELP: Final = f"A YAML file; {OWN_CONFIG}, else ${_CONFIG_VARIABLE}, else the shipped agora.yaml."
+
+
+def default_config() -> Path:
+    """The configuration where none is named: the folder's, else the environment's, else the shipped one."""
+    if OWN_CONFIG.exists():
+        return OWN_CONFIG
+    return Path(os.environ.get(_CONFIG_VARIABLE) or SHIPPED_CONFIG)
+
 
 Config = Annotated[Path, typer.Argument(help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
@@ -24,10 +35,14 @@ FilterConfig = Annotated[
     Path | None, typer.Option(metavar="CONFIG", help="A YAML file, for the filters that it names.")
 ]
 ConfigArgument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="A YAML file.", envvar=CONFIG_VARIABLE)
+    Path,
+    typer.Argument(metavar="CONFIG", help=_CONFIG_HELP, default_factory=default_config, show_default=False),
 ]
 ConfigOption = Annotated[
-    Path, typer.Option("--config", metavar="CONFIG", help="A YAML file.", envvar=CONFIG_VARIABLE)
+    Path,
+    typer.Option(
+        "--config", metavar="CONFIG", help=_CONFIG_HELP, default_factory=default_config, show_default=False
+    ),
 ]
 
 
@@ -36,7 +51,7 @@ def load_configured(config: Path) -> Settings:
     try:
         return load(config, os.environ)
     except ConfigError as error:
-        hint = f"Name another in {CONFIG_VARIABLE}, or as --help says."
+        hint = f"Name another in {_CONFIG_VARIABLE}, or as --help says."
         raise error if config.exists() else ConfigError(f"{error.message}\n{hint}") from None
 
 
@@ -54,6 +69,11 @@ def usage_error(message: str) -> typer.Exit:
     """Report that the command line is wrong; the exit to raise then."""
     typer.echo(render.plain([render.line(message)]), err=True, nl=False)
     return typer.Exit(2)
+
+
+def unwritable(file: Path, error: OSError | ValueError) -> str:
+    """The message for a file that cannot be written."""
+    return f"{file}: cannot be written: {getattr(error, 'strerror', None) or 'not a file name'}"
 
 
 def exit_codes(*, good: str, bad: str) -> str:

@@ -71,7 +71,7 @@ def test_a_terminal_that_is_closed_ends_what_reads_nothing_again():
 
 def test_the_command_is_what_python_runs():
     commands = tomllib.loads(PROJECT.read_text())["project"]["scripts"]
-    assert commands == {"turnkeeper": "proxy.__main__:main"}
+    assert commands == {"turnkeeper": "turnkeeper.__main__:main"}
 
 
 def test_check_names_each_good_file(turnkeeper, tmp_path):
@@ -160,10 +160,13 @@ def test_the_environment_names_the_configuration_that_a_command_is_for(
 
 
 @pytest.mark.parametrize("arguments", OF_ONE_CONFIGURATION, ids=" ".join)
-def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name_it(turnkeeper, arguments):
+def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name_it(
+    turnkeeper, monkeypatch, arguments
+):
+    monkeypatch.setenv("TURNKEEPER_CONFIG", "none.yaml")
     done = turnkeeper(*arguments, within=20)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("config/agora.yaml:1: document: the file cannot be read: ")
+    assert done.stderr.startswith("none.yaml:1: document: the file cannot be read: ")
     assert "TURNKEEPER_CONFIG" in done.stderr
 
 
