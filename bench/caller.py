@@ -11,17 +11,15 @@ several, who start one after another, keep it awake.
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
-from bench.engine import SHOWN, SYSTEM, TURNS, Line, body, windows
+from bench.engine import TURNS, Conversation, Line
 from bench.load import quantile
 from bench.peers import turnkeeper
 from bench.serving import free_port, running
@@ -29,37 +27,6 @@ from tests.peers.redis_server import RedisServer, closing
 
 _MODEL = "paced-4-5"
 _WARM = 16
-
-
-class Talk:
-    """A conversation that grows by what is answered. ``firsts`` are in milliseconds."""
-
-    def __init__(self, port: int, name: str | None = None) -> None:
-        self.firsts: list[float] = []
-        self._line = Line("127.0.0.1", port)
-        self._line.kept = []
-        self._name = name
-        self._messages: list[dict[str, Any]] = []
-
-    async def turn(self, said: dict[str, Any]) -> None:
-        """Asks, and takes the answer into the conversation."""
-        call, turn = divmod(said["turn_id"], TURNS)
-        self._messages = [*(self._messages if turn else ()), said]
-        headers = f"x-session-id: {self._name}-{call}\r\n" if self._name else ""
-        heard = await self._line.ask(body([SYSTEM, *self._messages[-SHOWN:]], _MODEL), headers)
-        self.firsts.append(heard.first * 1000)
-        answer = {"role": "assistant", "content": _text(self._line.kept or []), "metadata": {"source": "llm"}}
-        self._messages.append({**answer, "turn_id": said["turn_id"], "timestamp": said["timestamp"] + 900})
-
-    def close(self) -> None:
-        """Hangs up."""
-        self._line.close()
-
-
-def _text(pieces: list[bytes]) -> str:
-    lines = [line[6:] for line in b"".join(pieces).splitlines() if line.startswith(b"data: {")]
-    choices = [choice for line in lines for choice in json.loads(line)["choices"]]
-    return "".join(choice["delta"].get("content", "") for choice in choices)
 
 
 async def _measured(port: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
@@ -72,17 +39,20 @@ async def _measured(port: int, asked: argparse.Namespace) -> tuple[list[float], 
 
 async def _call(port: int, number: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
     await asyncio.sleep(2 * asked.pause * number / asked.callers)
-    talks = [Talk(port), Talk(port, f"caller-{number}")]
-    words = [message for window in windows()[::8] for message in window if message["role"] == "user"]
+    lines = [Line("127.0.0.1", port) for _ in range(2)]
+    without, within = list[float](), list[float]()
     for turn in range(_WARM + asked.turns):
-        said = {**words[turn % len(words)], "turn_id": turn, "timestamp": 1790000000000 + turn * 5000}
-        for talk in talks:
-            await talk.turn(said)
+        if turn % TURNS == 0:
+            name = f"x-session-id: caller-{number}-{turn // TURNS}\r\n"
+            calls = [
+                Conversation(line, _MODEL, headers) for line, headers in zip(lines, ("", name), strict=True)
+            ]
+        for call, firsts in zip(calls, (without, within), strict=True):
+            firsts.append((await call.turn()).first * 1000)
             await asyncio.sleep(asked.pause)
-    for talk in talks:
-        talk.close()
-    without, within = (talk.firsts[_WARM:] for talk in talks)
-    return without, within
+    for line in lines:
+        line.close()
+    return without[_WARM:], within[_WARM:]
 
 
 def main() -> None:

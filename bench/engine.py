@@ -16,7 +16,9 @@ SYSTEM: Final = {
     "content": "You are a helpful voice assistant. Keep answers short. " * 4,
 }
 _WORDS = ("please", "tell", "me", "about", "the", "größte", "Lissabon", "weather", "tomorrow", "morning")
+_CONTENT = re.compile(rb'"content": ?"((?:[^"\\\\]|\\\\.)*)"')
 _STAMP = re.compile(rb"@(\d{16})")
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def windows(seed: int = 7) -> list[list[dict[str, Any]]]:
@@ -45,10 +47,11 @@ class Heard(NamedTuple):
 
 
 class Line(asyncio.Protocol):
-    """One kept connection to the proxy, or to the model. ``kept``, where it is a list, takes each answer."""
+    """One kept connection to the proxy, or to the model."""
 
     def __init__(self, host: str, port: int) -> None:
-        self.kept: list[bytes] | None = None
+        self.received: list[bytes] = []
+        """The last answer, head included."""
         self._host, self._port = host, port
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[Heard] | None = None
@@ -56,6 +59,7 @@ class Line(asyncio.Protocol):
         self._first = 0.0
         self._lags: list[float] = []
         self._rest = b""
+        self._missing: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes the connection."""
@@ -70,8 +74,11 @@ class Line(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Notes when each delta came, and whether it was the last."""
         now = time.monotonic()
-        if self.kept is not None:
-            self.kept.append(data)
+        if not self.received:
+            head = data.partition(b"\r\n\r\n")[0]
+            length = _LENGTH.search(head)  # of an answer that is no stream
+            self._missing = len(head) + 4 + int(length[1]) if length else None
+        self.received.append(data)
         whole = self._rest + data
         end = 0
         for stamp in _STAMP.finditer(whole):
@@ -79,8 +86,13 @@ class Line(asyncio.Protocol):
             self._first = self._first or now
             end = stamp.end()
         self._rest = whole[max(end, len(whole) - 40) :]
-        if self._rest.endswith(b"0\r\n\r\n") and self._answer and not self._answer.done():
-            self._answer.set_result(Heard(self._first - self._began, tuple(self._lags)))
+        if self._missing is None:
+            ended = self._rest.endswith(b"0\r\n\r\n")
+        else:
+            self._missing -= len(data)
+            ended = self._missing <= 0
+        if ended and self._answer and not self._answer.done():
+            self._answer.set_result(Heard((self._first or now) - self._began, tuple(self._lags)))
 
     async def ask(self, body: bytes, headers: str) -> Heard:
         """One answer, heard to its end. Raises OSError and TimeoutError."""
@@ -89,9 +101,8 @@ class Line(asyncio.Protocol):
             await loop.create_connection(lambda: self, self._host, self._port)
         transport = cast("asyncio.Transport", self._transport)
         self._answer = loop.create_future()
-        self._first, self._lags, self._rest = 0.0, [], b""
-        if self.kept is not None:
-            self.kept.clear()
+        self._first, self._lags, self._rest, self._missing = 0.0, [], b"", None
+        self.received.clear()
         head = (
             f"POST /v1/chat/completions HTTP/1.1\r\nhost: {self._host}:{self._port}\r\n{headers}"
             f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
@@ -106,7 +117,47 @@ class Line(asyncio.Protocol):
             self._transport.close()
 
 
-def body(messages: Sequence[dict[str, Any]], model: str) -> bytes:
+def body(messages: Sequence[dict[str, Any]], model: str, *, stream: bool = True) -> bytes:
     """A request as it is posted; the model's name says how it answers."""
-    call = {"model": model, "messages": messages, "stream": True, "turn_id": messages[-1]["turn_id"]}
+    call = {"model": model, "messages": messages, "stream": stream, "turn_id": messages[-1]["turn_id"]}
     return json.dumps(call, ensure_ascii=False).encode()
+
+
+class Conversation:
+    """A call whose window grows by what was answered, and shows its newest messages.
+
+    ``joined`` is whether it has messages already, of which the proxy knows nothing. ``headers`` go with each
+    request.
+    """
+
+    def __init__(
+        self, line: Line, model: str, headers: str, *, joined: bool = False, stream: bool = True
+    ) -> None:
+        self._line, self._model, self._headers, self._stream = line, model, headers, stream
+        self._messages: list[dict[str, Any]] = [*_BEFORE] if joined else []
+
+    async def turn(self) -> Heard:
+        """The next words of the user, and the answer to them. Raises OSError and TimeoutError."""
+        place = len(self._messages)
+        words = _OF_USERS[place // 2 % len(_OF_USERS)]
+        self._messages.append({**words, "content": f"{words['content']} {place}", **_place(place)})
+        window = [SYSTEM, *self._messages[-SHOWN:]]
+        heard = await self._line.ask(body(window, self._model, stream=self._stream), self._headers)
+        answer = {"role": "assistant", "content": self._text(), "metadata": {"source": "llm"}}
+        self._messages.append({**answer, **_place(place + 1)})
+        return heard
+
+    def _text(self) -> str:
+        received = b"".join(self._line.received)
+        if not self._stream:
+            whole = json.loads(received.partition(b"\r\n\r\n")[2])
+            return str(whole["choices"][0]["message"]["content"])
+        return "".join(json.loads(b'"%s"' % text, strict=False) for text in _CONTENT.findall(received))
+
+
+def _place(place: int) -> dict[str, int]:
+    return {"turn_id": place // 2, "timestamp": 1790000000000 + place * 2500}
+
+
+_BEFORE = windows()[0][1:SHOWN]
+_OF_USERS = [message for window in windows()[::8] for message in window if message["role"] == "user"]

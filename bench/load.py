@@ -1,13 +1,18 @@
 """Callers who ask again and again for a while, and what they heard."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Iterator, Sequence
 from itertools import count
+from typing import NamedTuple
 
 import msgspec
 
-from bench.engine import Line, body, windows
+from bench.engine import TURNS, Conversation, Heard, Line
 from bench.serving import Running, Spent
+
+_SETTLED = 3.0
 
 
 class Block(msgspec.Struct):
@@ -17,6 +22,7 @@ class Block(msgspec.Struct):
     firsts: list[float] = []
     lags: list[float] = []
     errors: int = 0
+    seconds: float = 0.0
     cpu: float = 0.0
     megabytes: float = 0.0
 
@@ -36,10 +42,22 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
-class Load:
-    """Callers of one address; each posts a growing conversation of 16 turns, and then another.
+class Callers(NamedTuple):
+    """So many callers, silent for ``pause`` seconds between their turns.
 
-    With ``sessions`` each conversation has a name, so that it is remembered.
+    The name of ``model`` says how it answers.
+    """
+
+    count: int
+    model: str
+    pause: float = 0.0
+    stream: bool = True
+
+
+class Load:
+    """Callers of one address; each has one call of 16 turns after the other.
+
+    With ``sessions`` each call has a name, so that it is remembered. The engine replays what it was answered.
     """
 
     def __init__(self, port: int, *, sessions: bool, key: str = "sk-bench") -> None:
@@ -47,37 +65,73 @@ class Load:
         self._sessions = sessions
         self._key = key
         self._numbers = count()
-        self._windows = windows()
 
-    async def block(self, callers: int, seconds: float, model: str, server: Running | None = None) -> Block:
-        """That many callers for that long, spread over the time that one stream takes."""
-        measured = Block(callers)
-        before = server.spent() if server else Spent(0, 0)
+    async def block(self, callers: Callers, seconds: float, server: Running | None = None) -> Block:
+        """Those callers for that long."""
         until = time.monotonic() + seconds
-        bodies = [body(window, model) for window in self._windows]
-        calls = [self._call(measured, bodies, until, 0.64 * i / callers) for i in range(callers)]
-        watch = asyncio.create_task(_watched(measured, server))
-        await asyncio.gather(*calls)
-        watch.cancel()
-        measured.cpu = (server.spent().seconds - before.seconds) * 1000 if server else 0.0
+        apart = callers.pause or 0.64  # spread over the time that one stream takes
+        with _measured(callers.count, server) as measured:
+            late = [apart * i / callers.count for i in range(callers.count)]
+            await asyncio.gather(*(self._caller(measured, callers, until, each) for each in late))
         return measured
 
-    async def _call(self, measured: Block, bodies: list[bytes], until: float, late: float) -> None:
+    async def growth(
+        self, callers: int, starts: Sequence[int], turns: int, model: str, server: Running | None = None
+    ) -> list[Block]:
+        """A block of so many turns from each of these turns on, of calls that never end."""
+        lines = [Line("127.0.0.1", self._port) for _ in range(callers)]
+        calls = [Conversation(line, model, self._headers()) for line in lines]
+        blocks, reached = [], 0
+        for start in starts:
+            await self._turns(Block(callers), calls, start - reached)
+            with _measured(callers, server) as measured:
+                await self._turns(measured, calls, turns)
+                await asyncio.sleep(_SETTLED)  # what is done behind a turn is part of it
+            reached = start + turns
+            blocks.append(measured)
+        for line in lines:
+            line.close()
+        return blocks
+
+    async def held(self, sessions: int, model: str, server: Running | None = None) -> Block:
+        """So many calls of two turns, 16 at once."""
+        numbers = iter(range(sessions))
+
+        async def caller() -> None:
+            line = Line("127.0.0.1", self._port)
+            for _ in numbers:
+                call = Conversation(line, model, self._headers(), joined=True)
+                await self._turns(measured, [call], 2)
+            line.close()
+
+        with _measured(16, server) as measured:
+            await asyncio.gather(*(caller() for _ in range(16)))
+            await asyncio.sleep(_SETTLED)
+        return measured
+
+    @staticmethod
+    async def _turns(measured: Block, calls: Sequence[Conversation], turns: int) -> None:
+        async def go_on(call: Conversation) -> None:
+            for _ in range(turns):
+                _note(measured, await call.turn())
+
+        await asyncio.gather(*map(go_on, calls))
+
+    async def _caller(self, measured: Block, callers: Callers, until: float, late: float) -> None:
         await asyncio.sleep(late)
-        line = Line("127.0.0.1", self._port)
+        line, call = Line("127.0.0.1", self._port), None
         # Not all callers are at the same turn.
-        turns = count(next(self._numbers) % len(bodies))
-        headers = ""
-        while time.monotonic() < until:
-            turn = next(turns) % len(bodies)
-            headers = self._headers() if not (turn and headers) else headers
+        for turn in count(next(self._numbers) % TURNS):
+            if time.monotonic() >= until:
+                break
+            if call is None or turn % TURNS == 0:
+                call = Conversation(line, callers.model, self._headers(), joined=True, stream=callers.stream)
             try:
-                heard = await line.ask(bodies[turn], headers)
-                measured.firsts.append(heard.first * 1000)
-                measured.lags.extend(lag * 1000 for lag in heard.lags[1:])
+                _note(measured, await call.turn())
             except (OSError, TimeoutError):
                 measured.errors += 1
                 await asyncio.sleep(0.05)
+            await asyncio.sleep(callers.pause)
         line.close()
 
     def _headers(self) -> str:
@@ -85,6 +139,24 @@ class Load:
         name = f"bench-{self._port}-{next(self._numbers)}"
         session = f"x-session-id: {name}\r\n" if self._sessions else ""
         return f"authorization: Bearer {self._key}\r\n{session}"
+
+
+def _note(measured: Block, heard: Heard) -> None:
+    measured.firsts.append(heard.first * 1000)
+    measured.lags.extend(lag * 1000 for lag in heard.lags[1:])
+
+
+@contextlib.contextmanager
+def _measured(callers: int, server: Running | None) -> Iterator[Block]:
+    """A block, with what the server spends meanwhile."""
+    block = Block(callers)
+    before = server.spent() if server else Spent(0, 0)
+    watch = asyncio.create_task(_watched(block, server))
+    began = time.monotonic()
+    yield block
+    block.seconds = time.monotonic() - began
+    watch.cancel()
+    block.cpu = (server.spent().seconds - before.seconds) * 1000 if server else 0.0
 
 
 async def _watched(measured: Block, server: Running | None) -> None:

@@ -5,7 +5,7 @@ python -m bench.model PORT
 The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
 once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB,
 ``stream-60`` a stream of 60 MB in deltas of 10 KB, ``whole-60`` a whole answer of 60 MB, and ``noted`` notes
-no facts.
+no facts. ``brief-32`` is a whole answer of 32 words.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ _NAME = re.compile(rb'"model"\s*:\s*"paced-(\d+)-(\d+)"')
 _LARGE = re.compile(rb'"model"\s*:\s*"delta-(\d+)"')
 _STREAMED = re.compile(rb'"model"\s*:\s*"stream-(\d+)"')
 _WHOLE = re.compile(rb'"model"\s*:\s*"whole-(\d+)"')
+_BRIEF = re.compile(rb'"model"\s*:\s*"brief-(\d+)"')
 _NOTED = re.compile(rb'"model"\s*:\s*"noted"')
 _LENGTH = re.compile(rb"content-length:\s*(\d+)", re.IGNORECASE)
 _MARK = b"@" + b"0" * 16
@@ -73,9 +74,9 @@ def streamed(megabytes: int) -> Answer:
 
 
 @cache
-def completion(megabytes: int) -> Answer:
+def completion(words: int) -> Answer:
     """An answer that is no stream."""
-    message = {"role": "assistant", "content": "word " * (200_000 * megabytes)}
+    message = {"role": "assistant", "content": "word " * words}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     body = json.dumps({**_base(), "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
@@ -90,7 +91,9 @@ def _given(request: bytes) -> Answer:
     if stream := _STREAMED.search(request):
         return streamed(int(stream[1]))
     if whole := _WHOLE.search(request):
-        return completion(int(whole[1]))
+        return completion(200_000 * int(whole[1]))
+    if brief := _BRIEF.search(request):
+        return completion(int(brief[1]))
     return noted() if _NOTED.search(request) else answer(1, 0)
 
 

@@ -12,7 +12,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     """Writes what is added to the first token, and CPU per stream, by streams at once."""
     figure, (first, cpu) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for name in dict.fromkeys(row.system for row in rows):
-        own = [row for row in rows if row.system == name]
+        own = [row for row in rows if row.system == name and "streams" in row.kind]
         levels = [row.block.callers for row in own]
         (line,) = first.plot(levels, [row.first(0.5) for row in own], marker="o", label=name)
         color = line.get_color()

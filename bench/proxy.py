@@ -1,10 +1,16 @@
 """What the proxy adds to a call, beside others that relay, all in one run.
 
-python -m bench.proxy [--peers nginx,litellm,smg] [--levels 1,16,64,200] [--seconds 6] [--plot FILE.png]
+python -m bench.proxy [--peers nginx,smg] [--levels 1,16,64,200] [--pause 0] [--seconds 6] [--whole 16]
+                      [--growth 20,800] [--held 0] [--plot FILE.png]
 
-A model made of bytes and the callers share one core, what is measured has another. The same load goes to the
-model directly before and after each block; what is added is one's quantile less the other's. Compare within
-one run only, best as a ratio.
+A model made of bytes and the callers share one core, what is measured has another, background process and
+all. The same load goes to the model directly before and after each block; what is added is one's quantile
+less the other's. Compare within one run only, best as a ratio.
+
+Callers at --levels hear streams of 32 deltas, 20 ms apart, and begin a new call after 16 turns; they are
+silent for --pause seconds between two turns. --whole callers ask without a pause for whole answers. With
+memory, four calls without an end are measured over 40 turns from each turn of --growth on, and --held calls
+of two turns are left, to see what memory they take.
 """
 
 import argparse
@@ -17,7 +23,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.load import Block, Load
+from bench.load import Block, Callers, Load
 from bench.peers import PEERS, System, installed, turnkeeper
 from bench.picture import picture
 from bench.serving import Running, free_port, running
@@ -25,7 +31,8 @@ from bench.table import Row, printed
 from tests.peers.redis_server import RedisServer, closing
 
 _WARM = "paced-32-0"
-_CLOSE, _PACED = "paced-32-1", "paced-32-20"
+_CLOSE, _PACED, _BRIEF = "paced-32-1", "paced-32-20", "brief-32"
+_LONG_CALLS, _LONG_TURNS = 4, 40
 
 
 def main() -> None:
@@ -51,13 +58,21 @@ def main() -> None:
 
 def _asked() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--peers", default="nginx", type=lambda text: [*filter(None, text.split(","))])
+    options.add_argument("--peers", default="nginx,smg", type=lambda text: [*filter(None, text.split(","))])
     options.add_argument("--levels", default=[1, 16, 64, 200], type=lambda text: [*map(int, text.split(","))])
     options.add_argument("--memory", default=["off", "sqlite", "redis"], type=lambda text: text.split(","))
     options.add_argument("--seconds", default=6.0, type=float)
+    options.add_argument("--pause", default=0.0, type=float)
+    options.add_argument("--whole", default=16, type=int)
+    options.add_argument("--growth", default=[20, 800], type=_turns)
+    options.add_argument("--held", default=0, type=int)
     options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
     options.add_argument("--plot", type=picture)
     return options.parse_args()
+
+
+def _turns(text: str) -> list[int]:
+    return [*map(int, filter(None, text.split(",")))]
 
 
 def _systems(
@@ -92,16 +107,31 @@ async def _blocks(
     system: System, server: Running, port: int, model: int, asked: argparse.Namespace
 ) -> list[Row]:
     load, direct = Load(port, sessions=system.sessions), Load(model, sessions=False)
-    await load.block(8, 1.0, _WARM)
-    idle = server.spent().megabytes
-    rows = []
-    for callers in asked.levels:
-        name = _CLOSE if callers == 1 else _PACED
-        before = await direct.block(callers, asked.seconds / 3, name)
-        block: Block = await load.block(callers, asked.seconds, name, server)
-        after = await direct.block(callers, asked.seconds / 3, name)
-        rows.append(Row(system.name, block, before.joined(after), idle, server.cold))
-        print(rows[-1].told(), file=sys.stderr, flush=True)
+    await load.block(Callers(8, _WARM), 1.0)
+    idle, rows = server.spent().megabytes, list[Row]()
+
+    def note(kind: str, block: Block, plain: Block | None = None) -> None:
+        rows.append(Row(system.name, kind, block, plain or Block(block.callers), idle, server.cold))
+        print(rows[-1].summary(), file=sys.stderr, flush=True)
+
+    async def beside_direct(kind: str, callers: Callers) -> None:
+        before = await direct.block(callers, asked.seconds / 3)
+        block = await load.block(callers, asked.seconds, server)
+        note(kind, block, before.joined(await direct.block(callers, asked.seconds / 3)))
+
+    silent = f", {asked.pause:g} s apart" if asked.pause else ""
+    for level in asked.levels:
+        model_name = _CLOSE if level == 1 else _PACED
+        await beside_direct(f"{level} streams{silent}", Callers(level, model_name, asked.pause))
+    if asked.whole:
+        whole = Callers(asked.whole, _BRIEF, stream=False)
+        await beside_direct(f"whole answers, {asked.whole} callers", whole)
+    if system.sessions:
+        blocks = await load.growth(_LONG_CALLS, asked.growth, _LONG_TURNS, _WARM, server)
+        for turn, block in zip(asked.growth, blocks, strict=True):
+            note(f"from turn {turn} on", block)
+        if asked.held:
+            note(f"{asked.held} calls held", await load.held(asked.held, "paced-1-0", server))
     return rows
 
 

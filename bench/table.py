@@ -7,7 +7,7 @@ import msgspec
 from bench.load import Block, quantile
 
 _HEAD = (
-    "| system | streams at once | CPU ms per stream | times nginx"
+    "| system | load | CPU ms per answer | times nginx | answers per second"
     " | added to the first token, ms p50 / p90 / p99 | added to a delta, ms p50 / p99"
     " | MB idle / loaded | cold start, s | errors |"
 )
@@ -17,6 +17,7 @@ class Row(msgspec.Struct, frozen=True):
     """One system at one level, and the same load without it."""
 
     system: str
+    kind: str
     block: Block
     direct: Block
     idle: float
@@ -35,28 +36,29 @@ class Row(msgspec.Struct, frozen=True):
         """What it adds to a later delta's time, in milliseconds, at that quantile."""
         return quantile(self.block.lags, share) - quantile(self.direct.lags, share)
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """The row in one line."""
         block = self.block
         return (
-            f"{self.system}: {block.callers} at once, {block.streams} streams, {self.cpu:.3f} ms CPU,"
+            f"{self.system}, {self.kind}: {block.streams} answers, {self.cpu:.3f} ms CPU,"
             f" first token +{self.first(0.5):.2f} / +{self.first(0.99):.2f} ms, {block.errors} errors"
         )
 
 
 def printed(rows: Sequence[Row]) -> str:
-    """All rows in Markdown; ratios are to nginx at the same level."""
-    base = {row.block.callers: row.cpu for row in rows if row.system == "nginx"}
-    lines = [_HEAD, "|---" * 9 + "|", *(_line(row, base.get(row.block.callers)) for row in rows)]
+    """All rows in Markdown; ratios are to nginx under the same load."""
+    base = {row.kind: row.cpu for row in rows if row.system == "nginx"}
+    lines = [_HEAD, "|---" * 10 + "|", *(_line(row, base.get(row.kind)) for row in rows)]
     return "\n".join(lines)
 
 
 def _line(row: Row, base: float | None) -> str:
     cells = (
         row.system,
-        row.block.callers,
+        row.kind,
         f"{row.cpu:.3f}",
         f"{row.cpu / base:.2f}" if base else "",
+        f"{row.block.streams / row.block.seconds:.0f}" if row.block.seconds else "",
         " / ".join(f"{row.first(share):.2f}" for share in (0.5, 0.9, 0.99)),
         " / ".join(f"{row.lag(share):.2f}" for share in (0.5, 0.99)),
         f"{row.idle:.0f} / {max(row.idle, row.block.megabytes):.0f}",

@@ -35,17 +35,19 @@ def test_nothing_is_lost_and_little_grows_in_a_few_seconds_of_mixed_load(memory,
     assert bool(re.search("restarts of Redis: [1-9]", told)) == (memory == "redis")
 
 
-def test_the_proxy_is_measured_at_each_level_with_and_without_memory():
-    table = run("bench.proxy", "--peers", "", "--levels", "1,4", "--memory", "off,sqlite", "--seconds", "0.6")
-    rows = [line.split(" | ") for line in table.splitlines()[2:]]
-    assert [(row[0].strip("| "), row[1]) for row in rows] == [
-        ("turnkeeper, no session", "1"),
-        ("turnkeeper, no session", "4"),
-        ("turnkeeper, sqlite", "1"),
-        ("turnkeeper, sqlite", "4"),
+def test_the_proxy_is_measured_under_each_load_with_and_without_memory():
+    loads = ["--levels", "1,4", "--whole", "2", "--growth", "1,45", "--held", "20"]
+    table = run("bench.proxy", "--peers", "", *loads, "--memory", "off,sqlite", "--seconds", "0.6")
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
+    common = ["1 streams", "4 streams", "whole answers, 2 callers"]
+    grown = ["from turn 1 on", "from turn 45 on", "20 calls held"]
+    assert [(row[0], row[1]) for row in rows] == [
+        *(("turnkeeper, no session", kind) for kind in common),
+        *(("turnkeeper, sqlite", kind) for kind in [*common, *grown]),
     ]
     assert all(float(row[2]) > 0 for row in rows)
-    assert all(row[-1].strip(" |") == "0" for row in rows), "no stream failed"
+    assert all(float(row[4]) > 0 for row in rows)
+    assert all(row[-1] == "0" for row in rows), "no stream failed"
 
 
 def test_a_caller_who_pauses_is_measured_within_a_session_and_without_one():
