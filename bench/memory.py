@@ -12,7 +12,7 @@ import http.client
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, Self
@@ -40,21 +40,19 @@ def _asks(model: str, path: str = _CHAT, *, sessions: bool = True, stream: bool 
     return [Request(path, body, f"{model}-{i}" if sessions else None) for i in range(8)]
 
 
-def _texts() -> list[Request]:
+def _texts() -> Iterator[Request]:
     words = " ".join(f"word{i % 5000}" for i in range(1_400_000))
-    return [Request(_CHAT, chat([user(f"{i} {words}")]), f"text-{i}") for i in range(24)]
+    return (Request(_CHAT, chat([user(f"{i} {words}")]), f"text-{i}") for i in range(24))
 
 
-def _turns() -> list[Request]:
+def _turns() -> Iterator[Request]:
     words = " ".join(f"word{i % 5000}" for i in range(24_000))
-    return [Request(_CHAT, chat([user(f"{i} {words}")]), f"turn-{i % 24}") for i in range(24 * 8)]
+    return (Request(_CHAT, chat([user(f"{i} {words}")]), f"turn-{i % 24}") for i in range(24 * 8))
 
 
-def _pictures() -> list[Request]:
-    return [
-        Request(_CHAT, chat([user([_PICTURE, {"type": "text", "text": f"{i}?"}])]), f"p-{i}")
-        for i in range(24)
-    ]
+def _pictures() -> Iterator[Request]:
+    contents = ([_PICTURE, {"type": "text", "text": f"{i}?"}] for i in range(24))
+    return (Request(_CHAT, chat([user(content)]), f"p-{i}") for i, content in enumerate(contents))
 
 
 ROWS: Mapping[str, Callable[[], Iterable[Request]]] = {

@@ -1,11 +1,13 @@
 """Holds mixed load for a while, and looks at what is left of it.
 
-python -m bench.soak [--minutes 30] [--callers 200] [--memory sqlite|redis|URL] [--workers 1] [--plot FILE]
+python -m bench.soak [--minutes 30] [--callers 200] [--memory sqlite|redis|URL] [--workers 1] [--large 0]
+                     [--plot FILE]
 
 Callers talk in turns at the pace of people; some interrupt with newer words, some hang up. Meanwhile the
-configuration is edited and read again, and a Redis of its own is killed and started again. All that was said
-and heard to its end must be held, nothing may fail that nobody made fail, and nothing may have grown or
-become slower: the exit code says so.
+configuration is edited and read again, a Redis of its own is killed and started again, and every --large
+seconds one caller sends, or is sent, as much as is accepted. All that was said and heard to its end must be
+held, nothing may fail that nobody made fail, and nothing may have grown or become slower: the exit code says
+so.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import uvloop
 from bench.picture import picture
 from bench.serving import free_port, running
 from bench.soak.caller import Crowd
-from bench.soak.disturbance import Reloads, Restarts
+from bench.soak.disturbance import LargeRequests, Reloads, Restarts
 from bench.soak.gauge import Gauge
 from bench.soak.ledger import Ledger
 from bench.soak.report import FLAT_FILES, Soaked, draw, faults, summary, table
@@ -48,13 +50,15 @@ class Soak:
 
     async def run(self, asked: argparse.Namespace) -> Soaked:
         """All of it."""
-        seconds = asked.minutes * 60
+        seconds, large = asked.minutes * 60, LargeRequests(self._port)
         crowd = Crowd(self._port, self.ledger, pause=asked.pause)
         ending = asyncio.Event()
         beside = [
             asyncio.create_task(self._watch(crowd, max(0.5, seconds / 400))),
             asyncio.create_task(self.reloads.keep_on(max(1.0, seconds / 30))),
         ]
+        if asked.large:
+            beside.append(asyncio.create_task(large.keep_on(asked.large)))
         restarted = asyncio.create_task(self._restart(asked.restart or max(1.5, seconds / 20), ending))
         await crowd.talk(asked.callers, time.monotonic() + seconds)
         ending.set()
@@ -65,7 +69,7 @@ class Soak:
         await self._written()
         await self.ledger.check_again()
         await self.gauge.look()
-        return Soaked(crowd, self.ledger, self.gauge.samples, self.reloads, self.restarts)
+        return Soaked(crowd, self.ledger, self.gauge.samples, self.reloads, self.restarts, large.outcomes)
 
     async def _watch(self, crowd: Crowd, every: float) -> None:
         while True:
@@ -105,6 +109,9 @@ def _asked() -> argparse.Namespace:
     options.add_argument("--memory", default="sqlite", help="sqlite, redis (a new one), or an address")
     options.add_argument("--restart", type=float, help="seconds from one kill of Redis to the next")
     options.add_argument("--workers", default=1, type=int)
+    options.add_argument(
+        "--large", default=0.0, type=float, help="seconds between two of the largest requests"
+    )
     options.add_argument("--grown", default=0.1, type=float, help="by how much memory may, in the last third")
     options.add_argument("--plot", type=picture, help="a PNG; needs matplotlib")
     return options.parse_args()

@@ -1,13 +1,19 @@
-"""What is done to a server while it is in use: its configuration is read again, and its Redis is killed."""
+"""What is done to a server while it is in use.
+
+Its configuration is read again, its Redis is killed, and callers send and are sent as much as is accepted.
+"""
 
 import asyncio
 import os
 import random
 import signal
 import time
+from collections import Counter
+from itertools import cycle
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.memory import ROWS, send
 from tests.peers.redis_server import RedisServer
 
 _BAD = "\nnonsense: true\n"
@@ -80,6 +86,23 @@ class Restarts:
     def explains(self, moment: float) -> bool:
         """Whether memory was away then, or had only just come back."""
         return any(one.start <= moment <= one.end + _BACK_WITHIN for one in self.outages)
+
+
+class LargeRequests:
+    """One of the largest requests or answers after the other. ``outcomes`` counts what came of them."""
+
+    def __init__(self, port: int) -> None:
+        self.outcomes = Counter[str]()
+        self._port = port
+
+    async def keep_on(self, every: float) -> None:
+        """Until it is cancelled."""
+        for name in cycle(
+            name for name in ROWS if "filters" not in name
+        ):  # which need a pipeline of their own
+            await asyncio.sleep(every)
+            status = await asyncio.to_thread(lambda row=ROWS[name]: send(self._port, next(iter(row()))))
+            self.outcomes[f"{name}: {status}"] += 1
 
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:

@@ -1,7 +1,7 @@
 """What a soak has shown: over time, in total, and what must not be."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Soaked(NamedTuple):
     samples: Sequence[Sample]
     reloads: Reloads
     restarts: Restarts | None
+    large: Mapping[str, int]
 
     @property
     def unexplained(self) -> int:
@@ -88,6 +89,7 @@ def summary(soaked: Soaked) -> str:
         f"turns: {outcomes}\n"
         f"errors: {sum(count for what, count in crowd.outcomes.items() if what not in _WANTED)}\n"
         f"first token, ms: {quantile(waits, 0.5):.1f} p50, {quantile(waits, 0.99):.1f} p99\n"
+        f"large requests: {sum(soaked.large.values())}\n"
         f"reloads: {soaked.reloads.good} good, {soaked.reloads.bad} bad\n"
         f"restarts of Redis: {len(soaked.outages)}, away for {away:.1f} s\n"
         f"without memory: {len(crowd.degraded)} turns, {soaked.unexplained} of them while it was there\n"
@@ -105,6 +107,9 @@ def faults(soaked: Soaked, most_grown: float) -> list[str]:
     """What must not be: lost turns, errors that nobody made, and what has grown since the first third."""
     outcomes = soaked.crowd.outcomes
     found = [f"{count} turns: {outcome}" for outcome, count in outcomes.items() if outcome not in _WANTED]
+    found += [
+        f"{count} large requests: {what}" for what, count in soaked.large.items() if ": 200" not in what
+    ]
     first, last = soaked.samples[0], soaked.samples[-1]
     if last.lost or last.waiting or last.in_flight:
         found.append(f"{last.lost} turns lost, {last.waiting} not written, {last.in_flight} not ended")

@@ -27,11 +27,13 @@ def run(*arguments: str) -> str:
 
 @pytest.mark.parametrize(("memory", "workers"), [("sqlite", 1), ("sqlite", 2), ("redis", 1)])
 def test_nothing_is_lost_and_little_grows_in_a_few_seconds_of_mixed_load(memory, workers):
-    short = ["--minutes", "0.1", "--callers", "20", "--pause", "0.3", "--restart", "2", "--grown", "0.4"]
+    short = ["--minutes", "0.1", "--callers", "20", "--pause", "0.3", "--restart", "2", "--grown", "1"]
+    short += ["--large", "2"]
     told = run("bench.soak", *short, "--memory", memory, "--workers", str(workers))
     assert "errors: 0" in told
     assert "lost: 0 counted by the server; 0 faults" in told
     assert re.search("reloads: [1-9]", told)
+    assert re.search("large requests: [1-9]", told)
     assert bool(re.search("restarts of Redis: [1-9]", told)) == (memory == "redis")
 
 
