@@ -74,7 +74,7 @@ def main() -> None:
                 "conversation": "/conversations/support-4711",
                 "turn": f"/turns/{turn}",
                 "playground": "/playground",
-                "people": "/people",
+                "people": "/users",
                 "health": "/health",
             }
             for kind, page in views(browser).items():

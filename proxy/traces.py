@@ -43,6 +43,11 @@ class Retention(msgspec.Struct, frozen=True):
     turns: int = 0
     content: bool = False
 
+    @property
+    def with_content(self) -> bool:
+        """Whether anything is kept of what is said."""
+        return self.content and self.turns > 0
+
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
@@ -148,6 +153,7 @@ class Traces:
     def set_retention(self, retention: Retention) -> None:
         """Changes how much is kept; what is too much goes at once."""
         self.retention = retention
+        self.feed.keep_excerpts(retention.turns if retention.content else 0)
         traces = list(self._ring)
         self._ring.clear()
         self._bytes = 0
@@ -189,6 +195,7 @@ class Traces:
         if session.forgotten and self.retention.content:
             self._settle()
             self._ring = deque(self._without_forgotten(trace, key, session) for trace in self._ring)
+            self.feed.remove_excerpts(key.tenant, key.session)
         while len(self._sessions) > _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):

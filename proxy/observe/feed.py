@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from typing import Final
 
 import msgspec
@@ -15,7 +16,7 @@ _MOST_BEHIND: Final = 500
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn as subscribers see it, without any of its text. ``at`` is in seconds since 1970."""
+    """One turn as the API shows it, without any of its text. ``at`` is in seconds since 1970."""
 
     id: str
     request: str
@@ -65,16 +66,21 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
         """The arrival in seconds since 1970, by the present clock: it may have been set back."""
         return min(self.turn.at, time.time() - (time.perf_counter() - self.at + self.turn.duration))
 
+    def without_excerpt(self) -> "_Published":
+        """The same without any text."""
+        return _Published(msgspec.structs.replace(self.turn, excerpt=None), self.at)
+
 
 class Feed:
     """The newest turns of each tenant, and those to come.
 
-    It keeps the last 200 reports of all tenants together. A subscriber that falls 500 events behind misses
-    the oldest.
+    It keeps the last 200 reports of all tenants together, the newest of them with excerpts. A subscriber that
+    falls 500 events behind misses the oldest.
     """
 
     def __init__(self) -> None:
         self._recent: deque[_Published] = deque(maxlen=_MOST_RECENT)
+        self._excerpts = _MOST_RECENT
         self.subscribers: set[_Subscriber] = set()
         self._closed = False
 
@@ -83,6 +89,9 @@ class Feed:
         published = _Published(turn, time.perf_counter())
         if keep and turn.outcome is not None:
             self._recent.append(published)
+            if len(self._recent) > self._excerpts:  # one more than may have an excerpt
+                oldest = len(self._recent) - 1 - self._excerpts
+                self._recent[oldest] = self._recent[oldest].without_excerpt()
         for subscriber in self.subscribers:
             subscriber.add(published)
 
@@ -108,7 +117,29 @@ class Feed:
         for subscriber in self.subscribers:
             subscriber.retain(stays)
 
+    def keep_excerpts(self, count: int) -> None:
+        """Keeps the excerpts of the newest ``count`` turns, now and from now on."""
+        self._excerpts = count
+        last = len(self._recent) - count
+        self._without_excerpts(lambda place, _: place < last)
+
+    def remove_excerpts(self, tenant: str, session: str) -> None:
+        """Removes the excerpts of a session's turns."""
+        self._without_excerpts(lambda _, turn: turn.tenant == tenant and turn.session == session)
+
+    def _without_excerpts(self, matches: Callable[[int, TurnReport], bool]) -> None:
+        for place, each in enumerate(self._recent):
+            if each.turn.excerpt is not None and matches(place, each.turn):
+                self._recent[place] = each.without_excerpt()
+
     async def subscribe(self, tenant: str) -> AsyncIterator[Event]:
+        """The same as events; a turn is one from its first token on."""
+        async with aclosing(self.reports(tenant)) as turns:
+            async for turn in turns:
+                if turn.outcome is not None or turn.first_token is not None:
+                    yield Event.of(turn)
+
+    async def reports(self, tenant: str) -> AsyncGenerator[TurnReport]:
         """A tenant's newest turns, then those that follow, until the feed is closed."""
         subscriber = _Subscriber(tenant, closed=self._closed)
         for each in self._recent:
@@ -116,7 +147,7 @@ class Feed:
         self.subscribers.add(subscriber)
         try:
             while (turn := await subscriber.next()) is not None:
-                yield Event.of(turn)
+                yield turn
         finally:
             self.subscribers.discard(subscriber)
 

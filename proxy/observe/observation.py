@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, Self
 
 import msgspec
 
-from filters.message import Message
+from filters.message import Message, newest_words
+from proxy.answer.transcript import transcript
 
 TRACEPARENT: Final = "traceparent"
 
@@ -26,6 +27,9 @@ SESSION_ADVICE: Final = (
     "A voice platform's turns name no session, so nothing of them is remembered: "
     "set 'channel' in Agora's llm.params, or send X-Session-Id"
 )
+_EXCERPT: Final = 200
+# Of an answer that streams, 200 characters take up to a hundred events.
+_EXCERPT_BYTES: Final = 16_000
 # A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096
@@ -44,8 +48,15 @@ class Attempts(msgspec.Struct, frozen=True, gc=False):
     retries: list[str] = []
 
 
+class Excerpt(msgspec.Struct, frozen=True, gc=False):
+    """The beginnings of the user's newest words and of the answer, at most 200 characters of each."""
+
+    words: str
+    answer: str
+
+
 class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Ids, times and counts of one turn, without any of its text.
+    """Ids, times and counts of one turn; of its text an excerpt at most, and only where content is kept.
 
     ``at`` is the time of arrival in seconds since 1970; the other times are durations in seconds, and
     ``lead`` is what passed before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
@@ -79,6 +90,12 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: Attempts
     fell_back: bool
     primary_model: str | None = None
+    excerpt: Excerpt | None = None
+
+    @property
+    def added(self) -> float:
+        """The seconds that passed here before the upstream was asked."""
+        return self.lead + sum([seconds for stage, seconds in self.stages if stage != "upstream"])
 
     @property
     def state(self) -> State:
@@ -261,8 +278,8 @@ class Observation(msgspec.Struct, eq=False):
         """The duration in seconds, until now if the turn has not ended."""
         return time.perf_counter() - self.timer.start if self._duration is None else self._duration
 
-    def report(self) -> TurnReport:
-        """A report of what is known now."""
+    def report(self, *, with_excerpt: bool = False) -> TurnReport:
+        """A report of what is known now; ``with_excerpt`` adds one where the turn's content may be kept."""
         timer, usage = self.timer, usage_of(self.answer.tail)
         return TurnReport(
             id=self.id,
@@ -290,7 +307,19 @@ class Observation(msgspec.Struct, eq=False):
             attempts=self.attempts,
             fell_back=self.fell_back,
             primary_model=self.primary_model,
+            excerpt=self._excerpt() if with_excerpt and self.content is not None else None,
         )
+
+    def _excerpt(self) -> Excerpt | None:
+        """``None`` where the newest words are another user's: forgetting goes by the turn's user."""
+        speaker = next((message.user for message in reversed(self.messages) if message.role == "user"), None)
+        if speaker not in {None, self.user}:
+            return None
+        answer = transcript(self.answer.data[:_EXCERPT_BYTES])
+        words = answer.text.strip() or ", ".join(
+            f"{call.get('function', {}).get('name', '?')}(…)" for call in answer.tool_calls or ()
+        )
+        return Excerpt(newest_words(self.messages).strip()[:_EXCERPT], words[:_EXCERPT])
 
 
 class Usage(NamedTuple):

@@ -50,7 +50,7 @@ class PageApp:
         try:
             response = await self._response(scope, runtime, headers, receive, reply, viewer)
         except StoreError:
-            response = self._failure(MemoryUnavailable("Memory does not answer now; try again soon."), viewer)
+            response = self._failure(MemoryUnavailable("Memory is unavailable; try again soon."), viewer)
         except TimeoutError:
             response = self._failure(TurnkeeperError("This takes too long to be shown; try again."), viewer)
         except TurnkeeperError as error:
@@ -147,7 +147,7 @@ async def _log_in(request: PageRequest) -> Response:
     key = request.runtime.gate.keys.find(request.form.get("key", "").strip())
     if key is None or key.scope != "all":
         await asyncio.sleep(_WRONG_KEY_DELAY)
-        wrong = "This key may chat, and nothing else." if key else "This key is not known here."
+        wrong = "This key may only chat: use one that may do more." if key else "Unknown key."
         return await request.page("login.html", "", status=403 if key else 401, wrong=wrong)
     response = redirect("")
     response.headers["set-cookie"] = set_cookie(

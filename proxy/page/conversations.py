@@ -133,7 +133,7 @@ async def _show_archived(request: PageRequest, key: Key) -> Response:
     start = _position(request.query.get("from", "0"), _LAST_POSITION)
     turns = await _archive_of(request).session_turns(key, start=start, limit=_LINES + 1)
     if not turns:
-        raise NotFound("There is no such conversation, neither held nor in the archive.")
+        raise NotFound("There is no such conversation, neither stored nor in the archive.")
     lines = lines_of([], [turn.entry for turn in turns[:_LINES]], start)
     return await request.page(
         "archived.html",
@@ -164,7 +164,7 @@ async def _archived_key(request: PageRequest) -> Key:
     key = _key_of(request)
     _archive_of(request)
     if await request.memory.store.read(key, background=True) is not None:
-        raise Conflict("A conversation of this name is held, and may be going on: delete that first.")
+        raise Conflict("A conversation of this name is stored, and may be going on: delete that first.")
     return key
 
 
@@ -188,7 +188,7 @@ async def _read(request: PageRequest, key: Key) -> StoredSession:
     try:
         stored = await request.memory.store.load(key, background=True)
     except msgspec.DecodeError:
-        raise TurnkeeperError("What is held of this conversation cannot be read.") from None
+        raise TurnkeeperError("What is stored of this conversation cannot be read.") from None
     if stored is None:
         raise NotFound("There is no such conversation; it may have expired.")
     return stored

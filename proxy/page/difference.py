@@ -1,6 +1,8 @@
 """What a filter did to the messages, as rows: removed, added and changed messages, and the words changed."""
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Final, Literal
 
 import msgspec
@@ -13,6 +15,7 @@ Kind = Literal["same", "removed", "added", "changed"]
 
 _MOST_WORDS: Final = 400
 _MOST_ROWS: Final = 200
+_MOST_UNFOLDED: Final = 2
 _MOST_COMPARED: Final = 400  # comparing takes the square of it
 
 
@@ -81,6 +84,31 @@ def unchanged_rows(messages: Sequence[MessageDict]) -> Sequence[Row]:
     skipped = max(0, len(messages) - _MOST_COMPARED)
     older = [Row(kind="same", count=skipped, role="older")] if skipped else []
     return [*older, *(_row("same", message, i, i) for i, message in enumerate(messages[skipped:]))]
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Messages in a row that have the same kind; ``is_folded`` where they are many."""
+
+    kind: Kind
+    is_folded: bool
+    rows: Sequence[Row]
+
+
+def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Group]:
+    """All messages of both sides; of those at the end, the last two are never folded."""
+    skipped = max(0, len(after) - _MOST_COMPARED)
+    rows = [Row(kind="same", count=skipped, role="older")] if skipped else []
+    for row in _rows(before[-_MOST_COMPARED:], after[skipped:]):
+        if row.kind == "same":
+            rows += [_row("same", after[skipped + row.after + i], 0, 0) for i in range(row.count)]
+        else:
+            rows.append(row)
+    groups: list[Group] = []
+    for part in (rows[:-2], rows[-2:]):
+        for kind, members in groupby(part, attrgetter("kind")):
+            group = list(members)
+            groups.append(Group(kind=kind, is_folded=len(group) > _MOST_UNFOLDED, rows=group))
+    return groups
 
 
 def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Row]:

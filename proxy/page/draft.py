@@ -130,7 +130,7 @@ def try_draft(draft: Draft) -> Trial:
     try:
         steps = load_steps(draft.yaml, loaded_filters(draft.own_filters))
     except PluginError as error:
-        return Trial(fault=f"A filter of this server's own cannot be tried: {error}.")
+        return Trial(fault=f"A filter of this server's own cannot be run: {error}.")
     if not isinstance(steps, Steps):
         return Trial(faults=steps)
     warnings = step_warnings(draft.yaml, steps)
@@ -173,9 +173,9 @@ def _load(name: str, file: str) -> ModuleType:
 def _explain(draft: Draft, pipeline: Pipeline) -> Explanation:
     data = draft.request.encode("utf-8", "replace")
     if not data.strip():
-        raise RequestError("Paste a request, or pick an engine's.")
+        raise RequestError("Paste a request, or choose a voice platform's.")
     if len(data) > _LARGEST_REQUEST:
-        raise RequestError(f"A request to be tried here has at most {_LARGEST_REQUEST // 1000} KB.")
+        raise RequestError(f"A request here has at most {_LARGEST_REQUEST // 1000} KB.")
     request = explain.request_from_file(data, {}, draft.tenant)
     try:
         return explain_request(request, pipeline, time.time(), remembers=draft.remembers)

@@ -103,7 +103,7 @@ def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[U
         status = UpstreamStatus(
             name=name,
             provider=target.provider.name,
-            model=target.model or "as asked",
+            model=target.model or "as requested",
             pipelines=[pipeline.name for pipeline in pipelines if target in pipeline.targets],
             turns=len(states),
             failed=states.count("failed"),
@@ -124,11 +124,11 @@ def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
 
     return [
         _bar_plot("Turns", "a minute", [minute.turns for minute in minutes]),
-        _line_plot("First token, median", [minute.first_token(0.5) for minute in minutes]),
-        _line_plot("First token, 95 of 100", [minute.first_token(0.95) for minute in minutes]),
+        _line_plot("First token, p50", [minute.first_token(0.5) for minute in minutes]),
+        _line_plot("First token, p95", [minute.first_token(0.95) for minute in minutes]),
         _bar_plot("Failed", "turns a minute", counts("failed"), alarm=True),
-        _bar_plot("Left or superseded", "turns a minute", counts("interrupted", "cancelled")),
-        _bar_plot("With something left out", "turns a minute", counts("degraded"), alarm=True),
+        _bar_plot("Cancelled", "turns a minute", counts("interrupted", "cancelled")),
+        _bar_plot("Degraded", "turns a minute", counts("degraded"), alarm=True),
     ]
 
 
@@ -157,7 +157,7 @@ def _line_plot(title: str, values: Sequence[float | None]) -> Plot:
         runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
     return Plot(
         title=title,
-        what="from a request's arrival",
+        what="since the request arrived",
         last=took(numbers[-1]) if numbers else "-",
         most=took(most) if numbers else "-",
         lines=[" ".join(run) for run in runs if run],

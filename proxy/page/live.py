@@ -1,15 +1,16 @@
 """The live page: turns as they happen."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Self, get_args
 
 import msgspec
 from starlette.responses import Response
 
 from proxy.http.reply import EventStream
-from proxy.observe.feed import Event
+from proxy.observe.observation import State, TurnReport
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest
 from proxy.page.viewer import is_secure
@@ -20,27 +21,69 @@ _BATCH_TIME: Final = 0.2
 _HEARTBEAT: Final = 1.0
 _BEATS_PER_COMMENT: Final = 15
 _UNBUFFERED: Final = {**HEADERS, "x-accel-buffering": "no"}
+_STATES: Final = get_args(State)
+_SLOW: Final = (500, 1000, 2000)
+_LONGEST_SEARCH: Final = 200
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn as a row of the table; lengths are in seconds. ``has_page`` is whether its trace is kept."""
+class Row(msgspec.Struct, frozen=True):
+    """A turn as a row of the table; ``has_page`` is whether its trace is kept."""
 
-    id: str
-    at: float
-    session: str | None
-    user: str | None
-    model: str | None
-    pipeline: str
-    state: str
-    first_token: float | None
-    duration: float | None
+    turn: TurnReport
     has_page: bool
+
+
+class Filters(msgspec.Struct, frozen=True, kw_only=True):
+    """Which turns a viewer wants to see; ``slow`` are milliseconds to the first token.
+
+    A turn has every word of ``search``; ``session:`` and ``user:`` before a word name where it must be.
+    """
+
+    search: str = ""
+    state: str = ""
+    slow: int = 0
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self:
+        """The filters that a form sets; what it cannot set is left out."""
+        state, slow = query.get("state", ""), query.get("slow", "")
+        return cls(
+            search=query.get("q", "").strip()[:_LONGEST_SEARCH],
+            state=state if state in _STATES else "",
+            slow=int(slow) if re.fullmatch(r"[0-9]{1,6}", slow, re.ASCII) else 0,
+        )
+
+    def match(self, turn: TurnReport) -> bool:
+        """Whether a turn is one of those."""
+        if self.state and turn.state != self.state:
+            return False
+        if self.slow and (turn.first_token or 0.0) * 1000 < self.slow:
+            return False
+        session, user = turn.session or "", turn.user or ""
+        texts = [session, user, turn.model or "", turn.pipeline]
+        if excerpt := turn.excerpt:
+            texts += [excerpt.words, excerpt.answer]
+        whole = "\n".join(texts).casefold()
+        for word in self.search.casefold().split():
+            place, _, name = word.partition(":")
+            where = {"session": session, "user": user}.get(place)
+            if word not in whole if where is None else name not in where.casefold():
+                return False
+        return True
 
 
 async def _show(request: PageRequest) -> Response:
     scheme = "https" if is_secure("", request.headers) else "http"
-    address = f"{scheme}://{request.headers.get('host', '127.0.0.1:8080')}"
-    return await request.page("live.html", _HERE, rows=_rows(request, {}), address=address)
+    filters = Filters.of(request.query)
+    return await request.page(
+        "live.html",
+        _HERE,
+        rows=_rows(request, filters, {}),
+        address=f"{scheme}://{request.headers.get('host', '127.0.0.1:8080')}",
+        filters=filters,
+        states=_STATES,
+        slow=_SLOW,
+    )
 
 
 async def _stream(request: PageRequest) -> Response:
@@ -53,13 +96,14 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     Browsers reconnect then.
     """
     yield b"retry: 1000\n\n"
-    silent, streaming, sent = 0, dict[str, Event](), None
-    async for batch in _batches(request.server.feed.subscribe(request.tenant)):
+    filters = Filters.of(request.query)
+    silent, on_its_way, sent = 0, dict[str, TurnReport](), None
+    async for batch in _batches(request.server.feed.reports(request.tenant)):
         if request.server.phase != "ready" or request.server.runtime is not request.runtime:
             break
-        newest = {**streaming, **batch}
-        streaming = {turn: event for turn, event in newest.items() if event.state == "streaming"}
-        rows = {row.id: row for row in _rows(request, streaming)}
+        newest = {**on_its_way, **batch}
+        on_its_way = {id_: turn for id_, turn in newest.items() if turn.outcome is None}
+        rows = {row.turn.id: row for row in _rows(request, filters, on_its_way)}
         silent = 0 if rows != sent else silent + 1
         if rows != sent:
             yield await asyncio.to_thread(_event, request, rows, sent or {})
@@ -68,21 +112,21 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
             yield b": still here\n\n"
 
 
-async def _batches(events: AsyncIterator[Event]) -> AsyncIterator[Mapping[str, Event]]:
-    """The newest event of each turn within a fifth of a second; an empty batch after a second of silence."""
-    batch: dict[str, Event] = {}
+async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[str, TurnReport]]:
+    """The newest of each turn within a fifth of a second; an empty batch after a second of silence."""
+    batch: dict[str, TurnReport] = {}
     clock = asyncio.get_running_loop().time
     due = clock() + _BATCH_TIME
-    upcoming = asyncio.ensure_future(anext(events, None))
+    upcoming = asyncio.ensure_future(anext(turns, None))
     try:
         while True:
             done, _ = await asyncio.wait([upcoming], timeout=max(0.0, due - clock()))
             if done:
-                if (event := upcoming.result()) is None:
+                if (turn := upcoming.result()) is None:
                     return
                 due = due if batch else clock() + _BATCH_TIME
-                batch[event.id] = event
-                upcoming = asyncio.ensure_future(anext(events, None))
+                batch[turn.id] = turn
+                upcoming = asyncio.ensure_future(anext(turns, None))
             if clock() >= due:
                 yield batch
                 batch = {}
@@ -91,33 +135,20 @@ async def _batches(events: AsyncIterator[Event]) -> AsyncIterator[Mapping[str, E
         upcoming.cancel()
 
 
-def _rows(request: PageRequest, streaming: Mapping[str, Event]) -> Sequence[Row]:
-    """The newest turns: those that are streaming, and those that have ended."""
+def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[Row]:
+    """The newest turns that match: those that are on their way, and those that have ended."""
     server = request.server
     traced = server.traces.ids(request.tenant)  # first, so that the feed has heard of these
-    ended = (Event.of(report) for report in islice(server.feed.newest(request.tenant), _ROWS))
-    rows = [
-        Row(
-            id=event.id,
-            at=event.at,
-            session=event.session,
-            user=event.user,
-            model=event.model,
-            pipeline=event.pipeline,
-            state=event.state,
-            first_token=None if event.first_token_ms is None else event.first_token_ms / 1000,
-            duration=None if event.state == "streaming" else event.duration_ms / 1000,
-            has_page=event.id in traced,
-        )
-        for event in (*streaming.values(), *ended)
-    ]
-    return sorted(rows, key=lambda row: row.at, reverse=True)[:_ROWS]
+    ended = filter(filters.match, server.feed.newest(request.tenant))
+    under_way = filter(filters.match, on_its_way.values())
+    rows = [Row(turn, turn.id in traced) for turn in (*under_way, *islice(ended, _ROWS))]
+    return sorted(rows, key=lambda row: row.turn.at, reverse=True)[:_ROWS]
 
 
 def _event(request: PageRequest, rows: Mapping[str, Row], sent: Mapping[str, Row]) -> bytes:
     """The ids of all rows in their order, and the rows that the browser does not have like this."""
-    changed = [row for row in rows.values() if row != sent.get(row.id)]
-    html = {row.id: request.renderer.text("row.html", row=row) for row in changed}
+    changed = [row for row in rows.values() if row != sent.get(row.turn.id)]
+    html = {row.turn.id: request.renderer.text("row.html", row=row) for row in changed}
     return b"event: turns\ndata: " + msgspec.json.encode({"ids": list(rows), "rows": html}) + b"\n\n"
 
 

@@ -73,7 +73,7 @@ class Renderer:
 def took(seconds: float | None) -> str:
     """A length of time with the unit that suits it: ``84 µs``, ``12.3 ms``, ``1.42 s``."""
     if seconds is None:
-        return "-"
+        return "\N{EN DASH}"
     if abs(seconds) < _MILLISECOND:
         return f"{seconds * 1e6:.0f} µs"
     if abs(seconds) < _SECOND:

@@ -8,12 +8,20 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from filters.message import Message
+from filters.message import Message, newest_words
 from filters.tokens import in_message
 from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
-from proxy.page.difference import Row, StepDiff, diff_rows, step_diff, unchanged_rows
+from proxy.page.difference import (
+    Group,
+    Row,
+    StepDiff,
+    diff_rows,
+    grouped_rows,
+    step_diff,
+    unchanged_rows,
+)
 from proxy.page.request import PageRequest, redirect
 from proxy.traces import Trace
 from proxy.trial import disclosure
@@ -29,8 +37,8 @@ _NARROWEST: Final = 2.0
 _STAGES: Final = {
     "own": ("Turnkeeper", "receive, session, recall and filters; closer below"),
     "receive": ("Receive", "reading the request's body"),
-    "recall": ("Session", "parsing it, and finding out whose turn it is"),
-    "memory": ("Recall", "what memory holds of the session"),
+    "recall": ("Session", "parsing it, and naming its session and user"),
+    "memory": ("Recall", "reading the session from memory"),
     "filters": ("Filters", "the request filters, and putting the body together"),
     "upstream": ("Upstream", "until the model has begun to answer"),
     "first-token": ("First token", "the answer's first bytes go to the client"),
@@ -39,7 +47,12 @@ _STAGES: Final = {
 }
 _OWN: Final = frozenset({"own", "receive", "recall", "memory", "filters"})
 _COUNTED: Final = ("role", "content", "tool_calls")
-_KEPT: Final = "the newest are, as many as 'traces:' says"
+_READ_BY_MODELS: Final = ("role", "content", "name", "tool_calls", "tool_call_id")
+_CURL: Final = """curl -sN "$UPSTREAM_BASE_URL/chat/completions" \\
+  -H "Authorization: Bearer $UPSTREAM_API_KEY" -H 'Content-Type: application/json' \\
+  -d '{body}'
+"""
+_KEPT: Final = "the newest are, as many as 'traces.keep' says"
 _TRIES: Final = "asked"
 # In bytes of a request and its answer: nobody reads more, and it would hold up calls to put them on a page.
 _LARGEST_SHOWN: Final = 4_000_000
@@ -89,7 +102,11 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The transcript of a turn, ready to be shown. ``fault`` is why the filters could not be run again."""
+    """The transcript of a turn, ready to be shown. ``fault`` is why the filters could not be run again.
+
+    ``words`` are the user's newest, ``prompt`` is what was sent beside what came, and ``curl`` a command that
+    sends the same prompt.
+    """
 
     identity: ExplainedIdentity | None = None
     messages: Sequence[Row] = ()
@@ -98,7 +115,10 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
     marked: Sequence[Row] = ()
     steps: Sequence[StepDiff] = ()
     stripped: Sequence[Stripped] = ()
+    words: str = ""
+    prompt: Sequence[Group] = ()
     sent: str = ""
+    curl: str = ""
     answer: Transcript = Transcript()
     tokens: TokenCounts
     fault: str | None = None
@@ -148,18 +168,20 @@ def _try_another_process(request: PageRequest) -> Response:
 
 def timelines(trace: Trace, written: float | None) -> Sequence[Timeline]:
     """A turn as a whole, and its own stages on a scale of their own; ``written`` is when memory had it."""
-    first = trace.chunks[0] if trace.chunks else trace.end
+    # What a client gets of a turn that failed before its first token is the error, and no answer.
+    chunks = () if trace.report.outcome == "failed" and trace.report.first_token is None else trace.chunks
+    first = chunks[0] if chunks else trace.end
     marks = [("receive", trace.start), *trace.marks]
     ends = [*(mark for _, mark in marks[1:]), first]
     stages = [(name, start, max(start, end)) for (name, start), end in zip(marks, ends, strict=True)]
     own = [span for span in stages if span[0] != "upstream"]
     spans = [("own", trace.start, own[-1][2] if own else trace.end)]
     spans += [span for span in stages if span[0] == "upstream"]
-    if trace.chunks:
+    if chunks:
         spans += [("first-token", first, first), ("chunks", first, trace.end)]
     if written is not None:
         spans.append(("record", trace.end, max(trace.end, written)))
-    whole = _timeline("The whole turn", spans, trace.chunks)
+    whole = _timeline("The whole turn", spans, chunks)
     return [
         msgspec.structs.replace(whole, seconds=trace.end - trace.start),
         _timeline("Turnkeeper's own work", own),
@@ -173,6 +195,8 @@ def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) ->
     bars = []
     for kind, began, ended in spans:
         name, what = _STAGES.get(kind, (kind, ""))
+        if kind == "upstream" and not ticks:
+            what = "no answer came"
         width = max(_NARROWEST, (ended - began) * scale)
         bars.append(
             Bar(
@@ -246,18 +270,24 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
         [disclosure.shown_message(message_dict(message)) for message in window]
         for window in (turn.request.messages, turn.window)
     )
-    sent = ""
+    prompt: Sequence[Group] = ()
+    sent = curl = ""
     if body:
         fields = raw_fields(body)
         decoded = decode_raw(fields["messages"])
         shown = disclosure.shown_body(fields, decoded if isinstance(decoded, list) else [], target.provider)
         sent = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
+        prompt = grouped_rows(*(list(map(_as_prompt, each)) for each in (messages, shown["messages"])))
+        curl = _CURL.format(body=sent.replace("'", "'\\''"))
     detail = TurnDetail(
         messages=unchanged_rows(messages),
         ignored=(*turn.request.ignored, *turn.identity.ignored),
         fields={name: disclosure.shown_field(name, raw) for name, raw in turn.request.fields.items()},
         marked=diff_rows(messages, marked) if messages != marked else (),
+        words=newest_words(turn.request.messages),
+        prompt=prompt,
         sent=sent,
+        curl=curl,
         answer=transcript(trace.answer),
         tokens=token_counts(body, trace.answer, sent_body(before) if before and before.content else None),
     )
@@ -274,6 +304,11 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
         steps=[step_diff(number, step) for number, step in enumerate(explanation.steps, 1)],
         stripped=explanation.stripped,
     )
+
+
+def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What of a message a model reads."""
+    return {name: message[name] for name in _READ_BY_MODELS if message.get(name) is not None}
 
 
 def sent_body(trace: Trace) -> bytes:

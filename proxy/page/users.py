@@ -16,7 +16,7 @@ from proxy.rest.endpoint import long_response
 from proxy.rest.users import forget_user
 from proxy.turn.identity import identifier
 
-_HERE: Final = "people"
+_HERE: Final = "users"
 _RESULTS: Final = 20
 _TURNS: Final = 20
 _EPISODES: Final = 100
@@ -31,7 +31,7 @@ async def _list(request: PageRequest) -> Response:
     for trace in request.server.traces.newest(request.tenant):
         if trace.report.user:
             latest.setdefault(trace.report.user, trace.report)
-    return await request.page("people.html", _HERE, turns=list(latest.values()))
+    return await request.page("users.html", _HERE, turns=list(latest.values()))
 
 
 async def _show(request: PageRequest) -> Response:
@@ -45,7 +45,7 @@ async def _show(request: PageRequest) -> Response:
             results = await archiving.retriever.search(owner, query)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
-        "person.html",
+        "user.html",
         _HERE,
         id=owner.user,
         facts=facts,
@@ -59,14 +59,14 @@ async def _show(request: PageRequest) -> Response:
 async def _remove_fact(request: PageRequest) -> Response:
     owner, archiving = _owner(request), _archiving(request)
     if archiving is None or not await archiving.facts.remove(owner, request.params["fact"]):
-        raise NotFound("This fact is not there any more.")
+        raise NotFound("This fact is no longer stored.")
     return redirect(_HERE, owner.user)
 
 
 async def _export(request: PageRequest) -> Response:
     export = await request.runtime.privacy.export(_owner(request))
     response = long_response(export)
-    response.headers.update({**HEADERS, "content-disposition": 'attachment; filename="person.json"'})
+    response.headers.update({**HEADERS, "content-disposition": 'attachment; filename="user.json"'})
     return response
 
 
@@ -91,7 +91,7 @@ async def _show_agent(request: PageRequest) -> Response:
     try:
         episodes = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, background=True)
     except ValueError:
-        raise NotFound("What is kept of this agent cannot be read.") from None
+        raise NotFound("This agent's episodes cannot be read.") from None
     return await request.page("agent.html", _HERE, id=key.session, episodes=episodes)
 
 
@@ -102,7 +102,7 @@ def _owner(request: PageRequest) -> Owner:
 def _id(request: PageRequest) -> str:
     id_ = identifier(request.params["id"])
     if id_ is None:
-        raise NotFound("Nobody can have this name.")
+        raise NotFound("This cannot be a user's id.")
     return id_
 
 
@@ -111,12 +111,12 @@ def _archiving(request: PageRequest) -> Archiving | None:
 
 
 ROUTES: Final = (
-    ("GET", "/people", _list),
-    ("GET", "/people/{id}", _show),
-    ("GET", "/people/{id}/export", _export),
-    ("GET", "/people/{id}/forget", _confirm_erasure),
-    ("POST", "/people/{id}/forget", _erase),
-    ("POST", "/people/{id}/facts/{fact}", _remove_fact),
+    ("GET", "/users", _list),
+    ("GET", "/users/{id}", _show),
+    ("GET", "/users/{id}/export", _export),
+    ("GET", "/users/{id}/forget", _confirm_erasure),
+    ("POST", "/users/{id}/forget", _erase),
+    ("POST", "/users/{id}/facts/{fact}", _remove_fact),
     ("GET", "/agents", _find_agent),
     ("GET", "/agents/{id}", _show_agent),
 )

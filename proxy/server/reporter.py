@@ -19,7 +19,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 class TurnReporter:
-    """Observes turns as they begin to answer and as they end, and reports those that have ended.
+    """Observes turns as they are sent on, begin to answer and end, and reports those that have ended.
 
     ``broadcast`` sends a report to the port's other processes, where there are any; one of them has a reader
     of the feed until ``watched_until``, by ``time.monotonic``.
@@ -38,10 +38,10 @@ class TurnReporter:
         traces.before_reading(self.flush)
 
     def observe(self, observation: Observation) -> None:
-        """Publishes a turn that begins to answer, if anything reads the feed; collects one that has ended."""
+        """Publishes a turn on its way, if anything reads the feed; collects one that has ended."""
         if observation.outcome is None:
             if self._traces.feed.subscribers or self.watched_until > time.monotonic():
-                self._publish(observation.report())
+                self._publish(observation.report(with_excerpt=self._traces.retention.with_content))
             return
         self._ended.append(observation)
         if self._timer is None:
@@ -53,9 +53,9 @@ class TurnReporter:
             self._timer.cancel()
             self._timer = None
         ended, self._ended = self._ended, []
-        runtime = self._runtime()
+        runtime, with_excerpt = self._runtime(), self._traces.retention.with_content
         for observation in ended:
-            report = observation.report()
+            report = observation.report(with_excerpt=with_excerpt)
             self._metrics.count_turn(report)
             self._traces.add(report, observation)
             self._publish(report)

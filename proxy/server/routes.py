@@ -35,7 +35,7 @@ _PAGES: Final = frozenset(
         "conversations",
         "turns",
         "playground",
-        "people",
+        "users",
         "agents",
         "health",
         "login",

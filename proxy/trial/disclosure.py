@@ -17,7 +17,7 @@ from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider
 
 _SIZED: Final = {str: ("text", "characters"), list: ("list", "items"), dict: ("object", "keys")}
-_UNSIZED: Final = {bool: "truth value", int: "number", float: "number", type(None): "null"}
+_UNSIZED: Final = {bool: "boolean", int: "number", float: "number", type(None): "null"}
 
 _MESSAGE: Final = IN_MESSAGES | MARKS | {"turn_id", "timestamp", "metadata"}
 _FUNCTION: Final = frozenset({"name", "arguments"})

@@ -79,8 +79,9 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
 
         composed = await large_work.run(partial(turn.chat.to, pipeline.targets[0]), turn.size)
         dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts, composed)
-        observation.primary_model = dispatch.model
+        observation.primary_model = observation.model = dispatch.model
         observation.timer.begin("upstream")
+        observation.listener(observation)
         reply.copy_answer()
         interrupted = False
         try:

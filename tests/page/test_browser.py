@@ -2,6 +2,7 @@
 
 import json
 import re
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -56,11 +57,11 @@ def test_what_has_no_spaces_makes_no_page_wide(serve, opened, size, tmp_path: Pa
     proxy.chat(model=LONG, session_id=LONG[:200], user_id=LONG[:200])
     settle(proxy)
     for path in (
-        "/people/ann",
+        "/users/ann",
         "/agents/bob",
         "/",
         "/health",
-        "/people",
+        "/users",
         "/conversations",
         f"/turns/{newest(proxy)}",
     ):
@@ -87,9 +88,9 @@ def pages_of(proxy: ProxyServer) -> list[str]:
         "/conversations/room-1/delete",
         f"/turns/{newest(proxy)}",
         "/playground",
-        "/people",
-        "/people/ann",
-        "/people/ann/forget",
+        "/users",
+        "/users/ann",
+        "/users/ann/forget",
         "/agents/nobody",
         "/health",
         "/turns/none",
@@ -118,7 +119,7 @@ def test_turns_appear_as_they_happen_and_change_their_state(
     page = opened()
     complaints = Complaints(page)
     page.goto(open_proxy.root)
-    expect(page.get_by_text("As they happen")).to_be_visible()
+    expect(page.get_by_text("Connected")).to_be_visible()
     expect(page.get_by_text("No turns yet")).to_be_visible()
     call = threading.Thread(
         target=open_proxy.chat, args=(JOKE,), kwargs={"channel": "room-9", "stream": True}
@@ -126,11 +127,12 @@ def test_turns_appear_as_they_happen_and_change_their_state(
     call.start()
     row = page.locator("#turns tr", has_text="room-9")
     expect(row.locator(".state")).to_have_text("streaming")
+    expect(row.get_by_text("Well")).to_be_visible()
     expect(page.get_by_text("No turns yet")).to_be_hidden()
     call.join()
     expect(row.locator(".state")).to_have_text("done")
     expect(page.locator("#turns tr", has_text="room-9")).to_have_count(1)
-    row.get_by_role("link", name="Look at this turn").click()
+    row.get_by_role("link", name="Details of this turn").click()
     expect(page.get_by_role("heading", name="Where the time went")).to_be_visible()
     assert complaints.heard == []
 
@@ -139,7 +141,7 @@ def test_a_row_that_has_the_focus_keeps_it(open_proxy: ProxyServer, opened, upst
     upstream.says(HEAD, chunk(ROLE + delta(content="Well")), 1.5, chunk(delta(finish="stop") + DONE), END)
     page = opened()
     page.goto(open_proxy.root)
-    expect(page.get_by_text("As they happen")).to_be_visible()
+    expect(page.get_by_text("Connected")).to_be_visible()
     call = threading.Thread(
         target=open_proxy.chat, args=(JOKE,), kwargs={"channel": "room-9", "stream": True}
     )
@@ -158,21 +160,113 @@ def test_the_newest_turn_stands_on_top_and_who_is_forgotten_leaves(serve, opened
     page = opened()
     complaints = Complaints(page)
     page.goto(proxy.root)
-    expect(page.get_by_text("As they happen")).to_be_visible()
-    rooms = page.locator("#turns tbody td.cut:nth-child(2)")
+    expect(page.get_by_text("Connected")).to_be_visible()
+    rooms = page.locator("#turns tbody td.cut:nth-child(2) a")
     proxy.chat(session_id="s12", user_id="bob")
     expect(rooms).to_have_text([f"s{number}" for number in reversed(range(13))])
-    expect(page.get_by_role("link", name="Look at this turn")).to_have_count(5)
+    expect(page.get_by_role("link", name="Details of this turn")).to_have_count(5)
     proxy.client.delete("/v1/memory/users/ann")
     expect(rooms).to_have_text([f"s{number}" for number in range(12, -1, -2)])
     assert complaints.heard == []
+
+
+def test_the_live_page_is_searched_while_one_types(open_proxy: ProxyServer, opened):
+    for words, user in (("What is the price?", "ann"), ("Good morning", "bob")):
+        open_proxy.chat([{"role": "user", "content": words}], session_id=f"of-{user}", user_id=user)
+    settle(open_proxy, 2)
+    page = opened()
+    complaints = Complaints(page)
+    page.goto(open_proxy.root)
+    rooms = page.locator("#turns tbody td:nth-child(2) a")
+    expect(rooms).to_have_text(["of-bob", "of-ann"])
+    page.get_by_label("Search").fill("price")
+    expect(rooms).to_have_text(["of-ann"])
+    expect(page).to_have_url(f"{open_proxy.root}/live?q=price")
+    open_proxy.chat([{"role": "user", "content": "Too high a price!"}], session_id="later", user_id="ann")
+    expect(rooms).to_have_text(["later", "of-ann"])
+    page.get_by_label("State").select_option("failed")
+    expect(page.get_by_text("No turn matches these filters")).to_be_visible()
+    page.reload()
+    expect(page.get_by_label("Search")).to_have_value("price")
+    page.get_by_role("link", name="Show all").click()
+    expect(rooms).to_have_count(3)
+    assert complaints.heard == []
+
+
+def test_rows_do_not_move_while_the_page_is_paused_or_under_the_mouse(open_proxy: ProxyServer, opened):
+    def say(session: str) -> None:
+        open_proxy.chat([{"role": "user", "content": "Hi"}], session_id=session)
+
+    say("first")
+    page = opened()
+    complaints = Complaints(page)
+    page.goto(open_proxy.root)
+    rooms = page.locator("#turns tbody td:nth-child(2) a")
+    expect(page.get_by_text("Connected")).to_be_visible()
+    expect(rooms).to_have_text(["first"])
+    page.get_by_role("button", name="Pause").click()
+    say("second")
+    expect(page.get_by_text("Paused · 1 newer")).to_be_visible()
+    expect(rooms).to_have_text(["first"])
+    page.get_by_role("button", name="Resume").click()
+    expect(rooms).to_have_text(["second", "first"])
+    rooms.first.hover()
+    say("third")
+    expect(page.get_by_text("Connected · 1 newer")).to_be_visible()
+    say("fourth")
+    expect(page.get_by_text("Connected · 2 newer")).to_be_visible()
+    expect(rooms).to_have_text(["second", "first"])
+    page.get_by_role("heading", name="Live").hover()
+    expect(rooms).to_have_text(["fourth", "third", "second", "first"])
+    assert complaints.heard == []
+
+
+def test_a_turn_stands_there_before_its_model_has_answered(
+    open_proxy: ProxyServer, opened, upstream: FakeUpstream
+):
+    upstream.says(
+        HEAD, 1.0, chunk(ROLE + delta(content="Well")), 1.0, chunk(delta(finish="stop") + DONE), END
+    )
+    page = opened()
+    page.goto(open_proxy.root)
+    expect(page.get_by_text("Connected")).to_be_visible()
+    call = threading.Thread(
+        target=open_proxy.chat,
+        args=([{"role": "user", "content": "Are you there?"}],),
+        kwargs={"session_id": "room-9", "stream": True, "model": "slow-model"},
+    )
+    call.start()
+    row = page.locator("#turns tr", has_text="room-9")
+    expect(row.locator(".state")).to_have_text("waiting")
+    expect(row.get_by_text("slow-model")).to_be_visible()
+    expect(row.get_by_text("Are you there?")).to_be_visible()
+    expect(row.locator(".state")).to_have_text("streaming")
+    expect(row.locator(".state")).to_have_text("done")
+    call.join()
+
+
+def test_a_prompt_is_copied_as_curl(spoken: ProxyServer, opened):
+    page = opened(permissions=["clipboard-read", "clipboard-write"])
+    page.goto(f"{spoken.root}/turns/{newest(spoken)}")
+    page.get_by_text("As curl").click()
+    page.get_by_role("button", name="Copy").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith('curl -sN "$UPSTREAM_BASE_URL/chat/completions"') and "hidden" not in copied
+    # As a shell reads it, the body is what the upstream got.
+    script = copied.replace("curl -sN", "printf '%s\\0'")
+    words = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout.split(
+        "\0"
+    )
+    body = json.loads(words[words.index("-d") + 1])
+    assert body["messages"][-1]["content"] == "Go on."
 
 
 def test_the_live_page_comes_back_when_the_server_does(serve, opened, tmp_path: Path):
     first = serve(KEYED)
     page = opened()
     page.goto(first.root)
-    expect(page.get_by_text("As they happen")).to_be_visible()
+    expect(page.get_by_text("Connected")).to_be_visible()
     first.end_within(1)
     first.app.drain()
     expect(page.get_by_text("The server does not answer; trying again")).to_be_visible()
@@ -193,12 +287,12 @@ def test_faults_show_while_one_types(open_proxy: ProxyServer, opened):
     yaml = page.get_by_label("Filters", exact=True)
     yaml.fill("request:\n  - drop_messages: {source: [silence]}\n")
     expect(page.get_by_text("did you mean 'sources'")).to_be_visible()
-    expect(page.locator("#typing")).to_have_text("There are faults")
+    expect(page.locator("#typing")).to_have_text("There are errors")
     yaml.fill("request:\n  - drop_messages: {sources: [command]}\n")
     expect(page.locator("#tried .tally").first).to_have_text("1 removed")
     expect(page.locator("#typing")).to_have_text("Up to date")
     expect(yaml).to_have_value("request:\n  - drop_messages: {sources: [command]}\n")
-    page.get_by_label("Engine").select_option("Vapi")
+    page.get_by_label("Voice platform").select_option("Vapi")
     expect(page.get_by_label("Request", exact=True)).to_have_value(re.compile("Book a table"))
     assert complaints.heard == []
 
@@ -208,11 +302,11 @@ def test_a_dead_memory_says_so_and_the_rest_goes_on(serve, opened, upstream: Fak
     page = opened()
     proxy.chat(JOKE, channel="room-1")
     page.goto(f"{proxy.root}/conversations")
-    expect(page.get_by_role("heading", name="Memory does not answer")).to_be_visible()
-    page.get_by_role("link", name="Live").click()
+    expect(page.get_by_role("heading", name="Memory is unavailable")).to_be_visible()
+    page.get_by_role("link", name="Live", exact=True).click()
     expect(page.locator("#turns .state.degraded")).to_be_visible()
-    page.get_by_role("link", name="Look at this turn").click()
-    expect(page.get_by_text("Left out")).to_be_visible()
+    page.get_by_role("link", name="Details of this turn").click()
+    expect(page.get_by_text("Degraded", exact=True)).to_be_visible()
     page.get_by_role("link", name="Health").click()
     expect(page.locator(".warn").first).to_be_visible()
 
@@ -236,7 +330,7 @@ def test_no_hostile_text_runs(open_proxy: ProxyServer, opened, upstream: FakeUps
     page = opened()
     complaints = Complaints(page)
     page.goto(open_proxy.root)
-    expect(page.get_by_text("As they happen")).to_be_visible()
+    expect(page.get_by_text("Connected")).to_be_visible()
     said = {"source": HOSTILE, "user": HOSTILE, "interrupted": True, "original": f"Well {HOSTILE}"}
     messages = [
         {"role": "user", "content": HOSTILE, "name": HOSTILE, "metadata": {"user": HOSTILE}},
@@ -251,7 +345,7 @@ def test_no_hostile_text_runs(open_proxy: ProxyServer, opened, upstream: FakeUps
     row.locator("td a").first.click()
     expect(page.locator(".line")).to_have_count(4)
     page.goto(f"{open_proxy.root}/turns/{newest(open_proxy)}")
-    page.goto(f"{open_proxy.root}/people")
+    page.goto(f"{open_proxy.root}/users")
     page.goto(f"{open_proxy.root}/playground")
     request = json.dumps({"model": HOSTILE, "messages": messages})
     page.get_by_label("Request", exact=True).fill(request)
@@ -352,9 +446,9 @@ def test_without_scripts_everything_is_there_but_the_moment(spoken: ProxyServer,
         expect(page.locator("h1")).to_be_visible()
     page.goto(f"{spoken.root}/playground")
     page.get_by_label("Filters", exact=True).fill("request: [nothing_of_ours]")
-    page.get_by_role("button", name="Try").click()
+    page.get_by_role("button", name="Run").click()
     expect(page.get_by_text("no filter named")).to_be_visible()
-    page.get_by_label("Engine").select_option("Hume")
+    page.get_by_label("Voice platform").select_option("Hume")
     page.get_by_role("button", name="Load").click()
     expect(page.locator("#tried .steps")).to_be_visible()
     page.goto(f"{spoken.root}/conversations/room-1/delete")
@@ -368,5 +462,5 @@ def test_a_failure_is_told_on_the_page_of_its_turn(open_proxy: ProxyServer, open
     settle(open_proxy)
     page = opened()
     page.goto(open_proxy.root)
-    page.get_by_role("link", name="Look at this turn").click()
+    page.get_by_role("link", name="Details of this turn").click()
     expect(page.get_by_role("alert")).to_have_text("The upstream answered 500.")

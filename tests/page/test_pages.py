@@ -28,7 +28,7 @@ from tests.waiting import until
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 JOKE = json.loads((GOLDEN / "agora_doc_request.json").read_text())["messages"]
-PAGES = ["/", "/live", "/conversations", "/playground", "/people", "/health"]
+PAGES = ["/", "/live", "/conversations", "/playground", "/users", "/health"]
 HOSTILE = (
     "<script>alert(1)</script><img src=x onerror=alert(2)>\"'{{1234*4321}}{% raw %}</textarea></title>"
     "\u202e&amp;"
@@ -194,7 +194,7 @@ def test_a_header_with_no_such_key_is_sent_to_the_login(keyed_proxy: ProxyServer
 def test_a_wrong_key_and_one_that_may_only_chat_do_not_open(keyed_proxy: ProxyServer):
     visit = Visit(keyed_proxy)
     wrong = visit.post("/login", seen="/login", key="secret-9")
-    assert wrong.status_code == 401 and "not known" in wrong.text and "secret-9" not in wrong.text
+    assert wrong.status_code == 401 and "Unknown key" in wrong.text and "secret-9" not in wrong.text
     chat = visit.post("/login", seen="/login", key="secret-3")
     assert chat.status_code == 403
     assert visit.get("/").status_code == 303
@@ -266,6 +266,70 @@ def test_live_shows_the_newest_turns_first(open_proxy: ProxyServer, visit: Visit
     page = visit.page("/")
     assert page.index("room-2") < page.index("room-1")
     assert 'id="empty" hidden' in page
+
+
+def test_live_shows_the_callers_words_and_what_was_answered(open_proxy: ProxyServer, visit: Visit):
+    talk(open_proxy, user_id="user123")
+    row = words(visit.page("/").partition("<tbody>")[2])
+    assert "You know what? Tell me a story instead." in row or "joke" in row
+    assert "Hello there." in row and "default" in row and "5 5 out" not in row
+
+
+@pytest.mark.parametrize("setting", ["content: false", "content: true, keep: 0"])
+def test_live_shows_no_words_where_none_are_kept(serve: Serve, setting: str):
+    proxy = serve(
+        KEYED.replace("keep: 50, content: true", setting if "keep" in setting else f"keep: 50, {setting}")
+    )
+    proxy.chat(JOKE, channel="room-1", stream=True, user_id="user123")
+    assert until(lambda: any(proxy.app.traces.feed.newest("default")))
+    page = Visit(proxy).page("/")
+    assert "room-1" in page and "Hello there." not in page and "joke" not in page
+
+
+def test_live_shows_the_words_of_as_many_turns_as_are_kept(serve: Serve):
+    proxy = serve(KEYED.replace("keep: 50", "keep: 2"))
+    for number in range(4):
+        proxy.chat([{"role": "user", "content": f"words-{number}"}], session_id="s")
+    settle(proxy, 2)
+    assert until(lambda: len(list(proxy.app.traces.feed.newest("default"))) == 4)
+    assert re.findall(r"words-\d", Visit(proxy).page("/")) == ["words-3", "words-2"]
+
+
+def test_live_shows_no_words_of_another_user_than_the_turns(open_proxy: ProxyServer, visit: Visit):
+    """Who is forgotten is found by the turn's user."""
+    line = {"role": "user", "content": "mine alone", "metadata": {"user": "bob"}}
+    open_proxy.chat([line], session_id="s", user_id="ann")
+    settle(open_proxy)
+    assert "mine alone" not in visit.page("/")
+
+
+@pytest.mark.parametrize(
+    ("query", "rooms"),
+    [
+        ("", ["b", "a"]),
+        ("q=weather", ["a"]),
+        ("q=SESSION:B", ["b"]),
+        ("q=user:ann", ["a"]),
+        ("q=user:ann+session:b", []),
+        ("q=session:", ["b", "a"]),
+        ("state=failed", ["b"]),
+        ("state=nonsense", ["b", "a"]),
+        ("slow=999999", []),
+    ],
+)
+def test_live_is_filtered(
+    open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream, query: str, rooms: list[str]
+):
+    open_proxy.chat([{"role": "user", "content": "How is the Weather?"}], session_id="a", user_id="ann")
+    upstream.says(*answer({"error": {"message": "no"}}, status=500))
+    open_proxy.chat([{"role": "user", "content": "Hello"}], session_id="b", user_id="bob")
+    settle(open_proxy, 2)
+    page = visit.page(f"/?{query}")
+    assert re.findall(r'href="/conversations/(\w)"', page) == rooms
+    assert ('id="none" hidden' in page) == bool(rooms)
+    with visit.client.stream("GET", f"/live/events?{query}") as events:
+        told = next(json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
+    assert len(told["ids"]) == len(rooms)
 
 
 def many(proxy: ProxyServer, count: int) -> list[str]:
@@ -422,7 +486,7 @@ def test_a_long_conversation_comes_in_pages(open_proxy: ProxyServer, visit: Visi
     open_proxy.client.put("/v1/memory/sessions/long", json={"contents": contents})
     page = visit.page("/conversations/long")
     assert "line 449<" in page and "line 250<" in page and "line 249<" not in page
-    assert "From here on in the window" in page
+    assert "Earlier messages are no longer in the window" in page
     older = visit.page("/conversations/long?before=250")
     assert "line 249<" in older and "line 250<" not in older
     assert "line 0<" in visit.page("/conversations/long?before=50")
@@ -503,7 +567,7 @@ def test_a_conversation_tells_what_a_summary_stands_for(open_proxy: ProxyServer,
     page = visit.page("/conversations/long")
     assert "4 messages" in words(page) and "by m-1" in words(page).replace(" · ", " ")
     assert "They &lt;b&gt;talked&lt;/b&gt;." in page
-    before, after = page.split("From here on told word by word")
+    before, after = page.split("Not summarised from here on")
     assert "line 3<" in before and "line 4<" in after and before.count("line covered") == 4
 
 
@@ -513,7 +577,7 @@ def test_a_summary_of_an_edited_turn_is_stale(open_proxy: ProxyServer, visit: Vi
         path = f"/conversations/long/edit/{position}"
         shown = re.search(r'name="shown" value="(\w+)"', visit.page(path))[1]
         assert visit.post(path, seen=path, shown=shown, text="Other words").status_code == 303
-        assert ("to be made anew" in visit.page("/conversations/long")) == (position == 1)
+        assert ("stale, a turn" in visit.page("/conversations/long")) == (position == 1)
 
 
 def test_a_conversation_is_deleted_after_a_question(open_proxy: ProxyServer, visit: Visit):
@@ -542,7 +606,7 @@ def test_a_turn_shows_its_time_its_filters_and_its_answer(open_proxy: ProxyServe
     assert "restore_interrupted" in text and "changes nothing" in text
     assert "messages[].metadata" in text
     assert "body:channel" in text
-    assert "Prompt 5 tokens" in text
+    assert "Tokens 5 in" in text
 
 
 def test_a_turn_tells_what_stayed_in_the_prefix(
@@ -556,7 +620,7 @@ def test_a_turn_tells_what_stayed_in_the_prefix(
     open_proxy.chat(more, channel="room-1", stream=True)
     settle(open_proxy, 2)
     page = words(visit.page(f"/turns/{newest(open_proxy)}"))
-    assert re.search(r"Stayed in the prefix \d\d %", page)
+    assert re.search(r"Prompt prefix reused \d\d %", page)
     assert "64 tokens cached" in page
     assert "Turn before" in page
 
@@ -585,6 +649,8 @@ def test_a_failed_turn_says_why(open_proxy: ProxyServer, visit: Visit, upstream:
     settle(open_proxy)
     page = words(visit.page(f"/turns/{newest(open_proxy)}"))
     assert "The upstream answered 500." in page and "failed" in page
+    assert "no answer came" in page and "No answer was sent to the client." in page
+    assert "first bytes" not in page and "streams" not in page and "Chunks" not in page
     assert "failed" in visit.page("/")
 
 
@@ -614,15 +680,15 @@ def test_no_more_turns_are_kept_than_the_setting_says(serve: Serve):
     assert not list(off.app.traces.newest("default")) and not off.app.traces._unwritten
 
 
-def test_people_are_those_who_were_named(open_proxy: ProxyServer, visit: Visit):
+def test_users_are_listed_once_they_were_named(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy, user_id="ann")
-    assert "ann" in words(visit.page("/people"))
+    assert "ann" in words(visit.page("/users"))
 
 
 def test_health_tells_of_upstreams_memory_and_the_hour(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy)
     page = words(visit.page("/health"))
-    assert "Memory answers in" in page and "Turns in the last hour 1" in page and "main openai" in page
+    assert "Memory answers in" in page and "Turns, last hour 1" in page and "main openai" in page
 
 
 FALLING_BACK = """
@@ -633,7 +699,7 @@ upstreams:
   reserve: {base_url: "practice:", model: spare}
 pipelines: {default: {upstreams: [main, reserve]}}
 """
-SUMS = ("Being answered", "Yet to be written")
+SUMS = ("In flight", "Write queue")
 
 
 def test_health_shows_each_tenant_its_own_turns_and_models(serve: Serve, upstream: FakeUpstream):
@@ -647,8 +713,8 @@ def test_health_shows_each_tenant_its_own_turns_and_models(serve: Serve, upstrea
         assert time.monotonic() < end
         time.sleep(0.01)
     one, two = (words(signed_in(proxy, key).page("/health")) for key in ("secret-1", "secret-2"))
-    assert "Turns in the last hour 6" in one and "open model-of-one" in one
-    assert "Turns in the last hour 1" in two and "model-of-one" not in two
+    assert "Turns, last hour 6" in one and "open model-of-one" in one
+    assert "Turns, last hour 1" in two and "model-of-one" not in two
     assert not [name for name in SUMS if name in one or name in two]
 
 
@@ -662,7 +728,7 @@ def test_health_shows_a_single_tenant_all_that_the_server_does(
     for _ in range(6):
         only.chat(model="m-1", headers={"authorization": "Bearer secret-1"})
     page = words(signed_in(only).page("/health"))
-    assert "Turns in the last hour 6" in page and "open m-1" in page
+    assert "Turns, last hour 6" in page and "open m-1" in page
     for told in (page, words(Visit(open_proxy).page("/health"))):
         assert all(name in told for name in SUMS)
 
@@ -671,7 +737,7 @@ def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
     away = KEYED.replace('"memory:"', "redis://127.0.0.1:1")
     visit = Visit(serve(away))
     got = visit.get("/conversations")
-    assert got.status_code == 503 and "Memory does not answer" in got.text
+    assert got.status_code == 503 and "Memory is unavailable" in got.text
     assert visit.get("/").status_code == 200
     assert "Server degraded Memory" in words(visit.page("/health"))
 
@@ -701,11 +767,11 @@ def test_without_memory_what_is_kept_for_the_page_can_be_forgotten_too(serve: Se
     for user in ("ann", "bob"):
         proxy.chat(session_id=f"of {user}", user_id=user)
     assert until(lambda: len(list(proxy.app.traces.newest("default"))) == 2)
-    told = visit.get("/people/ann/export").json()
+    told = visit.get("/users/ann/export").json()
     assert [turn["session_id"] for turn in told["kept_turns"]] == ["of ann"]
     assert proxy.client.get("/v1/memory/users/ann/export").json() == told
     if over == "page":
-        assert visit.post("/people/ann/forget", seen="/people/ann/forget").status_code == 303
+        assert visit.post("/users/ann/forget", seen="/users/ann/forget").status_code == 303
     else:
         path = "users/ann" if over == "rest" else "sessions/of%20ann"
         assert proxy.client.delete(f"/v1/memory/{path}").status_code == 204
@@ -797,7 +863,7 @@ def test_an_example_of_each_engine_is_the_one_that_the_tests_know():
 @pytest.mark.parametrize("name", TITLES)
 def test_each_engines_example_can_be_tried(visit: Visit, name: str):
     page = words(visit.page(f"/playground?example={name}"))
-    assert "As the upstream would get it" in page
+    assert "The prompt that would be sent" in page
     assert "repair_history" in page
 
 
@@ -855,7 +921,7 @@ def test_filters_of_ones_own_can_be_tried_where_a_pipeline_has_loaded_them(serve
     text = re.search(r'<textarea id="yaml".*?>\n(.*?)</textarea>', visit.page("/playground"), re.DOTALL)[1]
     assert "glossary" in text
     page = tried(visit, unescape(text))
-    assert "2 glossary" in page and "As the upstream would get it" in page
+    assert "2 glossary" in page and "The prompt that would be sent" in page
 
 
 def test_packages_that_no_pipeline_uses_are_not_imported(visit: Visit, monkeypatch: pytest.MonkeyPatch):
@@ -910,7 +976,7 @@ def test_what_only_some_need_is_not_imported_with_the_shipped_configuration(modu
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-# --- people and agents
+# --- users and agents
 
 
 @pytest.fixture
@@ -926,13 +992,13 @@ def archive_of(proxy: ProxyServer) -> Any:
 def test_a_persons_words_are_found(archiving: ProxyServer):
     talk(archiving, user_id="ann")
     visit = Visit(archiving)
-    assert "/people/ann" in visit.page("/people")
+    assert "/users/ann" in visit.page("/users")
     end = time.monotonic() + 10
-    while "room-1" not in (page := visit.page("/people/ann?query=scarecrow")).partition('id="turns-kept"')[0]:
+    while "room-1" not in (page := visit.page("/users/ann?query=scarecrow")).partition('id="turns-kept"')[0]:
         assert time.monotonic() < end
         time.sleep(0.1)
     assert "/conversations/room-1" in page and "Why did the scarecrow" in page
-    assert "Nothing was found" in visit.page("/people/bob?query=scarecrow")
+    assert "No results" in visit.page("/users/bob?query=scarecrow")
 
 
 def archived(proxy: ProxyServer, text: str) -> list[str]:
@@ -965,8 +1031,8 @@ def test_whoever_deletes_a_conversation_is_told_what_stays_of_it_in_the_archive(
     talk(archiving, user_id="ann b")
     kept = Visit(archiving)
     page = kept.page("/conversations/room-1/delete")
-    assert "stays in the archive" in words(page)
-    assert {"/people/ann%20b", "/people/ann%20b/forget"} <= {each["href"] for each in Markup(page).of("a")}
+    assert "stay in the archive" in words(page)
+    assert {"/users/ann%20b", "/users/ann%20b/forget"} <= {each["href"] for each in Markup(page).of("a")}
     archiving.client.put("/v1/memory/sessions/nobodys", json={"contents": []})
     assert "archive" not in words(kept.page("/conversations/nobodys/delete"))
     talk(open_proxy, user_id="ann b")
@@ -979,7 +1045,7 @@ def test_a_deleted_conversation_is_not_said_to_have_expired(archiving: ProxyServ
     visit = Visit(archiving)
     assert visit.post("/conversations/room-1/delete", seen="/conversations/room-1/delete").status_code == 303
     page = words(visit.page("/conversations/room-1"))
-    assert "No longer held, and kept in the archive" in page and "Expired" not in page
+    assert "Only in the archive" in page and "Expired" not in page
 
 
 LOGGED = "/conversations/room-1/archive/delete"
@@ -998,7 +1064,7 @@ def test_a_conversation_in_the_archive_is_deleted_after_a_question(archiving: Pr
     for path in ("/conversations/room-1", LOGGED, f"/turns/{turn}"):
         assert visit.get(path).status_code == 404
     assert "room-1" not in visit.page("/conversations/archive/all")
-    assert "Nothing was found" in visit.page("/people/ann?query=scarecrow")
+    assert "No results" in visit.page("/users/ann?query=scarecrow")
 
 
 def test_a_conversation_that_began_anew_meanwhile_is_not_deleted_with_the_archived_one(
@@ -1049,10 +1115,10 @@ def test_a_name_that_browsers_take_for_a_way_up_is_no_link(archiving: ProxyServe
     traces._ring.append(trace)
     feed.publish(trace.report)
     visit = Visit(archiving)
-    for path in ("/", "/people", "/conversations", f"/turns/{account}"):
+    for path in ("/", "/users", "/conversations", f"/turns/{account}"):
         links = [str(each["href"]) for each in Markup(visit.page(path)).of("a")]
         assert not [each for each in links if each.rstrip("/").endswith(f"/{name}")], path
-    for path in ("/conversations", "/people", "/agents"):
+    for path in ("/conversations", "/users", "/agents"):
         assert visit.get(path, params={"id": name}).status_code == 404
 
 
@@ -1061,11 +1127,11 @@ def test_facts_are_shown_and_removed(archiving: ProxyServer):
     fact = Fact(id="f/1", text="Likes <b>jokes</b>", created=time.time(), evidence=("a", "b"))
     archiving.run(archive_of(archiving).add_fact(person, fact))
     visit = Visit(archiving)
-    page = words(visit.page("/people/ann"))
-    assert "Likes <b>jokes</b>" in page and "rests on 2 turns" in page
-    assert visit.post("/people/ann/facts/f%2F1").status_code == 403
-    assert visit.post("/people/ann/facts/f%2F1", seen="/people/ann").status_code == 303
-    assert "No facts." in visit.page("/people/ann")
+    page = words(visit.page("/users/ann"))
+    assert "Likes <b>jokes</b>" in page and "from 2 turns" in page
+    assert visit.post("/users/ann/facts/f%2F1").status_code == 403
+    assert visit.post("/users/ann/facts/f%2F1", seen="/users/ann").status_code == 303
+    assert "No facts are stored." in visit.page("/users/ann")
 
 
 def test_facts_that_mem0_keeps_are_shown_and_removed_there(
@@ -1076,16 +1142,16 @@ def test_facts_that_mem0_keeps_are_shown_and_removed_there(
     proxy = serve(KEYED.replace('"memory:"', kept))
     visit, path = Visit(proxy), "/v1/memory/users/ann/facts"
     fact = proxy.client.post(path, json={"text": "Likes jazz."}).json()["id"]
-    assert "Likes jazz." in words(visit.page("/people/ann"))
-    assert [each["text"] for each in visit.get("/people/ann/export").json()["facts"]] == ["Likes jazz."]
-    assert visit.post(f"/people/ann/facts/{fact}", seen="/people/ann").status_code == 303
-    assert "No facts." in visit.page("/people/ann")
+    assert "Likes jazz." in words(visit.page("/users/ann"))
+    assert [each["text"] for each in visit.get("/users/ann/export").json()["facts"]] == ["Likes jazz."]
+    assert visit.post(f"/users/ann/facts/{fact}", seen="/users/ann").status_code == 303
+    assert "No facts are stored." in visit.page("/users/ann")
     assert proxy.client.get(path).json()["data"] == []
 
 
 def test_all_of_a_person_can_be_carried_away(archiving: ProxyServer):
     talk(archiving, user_id="ann")
-    got = Visit(archiving).get("/people/ann/export")
+    got = Visit(archiving).get("/users/ann/export")
     assert got.headers["content-disposition"].startswith("attachment")
     told = got.json()
     assert told["user"] == "ann" and told["sessions"][0]["id"] == "room-1"
@@ -1098,27 +1164,27 @@ def test_a_person_is_forgotten_whole(archiving: ProxyServer, over: str):
     turn = talk(archiving, user_id="ann")
     visit = Visit(archiving)
     if over == "page":
-        assert "Forget this person?" in visit.page("/people/ann/forget")
-        assert visit.post("/people/ann/forget").status_code == 403
-        assert visit.post("/people/ann/forget", seen="/people/ann/forget").status_code == 303
+        assert "Forget this user?" in visit.page("/users/ann/forget")
+        assert visit.post("/users/ann/forget").status_code == 403
+        assert visit.post("/users/ann/forget", seen="/users/ann/forget").status_code == 303
     else:
         assert archiving.client.delete("/v1/memory/users/ann").status_code == 204
     assert visit.get(f"/turns/{turn}").status_code == 404
     assert visit.get("/conversations/room-1").status_code == 404
-    assert "ann" not in words(visit.page("/people"))
+    assert "ann" not in words(visit.page("/users"))
 
 
 def test_what_somebody_said_in_anothers_turn_is_theirs_too(open_proxy: ProxyServer):
     talk(open_proxy, user_id="ann")  # user123 spoke, as the engine's marks have it
-    (kept,) = Visit(open_proxy).get("/people/user123/export").json()["kept_turns"]
+    (kept,) = Visit(open_proxy).get("/users/user123/export").json()["kept_turns"]
     assert [each["role"] for each in kept["messages"]] == ["user", "user"] and not kept["answer"]
     open_proxy.client.delete("/v1/memory/users/user123")
     assert not list(open_proxy.app.traces.newest("default"))
 
 
 def test_without_an_archive_it_is_said_what_to_set(open_proxy: ProxyServer, visit: Visit):
-    assert "ARCHIVE_URL" in visit.page("/people/ann")
-    assert visit.get("/people/%20").status_code == 404
+    assert "ARCHIVE_URL" in visit.page("/users/ann")
+    assert visit.get("/users/%20").status_code == 404
 
 
 def test_an_agents_episodes_are_shown(open_proxy: ProxyServer, visit: Visit):

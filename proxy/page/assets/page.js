@@ -47,15 +47,79 @@ function show(body, { ids, rows }) {
   });
 }
 
+// While rows are held, those that are there change in place or go, and new ones wait.
+function split(body, { ids, rows }, waiting) {
+  const there = new Set([...body.rows].map((row) => row.dataset.turn));
+  const all = { ...waiting?.rows, ...rows };
+  const shown = ids.filter((id) => there.has(id));
+  const later = ids.filter((id) => !there.has(id));
+  return [{ ids: shown, rows }, later.length ? { ids, rows: Object.fromEntries(later.map((id) => [id, all[id]])) } : null];
+}
+
 function live(link) {
   const body = document.querySelector("#turns tbody");
-  const source = new EventSource(link.dataset.live);
-  source.addEventListener("open", () => { link.textContent = "As they happen"; });
-  source.addEventListener("error", () => { link.textContent = "The server does not answer; trying again …"; });
-  source.addEventListener("turns", (event) => {
-    show(body, JSON.parse(event.data));
-    document.querySelector("#empty").hidden = body.rows.length > 0;
+  const form = document.querySelector("#filters");
+  const pause = document.querySelector("#pause");
+  let waiting = null;
+  let over = false;
+  let connected = false;
+  let source = null;
+  let typing = 0;
+
+  function status() {
+    const count = waiting ? waiting.ids.length - body.rows.length : 0;
+    const paused = pause.ariaPressed === "true";
+    const state = !connected ? "The server does not answer; trying again …" : paused ? "Paused" : "Connected";
+    link.textContent = count ? `${state} · ${count} newer` : state;
+    const filtered = [...new FormData(form).values()].some(Boolean);
+    document.querySelector("#empty").hidden = body.rows.length > 0 || filtered;
+    document.querySelector("#none").hidden = body.rows.length > 0 || !filtered;
+  }
+
+  function release() {
+    if (waiting) show(body, waiting);
+    waiting = null;
+    status();
+  }
+
+  function connect() {
+    source?.close();
+    waiting = null;
+    source = new EventSource(`${link.dataset.live}?${new URLSearchParams(new FormData(form))}`);
+    source.addEventListener("open", () => { connected = true; status(); });
+    source.addEventListener("error", () => { connected = false; status(); });
+    source.addEventListener("turns", (event) => {
+      let news = JSON.parse(event.data);
+      if (over || pause.ariaPressed === "true") [news, waiting] = split(body, news, waiting);
+      else release();
+      show(body, news);
+      status();
+    });
+  }
+
+  document.querySelector("#filter").hidden = true;
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    const paused = pause.ariaPressed !== "true";
+    pause.ariaPressed = String(paused);
+    pause.textContent = paused ? "Resume" : "Pause";
+    if (!paused) release(); else status();
   });
+  body.addEventListener("pointerenter", (event) => { over = event.pointerType === "mouse"; });
+  body.addEventListener("pointerleave", () => {
+    over = false;
+    if (pause.ariaPressed !== "true") release();
+  });
+  form.addEventListener("submit", (event) => { event.preventDefault(); filter(); });
+  form.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(filter, 250); });
+
+  function filter() {
+    const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+    history.replaceState(null, "", `/live${query.size ? "?" : ""}${query}`);
+    connect();
+  }
+
+  connect();
   window.addEventListener("pagehide", () => source.close());
 }
 
@@ -68,7 +132,7 @@ function playground(form) {
   async function ask() {
     asked?.abort();
     asked = new AbortController();
-    typing.textContent = "Trying …";
+    typing.textContent = "Running …";
     try {
       const answer = await fetch(form.action, {
         method: "POST",
@@ -80,9 +144,9 @@ function playground(form) {
       if (!answer.ok && ![429, 503].includes(answer.status)) throw new Error(String(answer.status));
       result.innerHTML = await answer.text();
       localise(result);
-      typing.textContent = result.querySelector(".fault") ? "There are faults" : "Up to date";
+      typing.textContent = result.querySelector(".fault") ? "There are errors" : "Up to date";
     } catch (error) {
-      if (error.name !== "AbortError") typing.textContent = "This could not be tried; press Try.";
+      if (error.name !== "AbortError") typing.textContent = "This could not be run; press Run.";
     }
   }
 
@@ -94,6 +158,20 @@ function playground(form) {
   for (const choice of form.querySelectorAll("select")) {
     choice.addEventListener("change", () => form.requestSubmit(form.querySelector("button[name=load]")));
   }
+}
+
+function copies(button) {
+  button.hidden = false;
+  button.addEventListener("click", async () => {
+    const text = document.getElementById(button.dataset.copy).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
+      button.textContent = "Press Ctrl+C";
+    }
+  });
 }
 
 function refresh(part) {
@@ -115,5 +193,6 @@ const link = document.querySelector("[data-live]");
 if (link) live(link);
 const form = document.querySelector("#try");
 if (form) playground(form);
+document.querySelectorAll("[data-copy]").forEach(copies);
 const part = document.querySelector("[data-again]");
 if (part) refresh(part);

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from proxy.observe.feed import Event, Feed
-from proxy.observe.observation import AnswerCopy, Observation
+from proxy.observe.observation import AnswerCopy, Excerpt, Observation
 
 
 def report(tenant: str = "acme", session: str = "s", **known: Any):
@@ -99,6 +99,55 @@ async def test_what_is_let_go_of_is_shown_to_nobody_any_more() -> None:
     assert [event.user for event in seen] == ["bob"]
     assert [each.user for each in feed.newest("acme")] == ["bob"]
     assert [each.user for each in feed.newest("other")] == ["ann"]
+
+
+def spoken(session: str = "s", tenant: str = "acme"):
+    return msgspec.structs.replace(report(tenant, session), excerpt=Excerpt("Hi", "Hello"))
+
+
+def with_words(feed: Feed, tenant: str = "acme") -> list[bool]:
+    """Of each turn, the newest first, whether its words are there."""
+    return [turn.excerpt is not None for turn in feed.newest(tenant)]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_only_the_newest_turns_have_words(first: bool) -> None:
+    feed = Feed()
+    if first:
+        feed.keep_excerpts(2)
+    for _ in range(4):
+        feed.publish(spoken())
+    if not first:
+        feed.keep_excerpts(2)
+    assert with_words(feed) == [True, True, False, False]
+    feed.keep_excerpts(0)
+    feed.publish(spoken())
+    assert with_words(feed) == [False] * 5
+
+
+def test_the_words_of_a_session_can_go_and_its_turns_stay() -> None:
+    feed = Feed()
+    for turn in (spoken("a"), spoken("b"), spoken("a", "other")):
+        feed.publish(turn)
+    feed.remove_excerpts("acme", "a")
+    assert with_words(feed) == [True, False] and with_words(feed, "other") == [True]
+
+
+@pytest.mark.anyio
+async def test_a_turn_is_an_event_from_its_first_token_on() -> None:
+    feed = Feed()
+    for known in ({"outcome": None}, {"outcome": None, "first_token": 0.1}, {"outcome": "done"}):
+        feed.publish(report(**known))
+    turns, events = feed.reports("acme"), feed.subscribe("acme")
+    assert (await anext(turns)).outcome == "done"
+    assert (await anext(events)).state == "done"
+    for known in ({"outcome": None}, {"outcome": None, "first_token": 0.1}):
+        feed.publish(report(**known))
+    assert [(await anext(turns)).first_token for _ in range(2)] == [None, 0.1]
+    assert (await anext(events)).first_token_ms == 100.0
+    await turns.aclose()
+    await events.aclose()
+    assert not feed.subscribers
 
 
 @pytest.mark.parametrize("step", [-1800.0, 0.0, 1800.0])

@@ -49,7 +49,7 @@ def test_a_body_hides_what_the_configuration_alone_lets_through(kind):
         ("ab", "text of 2 characters"),
         ([], "list of 0 items"),
         ({"a": 1}, "object of 1 keys"),
-        (True, "truth value"),
+        (True, "boolean"),
         (1, "number"),
         (0.5, "number"),
         (None, "null"),
