@@ -7,7 +7,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict
 
 from filters.message import Message
-from filters.remembered import Episode, Remembered
+from filters.remembered import Episode, LastCall, Remembered
 from filters.tokens import Count, in_text
 
 Messages = Sequence[Message]
@@ -26,6 +26,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
     memory holds beyond this conversation that may bear on the newest words, best first. ``facts`` are what is
     known of the caller and stays as it is from turn to turn, oldest first; ``news`` came to be known since.
+    ``profile`` is what the operator tells of the caller, and ``last_call`` an earlier call under any session;
+    both stay as they are until the call ends.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -38,6 +40,8 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
     recalled: tuple[Remembered, ...] = ()
     facts: tuple[Remembered, ...] = ()
     news: tuple[Remembered, ...] = ()
+    profile: str = ""
+    last_call: LastCall | None = None
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):

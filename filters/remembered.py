@@ -1,11 +1,11 @@
-"""What memory hands to filters: episodes of an agent, earlier turns, facts and documents."""
+"""What memory hands to filters: the last call, episodes of an agent, earlier turns, facts and documents."""
 
 from datetime import datetime
 from typing import Literal
 
 import msgspec
 
-from filters.injection import one_line
+from filters.injection import fence, one_line
 from filters.option_types import time_zone
 
 _BY = {"user": "the caller said", "assistant": "you said"}
@@ -35,6 +35,27 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return f"{one_line(self.source or 'a document', max_length)}: {words}"
         day = "" if self.at is None else f"{datetime.fromtimestamp(self.at, time_zone(timezone)):%Y-%m-%d} "
         return f"{day}{'known' if self.kind == 'fact' else _BY.get(self.role or '', 'said')}: {words}"
+
+
+class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What an earlier call was about, line by line; it ended ``at``, in seconds since 1970.
+
+    By its ``record``, as in ``(record 0123456789ab-7)``, a prompt in which it stands already is found: the
+    call's own name, and its last turn.
+    """
+
+    record: str
+    lines: tuple[str, ...]
+    at: float
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text tells this call."""
+        return f"(record {self.record.partition('-')[0]}-" in text
+
+    def as_block(self, introduction: str, timezone: str = "UTC", name: str = "last_conversation") -> str:
+        """The lines in their fence, below the day and the record."""
+        day = datetime.fromtimestamp(self.at, time_zone(timezone))
+        return fence(name, f"{introduction} It was on {day:%Y-%m-%d}. (record {self.record})", self.lines)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):

@@ -84,6 +84,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 chat=msgspec.structs.replace(chat, headers=headers, tools=None),
                 view=None,
                 shown_facts=None,
+                shown_call=None,
             )
         return cls(
             report=report,

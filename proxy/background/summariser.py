@@ -28,6 +28,12 @@ _WRITE: Final = (
     "put in by a program: the caller did not say it. Plain short sentences in the language of the "
     "conversation, at most {words} words. Do not repeat the earlier notes. Write the notes alone."
 )
+_CALL: Final = (
+    "The call above is over. Write what somebody has to know who speaks with the same caller next time: what "
+    "it was about, what was agreed, what was promised and by whom, with all names, numbers, dates and "
+    "amounts, and what is still open. What has a source was put in by a program: the caller did not say it. "
+    "Plain short sentences in the language of the conversation, at most {words} words. Write the notes alone."
+)
 _MERGE: Final = (
     "Write the notes above anew as one text, with all names, numbers, dates, amounts, decisions and what is "
     "still open. Plain short sentences in their own language, at most {words} words. Write the notes alone."
@@ -36,6 +42,8 @@ _MOST_WORDS: Final = 250
 _FEWEST_WORDS: Final = 20
 _LEAST_TO_SPLIT: Final = 100
 _MOST_TOKENS: Final = 1000
+# A caller has many calls, and each prompt of the next one begins with these notes.
+_CALL_RATIO: Final = 6
 # The newest of the earlier notes tell what the transcript goes on from.
 _EARLIER_TOKENS: Final = 400
 # About how many tokens the task itself takes.
@@ -97,6 +105,21 @@ class Summariser:
             text, model = await self._ask(NotesPrompt("notes", piece, _MERGE), last, "")
             texts.append(text)
         return WrittenNotes("\n".join(texts), model)
+
+    async def call_notes(
+        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
+    ) -> WrittenNotes:
+        """Notes on a whole call for the next one, in one request: of what is too long, the end counts."""
+
+        def read() -> str:
+            notes = (json_line({"notes": self._redaction.text(text)}) for text in earlier)
+            return _pieces([*notes, *map(self._line, entries)][::-1], self._room)[0]
+
+        size = sum(len(entry.text) for entry in entries)
+        newest_first = await in_thread_if_long(read, len(entries), size)
+        data = "\n".join(reversed(newest_first.split("\n")))
+        text, model = await self._ask(NotesPrompt("transcript", data, _CALL, ratio=_CALL_RATIO), last, "")
+        return WrittenNotes(text, model)
 
     def _line(self, entry: Entry) -> str:
         line: dict[str, object] = {entry.role: self._redaction.text(entry.text, entry.role)}

@@ -11,6 +11,7 @@ from filters.message import Message, epoch_seconds
 from proxy.memory.merge.calls import with_speech_times
 from proxy.memory.merge.entries import new_entry
 from proxy.memory.session import (
+    NO_CALL,
     REASONING,
     START,
     Entry,
@@ -25,7 +26,7 @@ from proxy.memory.speech import as_tool_call, is_speech
 _NUMBERED: Final = frozenset({"user", "assistant"})
 _ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
 _ENTRIES: Final = "entries"
-_NOT_EXPORTED: Final = frozenset({"cold_count", "shown_facts"})
+_NOT_EXPORTED: Final = frozenset({"cold_count", "shown_facts", "shown_call", "noted_until"})
 """The messages include the cold part, and elsewhere the facts may not be known."""
 _ENTRY_FIELDS: Final = {
     field.name: field.encode_name for field in msgspec.structs.fields(Entry) if field.name != "role"
@@ -185,7 +186,9 @@ def remainder_fields(session: Session) -> dict[str, Any]:
         }
         for entry, imported in pairs
     ]
-    exported = msgspec.structs.replace(session, entries=(), cold_count=0, shown_facts=None)
+    exported = msgspec.structs.replace(
+        session, entries=(), cold_count=0, shown_facts=None, shown_call=None, noted_until=NO_CALL
+    )
     fields: dict[str, Any] = msgspec.to_builtins(exported)
     return ({_ENTRIES: differences} if differences else {}) | fields
 

@@ -13,6 +13,7 @@ from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
+from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.redacted_view import WindowRedaction
@@ -49,7 +50,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     """Sessions and what is remembered beside them.
 
     ``recorder`` queues the turns that ``writer`` writes to ``store``; ``health`` checks the store between
-    calls. ``privacy`` knows every place that holds words of users, and ``redaction`` what none may hold.
+    calls. ``calls`` are the last ones of each user. ``privacy`` knows every place that holds words of users,
+    and ``redaction`` what none may hold.
     """
 
     store: SessionStore
@@ -58,6 +60,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     episodes: Episodes
     summaries: Summaries
     privacy: PrivacyRegistry
+    calls: PastCalls
     archiving: Archiving | None
     health: HealthCheck
     redaction: WindowRedaction

@@ -189,9 +189,12 @@ def _without_speaker(
     Summaries that stand for some of it go, and all turns are hot again, for new ones.
     """
     facts = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
+    shown = session.shown_call
+    if shown and (shown.user == name or name in shown.speakers):
+        shown = None
     session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=time.time())
     others = tuple(entry for entry in entries if entry.speaker != name)
-    changed = msgspec.structs.replace(session, shown_facts=facts)
+    changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown)
     if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):
         return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=()), ()
     hot = tuple(entry for entry in session.entries if entry.speaker != name)

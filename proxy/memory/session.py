@@ -16,6 +16,7 @@ from msgspec import UNSET
 
 from filters.injection import users
 from filters.message import Content, Message, epoch_seconds
+from filters.remembered import LastCall
 from proxy.memory.errors import Unreadable
 from proxy.memory.speech import Speech, as_function_call
 from proxy.memory.wording import text_hash
@@ -55,6 +56,8 @@ class TurnRef(NamedTuple):
 
 START: Final = TurnRef(0, -1)
 """Before all turns."""
+NO_CALL: Final = TurnRef(-1, -1)
+"""Before all calls."""
 _FIRST: Final = TurnRef(0, 0)
 
 
@@ -365,6 +368,19 @@ class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     news: tuple[tuple[str, int], ...] = ()
 
 
+class ShownCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """What the prompts of a call tell of an earlier one of ``user``, and of the profile, from its start on.
+
+    It stays as it is until the call ends. ``speakers`` are the users who spoke in the earlier call.
+    """
+
+    call: int
+    user: str
+    profile: str = ""
+    last_call: LastCall | None = None
+    speakers: tuple[str, ...] = ()
+
+
 def with_positions(facts: ShownFacts | None, shown: Sequence[Message]) -> ShownFacts | None:
     """The same, once the prompt is known in which the news was shown ``WITH_NEWEST``."""
     if not (facts and facts.news) or all(position != WITH_NEWEST for _, position in facts.news):
@@ -410,6 +426,10 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """The last turn that was looked at for facts."""
     shown_facts: ShownFacts | None = msgspec.field(default=None, name="told")
     """The facts that the prompts begin with."""
+    shown_call: ShownCall | None = None
+    """The earlier call that the prompts begin with."""
+    noted_until: TurnRef = msgspec.field(default=NO_CALL, name="noted")
+    """The last turn in its users' past calls; before a call's first turn, the call is merely listed there."""
     alias: str | None = None
     """What the engine calls ``user``, where that is another name."""
     shared: bool = False

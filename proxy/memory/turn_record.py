@@ -12,7 +12,15 @@ from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
-from proxy.memory.session import NO_ATTEMPT, Attempt, Entry, Session, ShownFacts, with_positions
+from proxy.memory.session import (
+    NO_ATTEMPT,
+    Attempt,
+    Entry,
+    Session,
+    ShownCall,
+    ShownFacts,
+    with_positions,
+)
 from proxy.memory.speakers import with_speakers
 from proxy.memory.speech import message_without_media, speech_of
 from proxy.memory.stores.store import Key
@@ -29,12 +37,13 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``at`` is when the request arrived, in seconds since 1970, and ``ended_at`` when its answer ended.
     ``user`` is the one that the request names, and ``user_from_message`` whether its newest message alone
     does. ``turn`` is the engine's number of the turn, and ``model`` what was asked. ``prompt`` is what the
-    model got, ``tools`` its tools as JSON, and ``shown_facts`` the facts in it; ``room`` is how many messages
-    of the user it had room for, where some had to be left out. With ``had_tool_rounds``, the model counted
-    the tokens of more than this prompt. ``view`` is the session as the turn read it, and ``attempt`` what the
-    request says of itself. ``size`` is about how many bytes the window and the answer have.
-    ``interrupted`` is whether the client left before the turn was over, and ``cut`` whether it got more than
-    ``answer``. Once a large answer is read, its ``transcript`` stands in the place of its bytes.
+    model got, ``tools`` its tools as JSON, ``shown_facts`` the facts in it and ``shown_call`` the earlier
+    call; ``room`` is how many messages of the user it had room for, where some had to be left out. With
+    ``had_tool_rounds``, the model counted the tokens of more than this prompt. ``view`` is the session as the
+    turn read it, and ``attempt`` what the request says of itself. ``size`` is about how many bytes the window
+    and the answer have. ``interrupted`` is whether the client left before the turn was over, and ``cut``
+    whether it got more than ``answer``. Once a large answer is read, its ``transcript`` stands in the place
+    of its bytes.
     """
 
     key: Key
@@ -47,6 +56,7 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: float
     room: int | None = None
     shown_facts: ShownFacts | None = None
+    shown_call: ShownCall | None = None
     view: SessionView | None = None
     prompt: Sequence[Message] = ()
     tools: bytes = b""
@@ -122,6 +132,8 @@ def apply_turn(
         attempt=record.attempt,
         alignment=view.alignment_with(session) if view else None,
     )
+    if record.shown_call not in {None, session.shown_call}:
+        session = msgspec.structs.replace(session, shown_call=record.shown_call)
     generated = Answer(
         question=question,
         text=answer.text,

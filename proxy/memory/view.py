@@ -67,6 +67,11 @@ class SessionView(NamedTuple):
     alignment: Alignment | None
     at: float
 
+    @property
+    def call(self) -> int:
+        """The call of the session that the window is of."""
+        return self.session.call + (self.alignment.new_call if self.alignment else 0)
+
     def alignment_with(self, session: Session) -> Alignment | None:
         """The alignment with another session, where that has the same entries and latest request."""
         own = self.session

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from filters.inject_last_call import InjectLastCall
 from filters.redact import Redact
 from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
@@ -20,12 +21,14 @@ from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.archive.recall import MODEL_TIMEOUT, RecallReader, Reranking, Retriever, VectorSearch
+from proxy.memory.call_notes import CallNotes
 from proxy.memory.compaction import Window
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import open_mem0
 from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
 from proxy.memory.memory import Archiving, Memory
+from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import (
     WRITE_TOLERANCE,
@@ -137,6 +140,12 @@ def needs_background_process(settings: Settings) -> bool:
     return bool(memory.archive_url or (memory.work and memory.summaries))
 
 
+def tells_last_calls(settings: Settings) -> bool:
+    """Whether a pipeline tells what the last call was about."""
+    steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
+    return any(isinstance(step, InjectLastCall) for step in steps)
+
+
 def build_memory(settings: Settings) -> Memory | None:
     """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
     memory, _ = _build_memory(settings, build_targets(settings, {}), None, Traces())
@@ -186,6 +195,7 @@ def _build_memory(
     archiving = _build_archiving(own, stores, models)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
     worker = None
+    calls = _build_calls(own, stores.calls, stores.redaction)
     listeners: list[SessionListener] = [traces.session_written]
     if notify:
         listeners.append(lambda key, _: notify(key, stores.calls.written_bytes(key)))
@@ -197,8 +207,9 @@ def _build_memory(
             listeners.append(archivist.enqueue)
         worker = _build_worker(settings, stores, summaries, archiving, models)
         listeners.append(worker.session_written)
-        if own.facts:
-            listeners.append(IdleTimer(worker.check, after=own.facts_pause).session_written)
+        pauses = {own.facts_pause} if own.facts else set()
+        pauses |= {own.silence} if tells_last_calls(settings) else set()
+        listeners += [IdleTimer(worker.check, after=pause).session_written for pause in pauses]
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
     url = own.sessions.get_secret_value()
@@ -206,13 +217,15 @@ def _build_memory(
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
     if archiving and archiving.mem0:
         holders.append(archiving.mem0)
-    holders += [SessionHolder(stores.calls, file=_file_of(url)), traces]
+    # Behind the sessions: what is written of them from then on is refused.
+    holders += [SessionHolder(stores.calls, file=_file_of(url)), calls, traces]
     memory = Memory(
         store=stores.calls,
         writer=writer,
         recorder=Recorder(writer),
         episodes=with_redaction(episodes, stores.redaction),
         summaries=summaries,
+        calls=calls,
         privacy=PrivacyRegistry(tuple(holders)),
         archiving=archiving,
         health=health,
@@ -316,6 +329,10 @@ def _build_worker(
 ) -> Worker:
     own, store = settings.memory, stores.background
     jobs: list[SessionJob] = [summaries] if own and own.summaries else []
+    if own and tells_last_calls(settings):
+        calls = _build_calls(own, store, stores.redaction)
+        writer = _build_summariser(own.summaries, models)
+        jobs.append(CallNotes(store, calls, writer, pause=own.silence))
     facts = own.facts if own else None
     if own and facts and archiving and (target := models.target(facts.upstream)):
         extractor = Extractor(
@@ -330,6 +347,10 @@ def _build_worker(
     if archiving and archiving.retriever.embedder:
         services.append(EmbeddingWorker(store, archiving.archive, archiving.retriever.embedder))
     return Worker(store, jobs, tenant_names(settings), tuple(services))
+
+
+def _build_calls(settings: MemorySettings, store: SessionStore, redaction: Redaction) -> PastCalls:
+    return PastCalls(store, keep=settings.calls_kept, redact=redaction.text)
 
 
 def _build_retriever(archive: Archive, settings: RecallAids, models: Models) -> Retriever:

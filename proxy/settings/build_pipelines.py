@@ -7,6 +7,7 @@ from functools import cache
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
+from filters.inject_last_call import InjectLastCall
 from filters.inject_summaries import InjectSummaries
 from filters.option_types import time_zone
 from filters.recall import Recall
@@ -141,6 +142,7 @@ def _build_pipeline(
         tool_rounds=own.tool_rounds,
         chain_needs=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
         max_facts=max((step.limit for step in own.request if isinstance(step, InjectFacts)), default=0),
+        tells_last_call=InjectLastCall in kinds,
         max_recalled=max((step.limit for step in own.request if isinstance(step, Recall)), default=0),
         zone=chain_time_zone(own.request),
         model=own.model or None,

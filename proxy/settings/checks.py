@@ -10,6 +10,7 @@ import msgspec
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
+from filters.inject_last_call import InjectLastCall
 from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
 from filters.restore_history import RestoreHistory
@@ -120,7 +121,7 @@ def _usage_warnings(settings: Settings) -> Warnings:
 
 # --- memory
 
-NEEDS_MEMORY: Final = (RestoreHistory, InjectSummaries, InjectEpisodes)
+NEEDS_MEMORY: Final = (RestoreHistory, InjectSummaries, InjectEpisodes, InjectLastCall)
 NEEDS_ARCHIVE: Final = (InjectFacts, Recall)
 
 _NO_MEMORY: Final = "nothing is remembered, so this does nothing; set 'memory:', or take this out"

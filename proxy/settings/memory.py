@@ -13,6 +13,7 @@ from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
 from proxy.memory.archive.archive import is_archive
+from proxy.memory.user_values import LASTING
 from proxy.settings.diagnostics import shown_errors
 from proxy.settings.values import (
     Duration,
@@ -199,6 +200,8 @@ class Memory(SettingsModel):
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
     facts: Facts | None = None
     """How facts are extracted from what callers say; left out, none are. They are kept in the archive."""
+    call_pause: Duration = 60.0
+    """How long a call is silent before it counts as over, and notes on it are written for the next one."""
     work: bool = True
     """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
     archive: Archive = Archive()
@@ -212,6 +215,16 @@ class Memory(SettingsModel):
     def facts_pause(self) -> float:
         """After how many silent seconds facts are extracted: before the session expires."""
         return min(self.facts.pause, self.window.ttl / 2) if self.facts else 0.0
+
+    @property
+    def silence(self) -> float:
+        """After how many silent seconds a call is over: before its session expires."""
+        return min(self.call_pause, self.window.ttl / 2)
+
+    @property
+    def calls_kept(self) -> float:
+        """For how many seconds past calls are kept: as long as turns are, or sessions where those are off."""
+        return self.window.ttl if self.archive.keep == "off" else self.archive.seconds or LASTING
 
     @property
     def archive_url(self) -> str:

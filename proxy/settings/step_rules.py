@@ -102,14 +102,14 @@ ORDERS: Final = (
         for name in (
             *("repair_history", "drop_messages", "restore_interrupted", "timestamp_prefix", "user_context"),
             *("merge_consecutive", "restore_history", "inject_summaries", "inject_facts"),
-            *("inject_episodes", "recall", "rewrite", "system_prompt"),
+            *("inject_last_call", "inject_episodes", "recall", "rewrite", "system_prompt"),
         )
     ),
     *(
         Order(name, "redact", _BARE)
         for name in (
             *("user_context", "restore_interrupted", "restore_history", "inject_summaries"),
-            *("inject_facts", "inject_episodes", "recall"),
+            *("inject_facts", "inject_last_call", "inject_episodes", "recall"),
         )
     ),
     Order("repair_history", "restore_history", "turns are told apart by their words, which it puts right"),
@@ -132,6 +132,12 @@ ORDERS: Final = (
         "inject_facts",
         "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
     ),
+    Order(
+        "system_prompt",
+        "inject_last_call",
+        "it tells again what the prompt tells, and leaves out what only a prompt tells that is replaced",
+    ),
+    Order("restore_history", "inject_last_call", "turns are told apart by their words"),
     Order(
         "restore_history", "inject_facts", "turns are told apart by their words, before which it puts more"
     ),

@@ -6,7 +6,7 @@ import msgspec
 
 from filters.base import Context
 from filters.message import Message
-from proxy.memory.session import NO_ATTEMPT, Attempt, ShownFacts
+from proxy.memory.session import NO_ATTEMPT, Attempt, ShownCall, ShownFacts
 from proxy.memory.stores.store import Key
 from proxy.memory.view import RetractedTexts, SessionView
 from proxy.turn.chain import FilterLog
@@ -38,6 +38,8 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """The client's messages, its interrupted answers marked once memory was read."""
     view: SessionView | None = None
     shown_facts: ShownFacts | None = None
+    shown_call: ShownCall | None = None
+    """The earlier call in the prompt, where the session does not have it yet."""
     context: Context = Context(now=0.0)
 
     filter_log: FilterLog = msgspec.field(default_factory=FilterLog)

@@ -175,6 +175,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: 
             at=turn.view.at if turn.view else turn.context.now,
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
+            shown_call=turn.shown_call,
             view=turn.view,
             prompt=turn.chat.messages,
             tools=bytes(turn.chat.fields.get("tools", b"")),

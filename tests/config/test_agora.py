@@ -33,7 +33,7 @@ def test_the_shipped_file_needs_no_environment():
     settings = load(AGORA, {})
     assert (settings.listen.host, settings.listen.port) == ("127.0.0.1", 8080)
     assert settings.upstreams["main"].base_url == "practice:"
-    assert len(settings.pipelines["default"].request) == 6
+    assert len(settings.pipelines["default"].request) == 7
 
 
 def test_the_environment_says_where_and_whom_to_ask():

@@ -17,7 +17,7 @@ from filters.message import LARGEST, MARKS, Message, epoch_seconds
 from proxy.memory.align.line import CUT, Line, similarity, turn_id_of
 from proxy.memory.align.strategies import WindowKind, align
 from proxy.memory.merge.request import apply_request
-from proxy.memory.session import COMMAND, Agents, Entry, QuestionRef, Session, Turned
+from proxy.memory.session import COMMAND, NO_CALL, Agents, Entry, QuestionRef, Session, Turned
 from proxy.memory.speakers import without_prompts
 from proxy.memory.speech import Speech, as_tool_call, is_speech, speech_of
 
@@ -271,6 +271,12 @@ def _insert_call(
     if session.learned_until.call == call:
         learned_until = session.learned_until._replace(call=call + 1)
         shifted = msgspec.structs.replace(shifted, learned_until=learned_until)
+    if session.noted_until.call == call:
+        # The call before it is listed anew, and this one once more.
+        shifted = msgspec.structs.replace(shifted, noted_until=NO_CALL)
+    if (shown := session.shown_call) is not None and shown.call == call:
+        shown = msgspec.structs.replace(shown, call=call + 1)
+        shifted = msgspec.structs.replace(shifted, shown_call=shown)
     if (latest := session.latest_request) is not None:
         latest = msgspec.structs.replace(
             latest,

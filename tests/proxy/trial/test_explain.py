@@ -56,6 +56,7 @@ def test_each_filter_is_told_with_what_it_changed():
         ("drop_messages", False),
         ("restore_interrupted", True),
         ("inject_facts", False),
+        ("inject_last_call", False),
     ]
     before, after = steps[4].before, steps[4].after
     assert [i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b] == [2]

@@ -1,0 +1,154 @@
+"""The background job that lists the calls of users, and writes down what each was about once it is over."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from proxy.memory.errors import NoSummaryModel, SessionDeleted
+from proxy.memory.past_calls import PastCall, PastCalls, speakers
+from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
+from proxy.memory.speakers import with_speaker_names
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
+from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
+from proxy.memory.summaries import WrittenNotes
+
+_WRITE_ATTEMPTS: Final = 10
+
+
+class CallWriter(Protocol):
+    """A model that writes what the next call has to know. It raises SummaryFailed."""
+
+    async def call_notes(
+        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
+    ) -> WrittenNotes:
+        """Notes on a whole call; ``earlier`` are the notes on what was said before the entries."""
+        ...
+
+
+class CallNotes:
+    """Lists each call of a user once it begins, and replaces its last lines by notes once it is over.
+
+    A call is over when its agent has left, when nothing was said for ``pause`` seconds, and when its user
+    begins another one. Without a writer, and for calls of two messages, the last lines stay.
+    """
+
+    name: Final = "calls"
+    has_fallback: Final = True
+
+    def __init__(
+        self,
+        store: SessionStore,
+        calls: PastCalls,
+        writer: CallWriter | None,
+        *,
+        pause: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store = store
+        self._calls = calls
+        self._writer = writer
+        self._pause = pause
+        self._clock = clock
+
+    @property
+    def delay(self) -> float:
+        """How many seconds after a session's last write it may be due."""
+        return self._pause
+
+    def is_due(self, session: Session) -> bool:
+        """Whether a call is to be listed, or is over."""
+        if not session.entries:
+            return False
+        newest, noted = session.entries[-1].turn_ref, session.noted_until
+        if newest <= noted or (newest.call == noted.call and noted.turn < 0 and not self._is_over(session)):
+            return False
+        return bool(speakers(session, newest.call))
+
+    async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
+        """List the newest call, and write what notes are due; whether there was any. Raises SummaryFailed."""
+        return await self._run(key, self._writer, mark=True)
+
+    async def run_fallback(self, key: Key) -> None:
+        """List the newest call; last lines stand in until a model answers."""
+        await self._run(key, None, mark=self._writer is None)
+
+    async def _run(self, key: Key, writer: CallWriter | None, *, mark: bool) -> bool:
+        began = self._clock()
+        stored = await self._store.load(key, background=True)
+        if stored is None or not self.is_due(stored.session):
+            return False
+        session, newest = stored.session, stored.session.entries[-1].turn_ref
+        over = self._is_over(session)
+        call = PastCall(
+            session=key.session, created=session.created, call=newest.call, at=session.updated
+        ).told(session)
+        users = [Owner(key.tenant, name) for name in call.speakers]
+        if not over:
+            call = msgspec.structs.replace(call, lines=())  # they are read where they stand
+        await self._save(users, call, at=began)
+        for user in users:
+            for past in (await self._calls.record(user)).calls:
+                if not past.over and past.place != call.place:
+                    await self._finish(key.tenant, past, writer, settled=mark, at=began)
+        if over:
+            await self._finish(key.tenant, call, writer, settled=mark, at=began)
+        if mark:
+            await self._mark(key, session, newest if over else TurnRef(newest.call, -1))
+        return True
+
+    def _is_over(self, session: Session) -> bool:
+        return session.call > session.entries[-1].call or self._clock() - session.updated >= self._pause
+
+    async def _finish(
+        self, tenant: str, call: PastCall, writer: CallWriter | None, *, settled: bool, at: float
+    ) -> None:
+        """Write the notes of a call that is over for its speakers; ``settled``, if they are to stay."""
+        key = Key(tenant, call.session)
+        session = await self._session(key, call)
+        if session:
+            call = call.told(session)
+            if writer is not None and not call.is_short:
+                call = msgspec.structs.replace(call, lines=await self._notes(writer, session, call))
+                if await self._session(key, call) is None:
+                    return  # it was deleted meanwhile
+        users = [Owner(tenant, name) for name in call.speakers]
+        await self._save(users, msgspec.structs.replace(call, over=settled), at=at)
+
+    async def _notes(self, writer: CallWriter, session: Session, call: PastCall) -> tuple[str, ...]:
+        earlier = [segment.text for segment in session.summaries if segment.call == call.call]
+        entries = [
+            e for e in session.entries if e.call == call.call and e.turn_ref > session.summarized_until
+        ]
+        named = with_speaker_names(session, entries)
+        try:
+            notes = await writer.call_notes(named, earlier, last=session.model)
+        except NoSummaryModel:
+            return call.lines
+        return tuple(f"notes: {line}" for line in notes.text.splitlines() if line.strip())
+
+    async def _session(self, key: Key, call: PastCall) -> Session | None:
+        """The session of a call, while it is stored."""
+        try:
+            stored = await self._store.load(key, background=True)
+        except UNREADABLE:
+            return None
+        return stored.session if stored and stored.session.created == call.created else None
+
+    async def _save(self, users: Iterable[Owner], call: PastCall, *, at: float) -> None:
+        for user in users:
+            try:
+                await self._calls.save(user, call, at=at)
+            except SessionDeleted:
+                continue  # the user was erased meanwhile
+
+    async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
+        """Note in the session how far its calls are listed."""
+        for _ in range(_WRITE_ATTEMPTS):
+            session, version = await self._store.load(key, background=True) or NOT_STORED
+            if not version or made_anew(session, former):
+                return
+            marked = msgspec.structs.replace(session, noted_until=end)
+            if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
+                return

@@ -1,0 +1,218 @@
+"""What earlier calls were about, kept by user and told in the next call, whatever its session."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from filters.remembered import LastCall
+from proxy.memory.errors import SessionDeleted
+from proxy.memory.preamble import call_lines, record_of
+from proxy.memory.session import UNREADABLE, Session, ShownCall
+from proxy.memory.speakers import speaker
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import Key, Owner
+from proxy.memory.user_values import LASTING, UserValues
+from proxy.memory.view import SessionView
+
+_MOST_CALLS: Final = 4
+_SHORT: Final = 2
+_LAST_LINES: Final = 10
+_KIND: Final = "users"
+
+
+class PastCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """A call of a user: in which session, made when, and which call of it.
+
+    ``lines`` tell it up to ``turn``, and ``messages`` is how many it has; a call that is not ``over`` has
+    none yet, or those of a digest, until a model answers. ``at`` is when something was said in it last, in
+    seconds since 1970.
+    """
+
+    session: str
+    created: float
+    call: int
+    at: float
+    record: str = ""
+    turn: int = -1
+    messages: int = 0
+    lines: tuple[str, ...] = ()
+    speakers: tuple[str, ...] = ()
+    over: bool = False
+
+    @property
+    def place(self) -> tuple[str, float, int]:
+        """Which call it is."""
+        return self.session, self.created, self.call
+
+    @property
+    def is_short(self) -> bool:
+        """Whether it is too short to displace another one."""
+        return self.messages <= _SHORT
+
+    @property
+    def last_call(self) -> LastCall:
+        """The call as filters see it."""
+        return LastCall(record=self.record, lines=self.lines, at=self.at)
+
+    def told(self, session: Session) -> "PastCall":
+        """The call as its session tells it: by its last lines, where no model has."""
+        lines = tuple(call_lines(session, self.call, most=_LAST_LINES))
+        entries = [entry for entry in session.entries if entry.call == self.call]
+        covered = sum(segment.messages for segment in session.summaries if segment.call == self.call)
+        uncovered = sum(
+            entry.turn_ref > session.summarized_until and entry.role in {"user", "assistant"}
+            for entry in entries
+        )
+        return msgspec.structs.replace(
+            self,
+            record=record_of(session, self.call),
+            turn=max((entry.turn for entry in entries), default=self.turn),
+            messages=covered + uncovered,
+            lines=lines,
+            speakers=speakers(session, self.call) or self.speakers,
+        )
+
+    def fields(self) -> dict[str, Any]:
+        """What an export has of it."""
+        return {"session_id": self.session, "at": self.at, "lines": list(self.lines)}
+
+
+class UserRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A user's ``profile``, which the operator writes, and the last ``calls``, in the order of their ends."""
+
+    profile: str = ""
+    calls: tuple[PastCall, ...] = ()
+
+    def call(self, place: tuple[str, float, int]) -> PastCall | None:
+        """A call by its place."""
+        return next((call for call in self.calls if call.place == place), None)
+
+    def with_call(self, new: PastCall) -> "UserRecord":
+        """The record with a call: of more than four, the shortest and oldest goes."""
+        calls = sorted(
+            [*(call for call in self.calls if call.place != new.place), new], key=lambda call: call.at
+        )
+        while len(calls) > _MOST_CALLS:
+            short = next((call for call in calls[:-1] if call.over and call.is_short), calls[0])
+            calls.remove(short)
+        return msgspec.structs.replace(self, calls=tuple(calls))
+
+    def without(self, is_gone: Callable[[PastCall], bool]) -> "UserRecord":
+        """The record without some calls."""
+        return msgspec.structs.replace(self, calls=tuple(call for call in self.calls if not is_gone(call)))
+
+
+class PastCalls:
+    """The records of users, beside the sessions of ``store``. Every method may raise StoreError.
+
+    Calls are kept for ``keep`` seconds after their end, profiles until they are removed. What is written goes
+    through ``redact``.
+    """
+
+    def __init__(
+        self, store: SessionStore, *, keep: float = LASTING, redact: Callable[[str], str] = str
+    ) -> None:
+        self._store = store
+        self._redact = redact
+        self._records = UserValues(store, _KIND, UserRecord())
+        self._keep = keep
+
+    async def record(self, user: Owner, *, background: bool = True) -> UserRecord:
+        """What is kept of a user."""
+        return await self._records.read(user, background=background)
+
+    async def save(self, user: Owner, call: PastCall, *, at: float) -> None:
+        """List a call, or replace it. Raises SessionDeleted where the user was erased after ``at``."""
+        lines = tuple(map(self._redact, call.lines))
+        await self._change(
+            user, lambda record: record.with_call(msgspec.structs.replace(call, lines=lines)), at=at
+        )
+
+    async def set_profile(self, user: Owner, profile: str, *, at: float) -> str:
+        """Replace what the operator tells of a user, or remove it; returns it as it is stored."""
+        profile = self._redact(profile)
+        await self._change(user, lambda record: msgspec.structs.replace(record, profile=profile), at=at)
+        return profile
+
+    async def shown_call(self, user: Owner, view: SessionView, name: str, *, remembers: bool) -> ShownCall:
+        """What the prompts of a call tell of an earlier one; the ``view`` is of the session of this name.
+
+        A session that ``remembers`` tells its own earlier calls itself.
+        """
+        session, call, now = view.session, view.call, time.time()
+        record = await self.record(user, background=False)
+        shown = ShownCall(call=call, user=user.user, profile=record.profile)
+        best: PastCall | None = None
+        for past in reversed(record.calls):
+            own = past.session == name and past.created == session.created
+            if (own and (remembers or past.call >= call)) or past.at < now - self._keep:
+                continue
+            current = past if past.over else await self.told(user.tenant, past, background=False)
+            if current.lines and (best is None or best.is_short):
+                best = current
+            if best and not best.is_short:
+                break
+        if best is None:
+            return shown
+        return msgspec.structs.replace(shown, last_call=best.last_call, speakers=best.speakers)
+
+    async def told(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
+        """A call as its session tells it now, while that is stored; else as it is."""
+        stored = None
+        with suppress(*UNREADABLE):
+            stored = await self._store.load(Key(tenant, past.session), background=background)
+        if stored is None or stored.session.created != past.created:
+            return past
+        return past.told(stored.session)
+
+    # --- privacy
+
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
+        """The profile and the calls of a user."""
+        record = await self.record(user)
+        profile = {"profile": [record.profile]} if record.profile else {}
+        calls = [call.fields() for call in record.calls if call.lines]
+        return profile | ({"calls": calls} if calls else {})
+
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
+        """Delete a user's record, and from those of others the calls in which the user spoke."""
+        await self._records.delete(user)
+        await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
+        return {}
+
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
+        """Delete the calls of a session from all records."""
+        await self._drop(key.tenant, lambda call: call.session == key.session, at=at)
+        return {}
+
+    async def scrub(self) -> None:
+        """Do nothing: it has no files of its own."""
+
+    async def _change(self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float) -> None:
+        def kept(record: UserRecord) -> UserRecord:
+            return change(record).without(lambda call: call.at < at - self._keep)
+
+        await self._records.change(
+            user, kept, at=at, ttl=lambda record: LASTING if record.profile else self._keep
+        )
+
+    async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool], *, at: float) -> None:
+        async for user in self._records.users(tenant):
+            try:
+                await self._change(user, partial(UserRecord.without, is_gone=is_gone), at=at)
+            except SessionDeleted:
+                continue
+
+
+def speakers(session: Session, call: int) -> tuple[str, ...]:
+    """The users who are known to have spoken in a call, in order."""
+    names = [
+        speaker(session, entry)
+        for entry in session.entries
+        if entry.call == call and entry.role == "user" and not entry.is_injected
+    ]
+    return tuple(dict.fromkeys(name for name in names if name))
