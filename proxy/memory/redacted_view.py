@@ -53,13 +53,13 @@ class RedactedView(NamedTuple):
         }
 
     def restore(
-        self, positions: Sequence[int], lines: Sequence[Message], shown: Sequence[Message]
+        self, positions: Sequence[int], lines: Sequence[Message], marked: Sequence[Message]
     ) -> Sequence[Message]:
         """What memory made of each of ``lines``, with the client's words and without marks."""
         if not self.own:
-            return shown
+            return marked
         restored = []
-        for position, line, message in zip(positions, lines, shown, strict=True):
+        for position, line, message in zip(positions, lines, marked, strict=True):
             own = self.own.get(position)
             if own is None:
                 restored.append(message)
@@ -111,13 +111,13 @@ class WindowRedaction:
 UNREDACTED: Final = WindowRedaction()
 
 
-def _interrupted(own: Message, shown: Message) -> Message:
+def _interrupted(own: Message, marked: Message) -> Message:
     """The client's answer, marked as interrupted as memory marks it."""
-    text, shown_text, original = own.content, shown.content, shown.original
-    if isinstance(text, str) and isinstance(shown_text, str):
-        text = text if shown_text.endswith(_ELLIPSES) else text.rstrip(_ELLIPSIS)
-        if original is not None and original.startswith(shown_text):
-            original = text + original[len(shown_text) :]
+    text, marked_text, original = own.content, marked.content, marked.original
+    if isinstance(text, str) and isinstance(marked_text, str):
+        text = text if marked_text.endswith(_ELLIPSES) else text.rstrip(_ELLIPSIS)
+        if original is not None and original.startswith(marked_text):
+            original = text + original[len(marked_text) :]
     metadata = own.metadata if isinstance(own.metadata, dict) else {}
     marks = {**metadata, "interrupted": True, "original": original}
     return msgspec.structs.replace(own, content=text, metadata=marks)

@@ -381,11 +381,11 @@ class ShownCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     speakers: tuple[str, ...] = ()
 
 
-def with_positions(facts: ShownFacts | None, shown: Sequence[Message]) -> ShownFacts | None:
+def with_positions(facts: ShownFacts | None, prompt: Sequence[Message]) -> ShownFacts | None:
     """The same, once the prompt is known in which the news was shown ``WITH_NEWEST``."""
     if not (facts and facts.news) or all(position != WITH_NEWEST for _, position in facts.news):
         return facts
-    newest = len(users(shown)) - 1
+    newest = len(users(prompt)) - 1
     news = ((name, newest if position == WITH_NEWEST else position) for name, position in facts.news)
     return msgspec.structs.replace(facts, news=tuple(news))
 

@@ -197,12 +197,12 @@ def _id_of(words: str, facts: Mapping[str, str]) -> str | None:
     return next((id_ for id_, fact in facts.items() if comparable(fact) == text), None)
 
 
-def _result_of(found: SearchResult, zone: tzinfo) -> dict[str, Any]:
-    result: dict[str, Any] = {"text": found.text, "kind": found.kind}
-    if found.kind == "fact":
-        result["id"] = found.source
-    if found.role:
-        result["said_by"] = found.role
-    if found.timestamp:
-        result["on"] = f"{datetime.fromtimestamp(found.timestamp, zone):%Y-%m-%d}"
+def _result_of(hit: SearchResult, zone: tzinfo) -> dict[str, Any]:
+    result: dict[str, Any] = {"text": hit.text, "kind": hit.kind}
+    if hit.kind == "fact":
+        result["id"] = hit.source
+    if hit.role:
+        result["said_by"] = hit.role
+    if hit.timestamp:
+        result["on"] = f"{datetime.fromtimestamp(hit.timestamp, zone):%Y-%m-%d}"
     return result

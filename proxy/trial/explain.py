@@ -117,7 +117,7 @@ async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: floa
         return msgspec.structs.replace(
             explained,
             degraded=(*missing, *explained.degraded),
-            messages=_shown(turn.request.messages),
+            messages=_disclosed(turn.request.messages),
             annotated=UNSET if marked is turn.request else explained.messages,
         )
 
@@ -181,7 +181,7 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
         ignored=(*call.ignored, *who.ignored),
         memory=use,
         degraded=run.degraded,
-        messages=_shown(call.messages),
+        messages=_disclosed(call.messages),
         tools=run.tools,
         steps=run.steps,
         destination=Destination(
@@ -264,8 +264,8 @@ def _run_step(
         changed=differs or bool(changes),
         failed=bool(log.failed),
         microseconds=microseconds,
-        before=_shown(messages) if differs else UNSET,
-        after=_shown(filtered) if differs else UNSET,
+        before=_disclosed(messages) if differs else UNSET,
+        after=_disclosed(filtered) if differs else UNSET,
         fields=changes,
     )
     return step, filtered, new_fields
@@ -277,7 +277,7 @@ def message_dict(message: Message) -> dict[str, Any]:
     return {**named, **message.others}
 
 
-def _shown(messages: Messages) -> list[dict[str, Any]]:
+def _disclosed(messages: Messages) -> list[dict[str, Any]]:
     return [disclosure.shown_message(message_dict(message)) for message in messages]
 
 

@@ -207,15 +207,15 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Seque
         last = max(last, places[i])
 
 
-def _nearest(line: Line, recorded: Sequence[Line], left: set[int], near: int, around: range) -> int | None:
+def _nearest(line: Line, recorded: Sequence[Line], free: set[int], near: int, around: range) -> int | None:
     """The place nearest to a line's neighbour where it may be recorded."""
     fitting = []
     if line.turn_id is not None:
-        fitting = [p for p in left if recorded[p].turn_id is None and recorded[p].key == line.key]
+        fitting = [p for p in free if recorded[p].turn_id is None and recorded[p].key == line.key]
     else:
         # An answer may be shown behind the words that cut it; what stands before all others is older.
         swapped = 1 if line.role == "assistant" and around.start else 0
-        for place in left.intersection(range(around.start - swapped, around.stop)):
+        for place in free.intersection(range(around.start - swapped, around.stop)):
             other = recorded[place]
             if line.key == other.key:
                 if other.turn_id is None or other.role != "user":
