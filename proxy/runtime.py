@@ -17,6 +17,7 @@ from proxy.errors import NotFound
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
+from proxy.memory.stores.drivers import ChannelAddress
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.traces import Retention, TombstoneWatch, Traces
@@ -34,7 +35,8 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
     ``health`` goes by the upstreams' names. ``log_content`` is whether the log may hold transcripts.
     ``privacy`` covers traces alone where there is no memory. ``runs_worker`` is whether this process does the
-    background jobs itself. ``zone`` is where a day begins for a request that names no pipeline.
+    background jobs itself. ``channel`` leads to other hosts. ``zone`` is where a day begins for a request
+    that names no pipeline.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -54,6 +56,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     runs_worker: bool = True
     tombstones: TombstoneWatch | None = None
     zone: tzinfo = UTC
+    channel: ChannelAddress | None = None
 
     def pipeline(self, name: str) -> Pipeline:
         """The pipeline of this name; raises NotFound, which lists the others."""

@@ -1,4 +1,4 @@
-"""Messages between the processes of one port: turns, supersession, erasure, and what there is to do."""
+"""Messages between processes, and the bus that carries them among those of one port."""
 
 import asyncio
 import contextlib
@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Final
@@ -16,16 +15,12 @@ import msgspec
 from proxy.memory.stores.store import Key
 from proxy.observe.log import die_within
 from proxy.observe.observation import TurnReport
-from proxy.server.app import App
-from proxy.turn.active import Slot, TurnClaim
+from proxy.turn.active import TurnClaim
 
 LARGEST: Final = 200_000
 """The size of a message in bytes, at most."""
-_LARGEST_CLAIM: Final = LARGEST // 2
 _BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
-_INTERVAL: Final = 1.0
-_WATCHED_FOR: Final = 3.0
 _GATHERING: Final = 0.05
 _MOST_WRITTEN: Final = 10_000
 _MOST_WRITTEN_BYTES: Final = 4_000_000
@@ -47,7 +42,10 @@ class WatchingMessage(msgspec.Struct, frozen=True, tag="watching"):
 
 
 class StartMessage(msgspec.Struct, frozen=True, tag="start"):
-    """A turn of a session and a pipeline started ``at``, by ``time.monotonic``; ``claim`` is a TurnClaim."""
+    """A turn of a session and a pipeline started ``at``, by ``time.monotonic``.
+
+    ``claim`` is a TurnClaim as ``encoded_claim`` encodes it.
+    """
 
     key: Key
     pipeline: str
@@ -80,7 +78,30 @@ class BackgroundMessage(msgspec.Struct, frozen=True, tag="background"):
     failures: Mapping[str, bool]
 
 
-Message = TurnMessage | WatchingMessage | StartMessage | ErasureMessage | WrittenMessage | BackgroundMessage
+class ReloadMessage(msgspec.Struct, frozen=True, tag="reload"):
+    """A server has read its configuration again: others may have a new one, too."""
+
+
+Message = (
+    TurnMessage
+    | ReloadMessage
+    | WatchingMessage
+    | StartMessage
+    | ErasureMessage
+    | WrittenMessage
+    | BackgroundMessage
+)
+
+
+def encoded_claim(claim: TurnClaim, largest: int) -> bytes:
+    """A claim as bytes: condensed where it would have more than ``largest``, or cannot be encoded."""
+    with contextlib.suppress(OverflowError):  # a number that is too large for any message
+        data = msgspec.msgpack.encode(claim)
+        if len(data) <= largest:
+            return data
+    return msgspec.msgpack.encode(claim.condensed())
+
+
 Inbox = tuple[socket.socket, socket.socket]
 """The end that its owner reads, and the end that all others write to."""
 
@@ -244,57 +265,3 @@ def end_with_parent(lifeline: int, orphaned: Callable[[], None] = lambda: None) 
         os.kill(os.getpid(), signal.SIGTERM)
 
     loop.add_reader(lifeline, end)
-
-
-class BusMember:
-    """Connects an application to the bus. It ends with the first process, by the end of ``lifeline``."""
-
-    def __init__(self, app: App, bus: Bus, lifeline: int) -> None:
-        self._app = app
-        self._bus = bus
-        self._lifeline = lifeline
-        self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(TurnClaim)
-
-    async def run(self) -> None:
-        """Sends and receives until it is cancelled."""
-        app, bus = self._app, self._bus
-        end_with_parent(self._lifeline, self._on_orphaned)
-        bus.receive(self._on_message)
-        if not bus.has_others:
-            await asyncio.Event().wait()
-        app.active_turns.publish = self._send_start
-        app.reporter.broadcast = lambda report: bus.send(TurnMessage(report))
-        app.traces.broadcast = lambda *erased: bus.send_reliably(ErasureMessage(*erased))
-        app.process_name = bus.name
-        while True:
-            app.metrics.publish()
-            if app.feed.subscribers:
-                bus.send(WatchingMessage())
-            await asyncio.sleep(_INTERVAL)
-
-    def _on_orphaned(self) -> None:
-        self._app.orphaned = True
-
-    def _send_start(self, slot: Slot, at: float, claim: TurnClaim) -> None:
-        key, pipeline = slot
-        data = None
-        with contextlib.suppress(OverflowError):  # a number that is too large for any message
-            data = self._encoder.encode(claim)
-        if data is None or len(data) > _LARGEST_CLAIM:
-            data = self._encoder.encode(claim.condensed())
-        self._bus.send(StartMessage(key, pipeline, at, msgspec.Raw(data)))
-
-    def _on_message(self, message: Message) -> None:
-        app = self._app
-        match message:
-            case TurnMessage(report):
-                app.reporter.receive(report)
-            case ErasureMessage(tenant, session, user):
-                app.traces.remove(tenant, session=session, user=user)
-            case WatchingMessage():
-                app.reporter.watched_until = time.monotonic() + _WATCHED_FOR
-            case BackgroundMessage(failures):
-                app.background_failures = failures
-            case StartMessage(key, pipeline, at, claim):
-                app.active_turns.cancel_superseded((key, pipeline), at, lambda: self._decoder.decode(claim))

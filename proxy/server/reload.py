@@ -32,7 +32,10 @@ _log = logging.getLogger("turnkeeper")
 
 
 class Reload:
-    """Brings a new configuration into a running application: whole, or not at all."""
+    """Brings a new configuration into a running application: whole, or not at all.
+
+    ``broadcast`` is called once it is there.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class Reload:
         *,
         notify: WriteListener | None = None,
     ) -> None:
+        self.broadcast: Callable[[], None] = lambda: None
         self._app = app
         self._notify = notify
         self._first = self._settings = settings
@@ -84,8 +88,13 @@ class Reload:
                 if differs:
                     _log.warning("%s: a change of %s wants a restart", self._path, ", ".join(differs))
                 _log.info("The configuration was read again: %s", self._path)
+                self.broadcast()
             # A file that is named only now was read just now.
             self._stamps = self._read_stamps() | before
+
+    def has_changed(self) -> bool:
+        """Whether a file of the configuration is another than the one that was read."""
+        return self._read_stamps() != self._stamps
 
     async def watch(self, on_change: Callable[[], None] | None = None) -> None:
         """Reloads after every change to the file, or to a filter that it names, until cancelled.

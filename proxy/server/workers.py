@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -25,7 +26,8 @@ from proxy.observe.metrics import Metrics
 from proxy.runtime import Runtime
 from proxy.server import background, process, signals
 from proxy.server.app import build_app
-from proxy.server.bus import Bus, BusMember, WrittenSessions, inboxes
+from proxy.server.bus import Bus, WrittenSessions, inboxes
+from proxy.server.member import BusMember
 from proxy.server.reload import Reload
 from proxy.server.signals import SIGNALS
 from proxy.settings.build import build_runtime, needs_background_process
@@ -37,6 +39,7 @@ _SHORT_LIFE: Final = 5.0
 _RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
 # Beyond the calls' grace: memory writes what is pending.
 _DRAIN_TIMEOUT: Final = 3.0
+_HOST_BYTES: Final = 8
 _BACKGROUND: Final = -1
 """The index of the background process."""
 
@@ -65,6 +68,7 @@ class Workers:
         self._path = path
         self._settings = settings
         self._environ = environ
+        self._host = secrets.token_bytes(_HOST_BYTES)
         *self._inboxes, self._background_inbox = inboxes(count + 1)
         self._written = WrittenSessions(self._background_inbox)
         log = settings.log
@@ -112,11 +116,27 @@ class Workers:
         app = build_app(self._settings, self._environ, metrics=numbers, notify=notify)
         app.counts_background = index == 0
         reload = Reload(app, self._settings, self._path, self._environ, notify=notify)
-        member = BusMember(app, Bus(self._inboxes, index), supervisor.lifeline)
         parent = os.getppid()
+
+        def reload_all() -> None:
+            os.kill(parent, signal.SIGHUP)
+
+        def on_reload_elsewhere() -> None:
+            if reload.has_changed():
+                reload_all()
+
+        member = BusMember(
+            app,
+            Bus(self._inboxes, index),
+            supervisor.lifeline,
+            host=self._host,
+            on_reload=on_reload_elsewhere if index == 0 else None,
+        )
         tasks = [member.run]
+        if index == 0:
+            reload.broadcast = member.reloaded
         if watch:
-            tasks.append(lambda: reload.watch(lambda: os.kill(parent, signal.SIGHUP)))
+            tasks.append(lambda: reload.watch(reload_all))
         process.serve(app, reload, self._settings, sockets, tasks)
         self._written.flush()
 

@@ -41,7 +41,13 @@ from proxy.memory.recorder import (
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec, codec_from_keys
-from proxy.memory.stores.drivers import is_shared_store, open_counts, open_driver
+from proxy.memory.stores.drivers import (
+    ChannelAddress,
+    channel_address,
+    is_shared_store,
+    open_counts,
+    open_driver,
+)
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE
@@ -129,6 +135,7 @@ def build_runtime(
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         zone=common_time_zone(settings.pipelines),
         tombstones=TombstoneWatch(archiving.archive, traces) if archiving else None,
+        channel=_channel(settings.memory) if settings.memory else None,
     )
 
 
@@ -155,6 +162,11 @@ def build_memory(settings: Settings) -> Memory | None:
 def tenant_names(settings: Settings) -> tuple[str, ...]:
     """The tenants, which are the names of the keys; ``default`` without keys."""
     return tuple(dict.fromkeys(key.tenant for key in settings.keys.entries)) or ("default",)
+
+
+def _channel(settings: MemorySettings) -> ChannelAddress | None:
+    keys = [key.get_secret_value() for key in settings.encryption]
+    return channel_address(settings.sessions.get_secret_value(), keys, deadline=settings.deadline)
 
 
 def _build_quota(settings: Settings, count_refusal: Callable[[str], None]) -> Quota | None:

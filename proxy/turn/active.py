@@ -2,9 +2,10 @@
 
 import asyncio
 import hashlib
+import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +23,13 @@ from proxy.turn.request import ClientRequest
 _LONGEST_UTTERANCE = 20_000
 # A hang-up that came before a request is seen by then.
 _ROUNDS = 3
+# How far apart two requests may arrive at different hosts of which either may have been sent first.
+_JITTER = 0.05
+_MOST_RIVALS = 16
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
+TurnId = tuple[bytes, int, int]
+"""A host, a process on it, and the process's number of a turn or of a message."""
 
 
 class ActiveTurns:
@@ -34,12 +40,21 @@ class ActiveTurns:
     """
 
     def __init__(self) -> None:
-        self.publish: Callable[[Slot, float, TurnClaim], None] | None = None
+        self.publish: Callable[[Slot, ActiveTurn], None] | None = None
         self.large_work = LargeWork()
         self._turns: dict[Slot, list[ActiveTurn]] = {}
+        self._rivals: dict[Slot, dict[TurnId, Rival]] = {}
+        self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
         return sum(map(len, self._turns.values()))
+
+    def __iter__(self) -> "Iterator[tuple[Slot, ActiveTurn]]":
+        return iter([(slot, turn) for slot, turns in self._turns.items() for turn in turns])
+
+    def has(self, slot: Slot) -> bool:
+        """Whether a turn of a session and a pipeline is being answered."""
+        return slot in self._turns
 
     def begin(self, slot: Slot | None, claim: "TurnClaim", reply: Reply) -> "ActiveTurn":
         """A turn of the current task, active while it is entered; without a slot nothing supersedes it."""
@@ -54,7 +69,8 @@ class ActiveTurns:
                 other.cancel()
         turns.append(turn)
         if self.publish is not None:
-            asyncio.get_running_loop().call_soon(self.publish, slot, turn.entered_at, turn.claim)
+            turn.number = next(self._numbers)
+            asyncio.get_running_loop().call_soon(self.publish, slot, turn)
         return others
 
     def remove(self, slot: Slot, turn: "ActiveTurn") -> None:
@@ -63,6 +79,7 @@ class ActiveTurns:
         turns.remove(turn)
         if not turns:
             del self._turns[slot]
+            self._rivals.pop(slot, None)
 
     def cancel_superseded(self, slot: Slot, at: float, claim: "Callable[[], TurnClaim]") -> None:
         """Cancels the earlier turns that a turn supersedes which has entered in another process."""
@@ -74,13 +91,46 @@ class ActiveTurns:
             if supersedes(newer, turn.claim):
                 turn.cancel()
 
+    def set_order(self, slot: Slot, own: TurnId, at: float) -> None:
+        """Notes when one of these turns entered, by the clock that all hosts share."""
+        for turn in self._turns.get(slot, ()):
+            if turn.number == own[2]:
+                turn.place = own, at
+                for rival in tuple(self._rivals.get(slot, {}).values()):
+                    turn.contend(rival)
+
+    def contend(self, slot: Slot, rival: "Rival") -> None:
+        """Cancels the turns that a turn of another host supersedes."""
+        turns = self._turns.get(slot)
+        if not turns:
+            return
+        rivals = self._rivals.setdefault(slot, {})
+        rivals[rival.id] = rival
+        if len(rivals) > _MOST_RIVALS:
+            del rivals[next(iter(rivals))]
+        for turn in tuple(turns):
+            turn.contend(rival)
+
+
+class Rival(msgspec.Struct, frozen=True):
+    """A turn of another host, and when it entered, by the clock that all hosts share."""
+
+    id: TurnId
+    at: float
+    claim: "TurnClaim"
+
 
 class ActiveTurn:
-    """One turn, from when it was read until it is answered; leaving it raises Superseded where it was."""
+    """One turn, from when it was read until it is answered; leaving it raises Superseded where it was.
+
+    ``place`` is its id and when it entered, as all hosts order it, once that is known.
+    """
 
     def __init__(self, turns: ActiveTurns, slot: Slot | None, claim: "TurnClaim", reply: Reply) -> None:
         self.claim = claim
         self.entered_at = time.monotonic()
+        self.number = 0
+        self.place: tuple[TurnId, float] | None = None
         self._turns = turns
         self._slot = slot
         self._reply = reply
@@ -131,6 +181,24 @@ class ActiveTurn:
         if ending := {turn.task for turn in self._others if turn.is_over}:
             await asyncio.wait(ending, timeout=None if math.isinf(within) else within)
 
+    def contend(self, rival: "Rival") -> None:
+        """Cancels the turn if a rival supersedes it.
+
+        Both hosts come to the same, whichever they hear of first: of two that supersede each other the later
+        is the newer, and of two that are about as late the one that goes on where the other's words end.
+        """
+        if self.place is None or not self.is_cancellable:
+            return
+        own, at = self.place
+        if not supersedes(rival.claim, self.claim):
+            return
+        if supersedes(self.claim, rival.claim):
+            is_newer = (rival.at, rival.id) > (at, own)
+        else:
+            is_newer = rival.at > at - _JITTER
+        if is_newer:
+            self.cancel()
+
     def cancel(self) -> None:
         """Ends the turn in favour of a newer one."""
         self._superseded = True
@@ -178,7 +246,8 @@ def supersedes(newer: TurnClaim, older: TurnClaim) -> bool:
     Engines' turn numbers decide where both have one; else the user's newest words, which continue the older's
     after an equal history.
     """
-    older = older.condensed() if newer.short else older
+    if newer.short != older.short:
+        newer, older = (each if each.short else each.condensed() for each in (newer, older))
     if newer.number is not None and older.number is not None:
         return newer.number == older.number and newer.messages != older.messages
     new, old = newest_user(newer.messages), newest_user(older.messages)

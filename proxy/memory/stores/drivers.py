@@ -1,10 +1,12 @@
 """Drivers of stores by the scheme of an address; one is loaded when it is opened."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Final, Protocol
 
-from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.channel import Channel
+from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.counts import Counts
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
@@ -18,6 +20,7 @@ GROUP: Final = "turnkeeper.stores"
 _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
 _COUNTS: Final = f"{_STORES}.redis:RedisCounts"
+_CHANNELS: Final = {_REDIS: f"{_STORES}.redis_channel:open"}
 _EXTRAS: Final = {"asyncpg": "postgres"}
 _DRIVERS: Final = {
     "sqlite": f"{_STORES}.sqlite:open",
@@ -86,6 +89,27 @@ def open_counts(url: str, *, deadline: float) -> Counts | None:
         return None
     counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)
+
+
+@dataclass(frozen=True)
+class ChannelAddress:
+    """Where servers of one store send each other messages, encrypted by ``keys`` as sessions are."""
+
+    url: str = field(repr=False)
+    keys: tuple[str, ...] = field(repr=False)
+    deadline: float
+
+    def open(self) -> tuple[Channel, Codec]:
+        """The channel, not connected yet, and what messages pass through."""
+        driver = _CHANNELS[_DRIVERS[self.url.partition(":")[0]]]
+        factory: Callable[..., Channel] = EntryPoint("channel", driver, GROUP).load()
+        return factory(self.url, deadline=self.deadline), codec_from_keys(self.keys)
+
+
+def channel_address(url: str, keys: Sequence[str], *, deadline: float) -> ChannelAddress | None:
+    """The channel beside the sessions at ``url``, if their store's server carries messages."""
+    has_channel = _DRIVERS.get(url.partition(":")[0]) in _CHANNELS
+    return ChannelAddress(url, tuple(keys), deadline) if has_channel else None
 
 
 def _installed_drivers() -> dict[str, EntryPoint]:

@@ -14,7 +14,7 @@ from proxy.errors import Superseded
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
-from proxy.turn.active import ActiveTurns, TurnClaim, supersedes, turn_number
+from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, TurnClaim, TurnId, supersedes, turn_number
 from proxy.turn.request import ClientRequest
 from tests.calls import call_of
 
@@ -153,7 +153,7 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
 ):
     told: list[float] = []
     elsewhere, here, real = ActiveTurns(), ActiveTurns(), time.time
-    elsewhere.publish = lambda _line, at, _asked: told.append(at)
+    elsewhere.publish = lambda _line, turn: told.append(turn.entered_at)
 
     async def scene() -> None:
         older = await begun(Client(), here, asyncio.sleep(60))
@@ -165,6 +165,46 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
             await older
 
     asyncio.run(asyncio.wait_for(scene(), 5))
+
+
+class Host:
+    """One host's part in a contest of two turns."""
+
+    def __init__(self, number: int, claim: TurnClaim, at: float) -> None:
+        self.id: TurnId = (bytes([number]), 1, 1)
+        self.claim, self.at = claim, at
+        self.turns = ActiveTurns()
+        self.turns.publish = lambda _slot, _turn: None
+
+    async def enter(self) -> None:
+        reply = Reply(Client().send)
+        self.turn: ActiveTurn
+        with self.turns.begin(KEY, self.claim, reply) as self.turn:
+            await asyncio.Event().wait()
+
+    def hear(self, other: "Host") -> None:
+        if other is self:
+            self.turns.set_order(KEY, self.id, self.at)
+        else:
+            self.turns.contend(KEY, Rival(other.id, other.at, told(other.claim)))
+
+
+async def superseded(hosts: tuple[Host, Host], heard: list[tuple[int, int]]) -> list[bool]:
+    """Of two turns at two hosts, which are cancelled; each pair is a host, and whom it hears of next."""
+    tasks = [asyncio.create_task(host.enter()) for host in hosts]
+    await asyncio.sleep(0)
+    for listener, other in heard:
+        hosts[listener].hear(hosts[other])
+    for _ in range(3):
+        await asyncio.sleep(0)
+    ended = [task.done() for task in tasks]
+    for task in tasks:
+        task.cancel()
+    assert all(
+        isinstance(each, Superseded | asyncio.CancelledError)
+        for each in await asyncio.gather(*tasks, return_exceptions=True)
+    )
+    return ended
 
 
 texts = st.sampled_from(
@@ -201,6 +241,25 @@ def said(text):
 def test_told_short_it_compares_as_the_whole(talk, newest, other):
     newer, older = asked([*talk, newest]), asked([*talk, *other])
     assert supersedes(told(newer), older) == supersedes(newer, older)
+
+
+ORDERS = st.permutations([(0, 0), (0, 1), (1, 0), (1, 1)])
+
+
+@given(talk=talks, newest=messages, other=messages, apart=st.floats(-3, 3), heard=ORDERS)
+@example(
+    talk=[], newest=said("Tell me"), other=said("Tell"), apart=0.0, heard=[(0, 1), (1, 0), (0, 0), (1, 1)]
+)
+def test_two_hosts_agree_which_turn_is_newer_whatever_they_hear_of_first(talk, newest, other, apart, heard):
+    one, two = asked([*talk, newest]), asked([*talk, other])
+    hosts = Host(1, one, 100.0), Host(2, two, 100.0 + apart)
+    ended = asyncio.run(superseded(hosts, heard))
+    newer, older = (two, one) if apart > 0 else (one, two)
+    assert ended != [True, True]
+    if supersedes(newer, older):
+        assert ended == ([True, False] if apart > 0 else [False, True]) or not apart
+    if abs(apart) < 0.05 and (supersedes(one, two) or supersedes(two, one)):
+        assert any(ended)
 
 
 @given(talk=talks, other=talks)

@@ -1,0 +1,33 @@
+"""What a channel between the servers of one store does."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+Receive = Callable[[float, bytes], None]
+"""Is called with each message, and a time of the store's clock: of its sending, less its age."""
+
+
+class Channel(Protocol):
+    """Carries messages to all servers that use a store, the sender among them, and keeps none of them."""
+
+    largest: int
+    """How many bytes a message may have."""
+
+    async def publish(self, topic: str, data: bytes, *, age: float = 0.0) -> None:
+        """Sends a message about something that began ``age`` seconds ago.
+
+        Messages on one topic arrive everywhere in one order. Raises StoreError where it may not have been
+        sent, and ValueError where it is too large.
+        """
+        ...
+
+    async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
+        """Receives until it is cancelled.
+
+        ``joined`` is called each time that messages begin to arrive: earlier ones may be lost.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        ...

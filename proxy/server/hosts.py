@@ -1,0 +1,207 @@
+"""Messages between the hosts that share one store of sessions."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import math
+import os
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import msgspec
+
+from proxy.errors import TurnkeeperError
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.stores.drivers import ChannelAddress
+from proxy.memory.stores.store import Key
+from proxy.memory.tasks import retrieve_exception
+from proxy.server.bus import Message, encoded_claim
+from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, Slot, TurnClaim, TurnId
+
+_LARGEST_CLAIM: Final = 4_000
+_MOST_RECENT: Final = 256
+_PAUSE, _TRIES = 0.05, 4
+_RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
+_MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
+# No tenant has such a name.
+_SEALED_FOR: Final = Key("~bus", "")
+_log = logging.getLogger("turnkeeper")
+
+
+class _Start(msgspec.Struct, frozen=True, array_like=True):
+    """A process's turn of a slot by its number; ``again`` is whether all hosts should have heard of it."""
+
+    key: Key
+    pipeline: str
+    number: int
+    again: bool
+
+
+class _Letter(msgspec.Struct, frozen=True, array_like=True):
+    """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
+
+    Without a body it asks for the messages that must arrive. Those have a ``number``, because they may be
+    sent more than once.
+    """
+
+    host: bytes
+    process: int
+    body: bytes = b""
+    start: _Start | None = None
+    number: int = 0
+
+
+class _Announcement(msgspec.Struct, frozen=True):
+    """An own turn by its number, with its claim as it is sent; it entered by ``time.monotonic``."""
+
+    key: Key
+    pipeline: str
+    number: int
+    entered_at: float
+    claim: bytes
+
+
+class HostBus:
+    """The way to the processes of other hosts. Nothing waits, and nothing that fails is told of.
+
+    It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
+    host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
+    are still being answered.
+    """
+
+    def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
+        self.address = address
+        self._channel, self._codec = address.open()
+        self._own = host, os.getpid()
+        self._turns = turns
+        self._recent: dict[int, _Announcement] = {}
+        self._numbers = itertools.count(1)
+        self._reliable: dict[int, tuple[float, bytes]] = {}
+        self._received: dict[TurnId, None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._encoder = msgspec.msgpack.Encoder()
+        self._letters = msgspec.msgpack.Decoder(_Letter)
+        self._messages = msgspec.msgpack.Decoder(Message)
+        self._claims = msgspec.msgpack.Decoder(TurnClaim)
+        self._callback: Callable[[Message], None] = lambda _: None
+
+    def receive(self, callback: Callable[[Message], None]) -> None:
+        """Calls ``callback`` with each message of another host from now on."""
+        self._callback = callback
+        self._start(self._channel.run(self._on_data, self._on_joined))
+
+    def send(self, message: Message) -> None:
+        """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
+        if data := self._letter(message):
+            self._start(self._publish(data, tries=1, pause=_PAUSE))
+
+    def send_reliably(self, message: Message) -> None:
+        """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
+        number = next(self._numbers)
+        if data := self._letter(message, number):
+            self._reliable[number] = time.monotonic(), data
+            if len(self._reliable) > _MOST_RELIABLE:
+                del self._reliable[next(iter(self._reliable))]
+            self._start(self._publish(data, tries=_RELIABLE_TRIES, pause=_RELIABLE_PAUSE))
+
+    def announce(self, slot: Slot, turn: ActiveTurn) -> None:
+        """Has other hosts cancel the turns that this one supersedes."""
+        with contextlib.suppress(ValueError):  # a name that is no text
+            claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
+            self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
+
+    async def aclose(self) -> None:
+        """Ends what is in flight and closes all connections."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._channel.aclose()
+
+    def _announce(self, own: "_Announcement", *, again: bool = False) -> None:
+        self._recent[own.number] = own
+        if len(self._recent) > _MOST_RECENT:
+            del self._recent[next(iter(self._recent))]
+        start = _Start(own.key, own.pipeline, own.number, again)
+        data = self._encoder.encode(_Letter(*self._own, own.claim, start))
+        self._start(
+            self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
+        )
+
+    def _letter(self, message: Message, number: int = 0) -> bytes | None:
+        with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
+            body = self._codec.encode(_SEALED_FOR, self._encoder.encode(message))
+            data = self._encoder.encode(_Letter(*self._own, body, number=number))
+            return data if len(data) <= self._channel.largest else None
+        return None
+
+    async def _publish(
+        self, data: bytes, *, tries: int, pause: float, topic: str = "", since: float = math.inf
+    ) -> None:
+        for _ in range(tries):
+            age = max(0.0, time.monotonic() - since)
+            try:
+                return await self._channel.publish(topic, data, age=age)
+            except StoreError:
+                await asyncio.sleep(pause)
+            except ValueError:  # too large
+                return None
+        if tries == _RELIABLE_TRIES:
+            _log.error("What was forgotten here may still be kept by other hosts")
+        return None
+
+    def _on_joined(self) -> None:
+        self._start(self._publish(self._encoder.encode(_Letter(*self._own)), tries=_TRIES, pause=_PAUSE))
+        # Also those that are over: what they superseded may have been out of reach.
+        for own in tuple(self._recent.values()):
+            self._announce(own, again=True)
+        for slot, turn in self._turns:
+            if turn.number not in self._recent:
+                self.announce(slot, turn)
+
+    def _on_data(self, at: float, data: bytes) -> None:
+        # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
+        with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
+            letter = self._letters.decode(data)
+            if letter.start:
+                self._on_start(at, letter, letter.start)
+            elif letter.host != self._own[0]:
+                self._on_letter(letter)
+
+    def _on_letter(self, letter: _Letter) -> None:
+        if not letter.body:
+            since = time.monotonic() - _RELIABLE_TRIES * _RELIABLE_PAUSE
+            for at, data in tuple(self._reliable.values()):
+                if at > since:
+                    self._start(self._publish(data, tries=_TRIES, pause=_PAUSE))
+            return
+        id_ = letter.host, letter.process, letter.number
+        if id_ in self._received:
+            return
+        if letter.number:
+            self._received[id_] = None
+            if len(self._received) > _MOST_RECEIVED:
+                del self._received[next(iter(self._received))]
+        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, letter.body)))
+
+    def _on_start(self, at: float, letter: _Letter, start: _Start) -> None:
+        slot = start.key, start.pipeline
+        id_ = letter.host, letter.process, start.number
+        if (letter.host, letter.process) == self._own:
+            self._turns.set_order(slot, id_, at)
+        elif letter.host != self._own[0]:
+            if self._turns.has(slot):
+                claim = self._claims.decode(self._codec.decode(_SEALED_FOR, letter.body))
+                self._turns.contend(slot, Rival(id_, at, claim))
+            if start.again:
+                for own in tuple(self._recent.values()):
+                    if (own.key, own.pipeline) == slot:
+                        self._announce(own)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(retrieve_exception)

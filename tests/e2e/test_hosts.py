@@ -1,0 +1,217 @@
+"""Hosts that share one store behave as one, whichever of them a request meets."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+import httpx2
+import pytest
+
+from tests.e2e.conftest import Address
+from tests.peers import redis_server
+from tests.peers.fake_upstream import HANG, FakeUpstream, Received, Step, by_default
+from tests.serving_process import ServingProcess
+from tests.waiting import awaited, until
+
+CONFIG: Final = """
+listen: {port: "${PORT}", drain: 10ms}
+memory: {sessions: "${MEMORY_URL}", deadline: 1s, archive: {keep: "off"}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", model: one}}
+pipelines: {default: {upstreams: [main], request: []}}
+"""
+SUPERSEDED: Final = "superseded"
+CALLS: Final = 100
+
+Hosts = Callable[..., list[ServingProcess]]
+
+
+@pytest.fixture
+def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Hosts]:
+    """Starts servers with processes of their own on the store at an address."""
+    with ExitStack() as started:
+
+        def begin(url: str, count: int = 2, config: str = CONFIG, *options: str) -> list[ServingProcess]:
+            environ = {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url, "TMPDIR": str(tmp_path)}
+            hosts = []
+            for number in range(count):
+                folder = tmp_path / f"host-{number}-{len(list(tmp_path.iterdir()))}"
+                folder.mkdir()
+                hosts.append(started.enter_context(ServingProcess(folder, config, *options, **environ)))
+            return hosts
+
+        yield begin
+
+
+@pytest.fixture(params=["redis", "redis+cluster"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with ExitStack() as started:
+        if request.param == "redis":
+            yield started.enter_context(redis_server.single(tmp_path)).url
+        elif request.param == "redis+cluster":
+            first = started.enter_context(redis_server.cluster(tmp_path))[0]
+            yield f"redis+cluster://127.0.0.1:{first.port}"
+        else:
+            address: Address = request.getfixturevalue("address")
+            yield address(request.param)
+
+
+def holding(request: Received) -> Iterable[Step]:
+    """The model never answers what ends in the word that is cut off."""
+    if request.method == "POST" and request.json["messages"][-1]["content"].endswith("Tell"):
+        return [HANG]
+    return by_default(request)
+
+
+class Speculation:
+    """Pairs of requests for one turn, each at another host, of which the first is not answered."""
+
+    def __init__(self, hosts: list[ServingProcess], upstream: FakeUpstream, pool: ThreadPoolExecutor) -> None:
+        self._hosts = hosts
+        self._upstream = upstream
+        self._pool = pool
+        upstream.script = holding
+
+    def begin(self, session: str, host: int) -> "Future[httpx2.Response]":
+        """Returns once the model was asked."""
+        older = self._pool.submit(self._hosts[host].chat, f"{session}. Tell", session)
+        awaited(lambda: self.asked(f"{session}. Tell"))
+        return older
+
+    def asked(self, text: str) -> list[Received]:
+        posted = [each for each in self._upstream.requests if each.method == "POST"]
+        return [each for each in posted if each.json["messages"][-1]["content"] == text]
+
+    def supersede(self, session: str, host: int) -> tuple[httpx2.Response, float]:
+        """The answer to the newer request, and when it was sent."""
+        at = time.monotonic()
+        return self._hosts[host].chat(f"{session}. Tell me", session), at
+
+    def delay(self, session: str, since: float) -> float:
+        """After how long the older's model was let go."""
+        (older,) = self.asked(f"{session}. Tell")
+        assert older.closed.wait(5)
+        return older.closed_at - since
+
+
+def code(response: httpx2.Response) -> str:
+    return str(json.loads(response.content)["error"]["code"])
+
+
+def warm(speculation: Speculation) -> None:
+    """Returns once the hosts hear each other."""
+
+    def hears(host: int) -> bool:
+        session = f"warm-{host}-{time.monotonic_ns()}"
+        older = speculation.begin(session, host)
+        speculation.supersede(session, 1 - host)
+        return until(older.done, 1)
+
+    assert until(lambda: hears(0), 20)
+    assert until(lambda: hears(1), 20)
+
+
+def test_the_newer_request_cancels_the_older_at_another_host(
+    start: Hosts, upstream: FakeUpstream, url: str
+) -> None:
+    with ThreadPoolExecutor(CALLS) as pool:
+        speculation = Speculation(start(url), upstream, pool)
+        warm(speculation)
+        delays, codes, statuses = [], [], []
+        for number in range(CALLS):
+            session = f"call {number}"
+            older = speculation.begin(session, number % 2)
+            newer, since = speculation.supersede(session, 1 - number % 2)
+            delays.append(speculation.delay(session, since))
+            codes.append(code(older.result(5)))
+            statuses.append(newer.status_code)
+        delays.sort()
+        assert (codes, statuses) == ([SUPERSEDED] * CALLS, [200] * CALLS)
+        assert delays[CALLS // 2] < 0.05
+
+
+def shown(host: ServingProcess, seconds: float = 0.5) -> str:
+    """What the feed of a host shows of the turns that went by."""
+    text = ""
+    with suppress(httpx2.ReadTimeout), httpx2.stream("GET", f"{host.root}/v1/turns", timeout=seconds) as got:
+        for part in got.iter_text():
+            text += part
+    return text
+
+
+def test_what_is_forgotten_at_one_host_is_shown_at_none(start: Hosts, url: str) -> None:
+    here, there = start(url)
+    for path in ("sessions/s-gone", "users/ann"):
+        for host in (here, there):
+            assert host.chat("Hello", "s-gone", user="ann").status_code == 200
+            assert until(lambda host=host: "s-gone" in shown(host))
+        assert here.client.delete(f"/v1/memory/{path}").status_code in {200, 204}
+        for host in (here, there):
+            assert until(lambda host=host: "s-gone" not in shown(host))
+
+
+def test_turns_of_all_hosts_are_shown_as_they_go_by(start: Hosts, url: str) -> None:
+    here, there = start(url)
+    with httpx2.stream("GET", f"{here.root}/v1/turns", timeout=10) as feed:
+        lines = feed.iter_lines()
+
+        def is_shown(session: str) -> bool:
+            there.chat("Hello", session)
+            here.chat("Hello", f"own {session}")
+            return session in next(line for line in lines if f'{session}"' in line and '"done"' in line)
+
+        found = awaited(lambda: is_shown(f"s{time.monotonic_ns()}"))
+        assert found
+
+
+def test_a_new_configuration_is_read_by_all_hosts_that_have_one(start: Hosts, url: str) -> None:
+    hosts = start(url, 3)
+    here, there, unchanged = hosts
+    for host in (here, there):
+        host.path.write_text(
+            CONFIG.replace("{default:", "{other: {upstreams: [main], request: []}, default:")
+        )
+
+    def is_there(host: ServingProcess) -> bool:
+        return "other" in host.client.get("/pipelines/none/v1/models").text
+
+    def spread() -> bool:
+        here.hang_up()
+        return until(lambda: is_there(here) and is_there(there), 2)
+
+    assert until(spread, 20)
+    assert "was read again" not in unchanged.log
+
+
+def test_superseding_goes_on_after_a_failover(start: Hosts, upstream: FakeUpstream, tmp_path: Path) -> None:
+    with redis_server.replicated(tmp_path) as (master, replica, sentinel), ThreadPoolExecutor() as pool:
+        hosts = start(f"redis+sentinel://127.0.0.1:{sentinel.port}/calls")
+        speculation = Speculation(hosts, upstream, pool)
+        warm(speculation)
+        older = speculation.begin("failing over", 0)
+        redis_server.caught_up(master, replica)
+        master.kill()
+        newer, _ = speculation.supersede("failing over", 1)
+        assert newer.status_code == 200
+        assert not older.done()
+        service = "SENTINEL", "GET-MASTER-ADDR-BY-NAME", "calls"
+        redis_server.wait_until(lambda: int(sentinel.ask(*service)[1]) == replica.port)
+        at = time.monotonic()
+        assert code(older.result(5)) == SUPERSEDED
+        assert speculation.delay("failing over", at) < 1
+
+
+def test_superseding_outlives_lost_connections(start: Hosts, upstream: FakeUpstream, tmp_path: Path) -> None:
+    with redis_server.single(tmp_path) as server, ThreadPoolExecutor() as pool:
+        speculation = Speculation(start(server.url), upstream, pool)
+        warm(speculation)
+        for number in range(10):
+            older = speculation.begin(f"call {number}", number % 2)
+            for kind in ("normal", "pubsub"):
+                server.ask("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+            newer, _ = speculation.supersede(f"call {number}", 1 - number % 2)
+            assert newer.status_code == 200
+            assert code(older.result(5)) == SUPERSEDED

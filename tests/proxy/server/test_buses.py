@@ -1,0 +1,153 @@
+"""What every bus does, between the processes of one port and between the hosts of one store."""
+
+import asyncio
+import itertools
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from proxy.memory.stores.drivers import channel_address
+from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessage, WatchingMessage, inboxes
+from proxy.server.hosts import HostBus
+from proxy.turn.active import ActiveTurns
+from tests.peers import redis_server
+from tests.peers.redis_server import RedisServer
+
+pytestmark = pytest.mark.anyio
+KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
+UNTOLD: dict[str, Any] = {
+    "longer than a message": "s" * 10 * LARGEST,
+    "a number too large": 10**40,
+    "half a character": "\ud800",
+}
+
+
+class AnyBus(Protocol):
+    """What all buses can."""
+
+    def send(self, message: Message) -> None: ...
+    def send_reliably(self, message: Message) -> None: ...
+    def receive(self, callback: Callable[[Message], None]) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def redis(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with redis_server.single(tmp_path_factory.mktemp("redis")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with redis_server.cluster(tmp_path_factory.mktemp("cluster")) as servers:
+        yield servers
+
+
+def url_of(request: pytest.FixtureRequest) -> str:
+    prefix = uuid.uuid4().hex
+    if request.param == "redis+cluster":
+        return f"redis+cluster://127.0.0.1:{request.getfixturevalue('nodes')[0].port}?prefix={prefix}:"
+    return f"{request.getfixturevalue('redis').url}?prefix={prefix}:"
+
+
+@pytest.fixture(params=["processes", "redis", "redis, encrypted", "redis+cluster"])
+async def buses(request: pytest.FixtureRequest) -> AsyncIterator[list[AnyBus]]:
+    """Three members, which hear each other."""
+    if request.param == "processes":
+        made = inboxes(3)
+        yield [Bus(made, own) for own in range(3)]
+        for end in itertools.chain(*made):
+            end.close()
+        return
+    address = channel_address(url_of(request), [KEY] if "encrypted" in request.param else [], deadline=1.0)
+    assert address
+    hosts = [HostBus(address, bytes([number]), ActiveTurns()) for number in range(3)]
+    yield list(hosts)
+    for host in hosts:
+        await host.aclose()
+
+
+async def listening(buses: list[AnyBus]) -> list[list[Message]]:
+    """What each hears from now on; returns once all hear each other."""
+    heard: list[list[Message]] = [[] for _ in buses]
+    for bus, messages in zip(buses, heard, strict=True):
+        bus.receive(messages.append)
+    async with asyncio.timeout(10):
+        while not all(heard):
+            for bus in buses:
+                bus.send(WatchingMessage())
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.1)
+    for messages in heard:
+        messages.clear()
+    return heard
+
+
+async def arrive(heard: list[Message], count: int) -> list[Message]:
+    async with asyncio.timeout(10):
+        while len(heard) < count:  # noqa: ASYNC110 - they come when they come
+            await asyncio.sleep(0.005)
+    return heard
+
+
+async def test_a_message_reaches_all_others_and_not_its_sender(buses: list[AnyBus]) -> None:
+    heard = await listening(buses)
+    note = ErasureMessage("t", "a session", "ann")
+    buses[0].send(note)
+    buses[1].send(ReloadMessage())
+    assert await arrive(heard[2], 2) in ([note, ReloadMessage()], [ReloadMessage(), note])
+    assert await arrive(heard[0], 1) == [ReloadMessage()]
+    assert await arrive(heard[1], 1) == [note]
+
+
+async def test_a_message_that_must_arrive_arrives_once(buses: list[AnyBus]) -> None:
+    heard = await listening(buses)
+    note = ErasureMessage("t", None, "ann")
+    buses[0].send_reliably(note)
+    buses[0].send(ReloadMessage())
+    assert note in await arrive(heard[1], 2)
+    assert (heard[1].count(note), heard[0]) == (1, [])
+
+
+@pytest.mark.parametrize("what", UNTOLD)
+async def test_what_fits_no_message_is_lost_and_others_are_not(buses: list[AnyBus], what: str) -> None:
+    heard = await listening(buses)
+    buses[0].send(ErasureMessage("t", UNTOLD[what], None))
+    buses[0].send(ReloadMessage())
+    assert await arrive(heard[1], 1) == [ReloadMessage()]
+
+
+async def test_what_must_arrive_arrives_once_the_server_is_back(tmp_path: Path) -> None:
+    with ExitStack() as started:
+        server = started.enter_context(redis_server.single(tmp_path))
+        address = channel_address(server.url, [], deadline=0.5)
+        assert address
+        hosts: list[HostBus] = [HostBus(address, bytes([number]), ActiveTurns()) for number in range(2)]
+        heard = await listening(list(hosts))
+        await asyncio.to_thread(server.kill)
+        note = ErasureMessage("t", None, "ann")
+        hosts[0].send_reliably(note)
+        await asyncio.to_thread(server.start)
+        assert await arrive(heard[1], 1) == [note]
+        for host in hosts:
+            await host.aclose()
+
+
+async def test_no_word_is_readable_on_the_wire_where_sessions_are_encrypted(redis: RedisServer) -> None:
+    import redis as library  # noqa: PLC0415 - the name is the server's here
+
+    address = channel_address(f"{redis.url}?prefix=sealed:", [KEY], deadline=1.0)
+    assert address
+    with library.Redis(port=redis.port, protocol=2) as client, client.pubsub() as tapped:
+        tapped.psubscribe("sealed:*")
+        assert tapped.get_message(timeout=5)
+        bus = HostBus(address, b"1", ActiveTurns())
+        bus.send(ErasureMessage("t", None, "ann-the-caller"))
+        message = await asyncio.to_thread(tapped.get_message, timeout=5)
+        assert message
+        assert b"\xc1TK1" in message["data"]
+        assert b"ann-the-caller" not in message["data"]
+        await bus.aclose()
