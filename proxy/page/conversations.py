@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
@@ -15,7 +15,9 @@ from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.observe.observation import TurnReport
 from proxy.page.lines import Line, is_unchanged, lines_of, reworded
 from proxy.page.request import PageRequest, redirect
+from proxy.page.timeline import TurnMark, call_timeline, turns_of_lines
 from proxy.rest.sessions import delete_session
+from proxy.traces import Trace, Traces
 from proxy.turn.identity import identifier
 
 _HERE: Final = "conversations"
@@ -56,15 +58,34 @@ async def _show(request: PageRequest) -> Response:
     if start < session.cold_count:
         cold = await store.cold_entries(key, start=start, limit=min(end, session.cold_count) - start)
     hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
-    return await request.page(
-        "conversation.html",
-        _HERE,
-        id=key.session,
-        session=session,
-        lines=lines_of(cold, hot, start, session.summaries),
-        start=start,
-        end=end,
-        turns=[trace.report for trace in request.server.traces.newest(request.tenant, key.session)][:_LINES],
+    lines = lines_of(cold, hot, start, session.summaries)
+    marks = [_mark(trace, request.server.traces) for trace in request.server.traces.newest(*key)]
+    turns = turns_of_lines(lines, marks)
+    values: dict[str, Any] = {
+        "id": key.session,
+        "session": session,
+        "lines": lines,
+        "start": start,
+        "end": end,
+        "turns": turns,
+        "failed": [mark for mark in marks if mark not in turns.values()][:_LINES],
+        "timeline": call_timeline(lines, turns),
+        "is_newest": end == session.cold_count + len(session.entries),
+    }
+    if request.headers.get("x-part"):
+        return await request.fragment("call.html", **values)
+    return await request.page("conversation.html", _HERE, **values)
+
+
+def _mark(trace: Trace, traces: Traces) -> TurnMark:
+    report, written = trace.report, traces.write_time(trace)
+    return TurnMark(
+        id=report.id,
+        at=report.at,
+        state=report.state,
+        first_token=report.first_token,
+        added=report.added,
+        written=None if written is None else report.at + written - trace.start,
     )
 
 
@@ -140,6 +161,7 @@ async def _show_archived(request: PageRequest, key: Key) -> Response:
         _HERE,
         id=key.session,
         lines=[msgspec.structs.replace(line, editable=False) for line in lines],
+        turns={},
         start=start,
         more=start + _LINES if len(turns) > _LINES else None,
         began=turns[0].at,

@@ -8,13 +8,16 @@ from typing import Any
 import msgspec
 
 from filters.letters import unheard
+from filters.message import epoch_seconds
 from proxy.memory.compaction import mark_stale
 from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.wording import text_hash
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. ``unheard`` was generated and not heard; ``at`` is in seconds since 1970.
+    """One message. ``unheard`` was generated and not heard.
+
+    Times are in seconds since 1970: when it was said, first recorded, and interrupted.
 
     ``position`` counts from the conversation's beginning; ``begins_call`` where the voice platform began to
     count its turns anew; ``in_window`` while turns read it; ``summary`` is the index of the summary that
@@ -26,6 +29,8 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     speaker: str | None
     source: str | None
     at: float
+    recorded: float
+    cut_at: float | None
     turn: int
     text: str
     unheard: str
@@ -62,6 +67,8 @@ def lines_of(
             speaker=entry.speaker or entry.name,
             source=entry.source,
             at=entry.at,
+            recorded=entry.recorded_at,
+            cut_at=epoch_seconds(entry.interrupt_timestamp),
             turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
             text=entry.text,
             unheard=unheard_words,

@@ -272,6 +272,28 @@ def test_the_live_page_comes_back_when_the_server_does(serve, opened, tmp_path: 
     expect(page.get_by_text("The server does not answer; trying again")).to_be_visible()
 
 
+def test_a_call_is_followed_while_it_goes_on(spoken: ProxyServer, opened):
+    page = opened()
+    complaints = Complaints(page)
+    page.goto(f"{spoken.root}/conversations/room-1")
+    tracks = page.locator(".tracks")
+    assert tracks.evaluate(
+        "each => each.scrollLeft + each.clientWidth >= each.scrollWidth - 1 || each.scrollLeft === 0"
+    )
+    spoken.chat(
+        [*JOKE, {"role": "user", "content": "And the price of it?", "turn_id": 10}],
+        channel="room-1",
+        stream=True,
+    )
+    newest_line = page.locator(".line", has_text="And the price of it?")
+    expect(newest_line).to_be_in_viewport()
+    newest_line.get_by_role("link", name="Turn").click()
+    expect(page.locator(".line.user", has_text="And the price of it?")).to_be_visible()
+    page.get_by_role("link", name="Turn before").click()
+    expect(page.locator(".line.user", has_text="Go on.")).to_be_visible()
+    assert complaints.heard == []
+
+
 def test_what_was_not_heard_is_struck_out(spoken: ProxyServer, opened):
     page = opened()
     page.goto(f"{spoken.root}/conversations/room-1")
@@ -397,7 +419,7 @@ def test_everything_can_be_done_by_keyboard(serve, opened):
     page.keyboard.type("Another joke?")
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("Another joke?")).to_be_visible()
+    expect(page.locator(".words", has_text="Another joke?")).to_be_visible()
     go(page, "Delete this conversation")
     expect(page.get_by_role("heading", name="Delete this conversation?")).to_be_visible()
     until(page, "button.danger")

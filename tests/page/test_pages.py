@@ -37,10 +37,16 @@ HOSTILE = (
 
 def talk(proxy: ProxyServer, **call: Any) -> str:
     """One turn; its id."""
-    got = proxy.chat(JOKE, **{"channel": "room-1", "stream": True, **call})
+    before = newest_id(proxy)
+    got = proxy.chat(call.pop("messages", JOKE), **{"channel": "room-1", "stream": True, **call})
     assert got.status_code == 200, got.text
+    assert until(lambda: newest_id(proxy) != before)
     settle(proxy)
     return newest(proxy)
+
+
+def newest_id(proxy: ProxyServer) -> str:
+    return next((trace.report.id for trace in proxy.app.traces.newest("default")), "")
 
 
 # --- what every page has
@@ -453,6 +459,26 @@ def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy
     for said in ("Why did the scarecrow", "user123", "asr", "greeting", "interrupted", "not confirmed yet"):
         assert said in text
     assert 'datetime="2023-03-15T17:27:14.000+00:00"' in page
+
+
+def test_a_call_is_a_time_line_and_each_of_its_lines_leads_to_its_turn(open_proxy: ProxyServer, visit: Visit):
+    first = talk(open_proxy)
+    messages = [
+        *JOKE,
+        {"role": "assistant", "content": "Hello there."},
+        {"role": "user", "content": "Go on."},
+    ]
+    second = talk(open_proxy, messages=messages)
+    page = Markup(visit.page("/conversations/room-1"))
+    lines = [each["href"] for each in page.of("a") if (each["href"] or "").startswith("/turns/")]
+    assert set(lines) == {f"/turns/{first}", f"/turns/{second}"} and first != second
+    bars = [each["href"] for each in page.of("a") if re.match(r"#m\d", each["href"] or "")]
+    ids = {each["id"] for tag, each in page.elements if tag == "li" and "id" in each}
+    assert bars and {bar[1:] for bar in bars} == ids
+    assert page.text.count("Written to memory") == 2
+    assert re.search(r"First token after [\d.]+ .s; Turnkeeper added [\d.]+ .s", page.text)
+    part = visit.get("/conversations/room-1", headers={"x-part": "call"}).text
+    assert "<html" not in part and "The call" in part
 
 
 def test_conversations_come_in_pages(open_proxy: ProxyServer, visit: Visit):

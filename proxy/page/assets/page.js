@@ -175,12 +175,19 @@ function copies(button) {
 }
 
 function refresh(part) {
+  let last = "";
   setInterval(async () => {
-    if (document.hidden) return;
+    // What somebody has the focus in, or has marked, is not replaced under their hands.
+    if (document.hidden || part.contains(document.activeElement) || !getSelection().isCollapsed) return;
     try {
       const answer = await fetch(part.dataset.again, { headers: { "x-part": "figures" }, redirect: "error" });
       if (!answer.ok) return;
-      part.innerHTML = await answer.text();
+      const text = await answer.text();
+      if (text === last) return;
+      last = text;
+      const scrolled = [...part.querySelectorAll("[tabindex]")].map((each) => [each.scrollLeft, each.scrollTop]);
+      part.innerHTML = text;
+      part.querySelectorAll("[tabindex]").forEach((each, i) => { if (scrolled[i]) [each.scrollLeft, each.scrollTop] = scrolled[i]; });
       localise(part);
     } catch {
       // The figures stay as they are, with the time they were taken at.

@@ -1,0 +1,245 @@
+"""A call as a time line: who spoke when, where a model was waited for, and what was written when.
+
+A proxy sees words and not sound: how long words take is estimated from their length. A caller's words end
+when their request arrives, and an answer begins with its first token; where the turn is not kept, at the
+times that the voice platform gives.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Final, Literal, NamedTuple
+from unicodedata import east_asian_width
+
+import msgspec
+
+from proxy.page.lines import Line
+from proxy.page.renderer import took
+
+SECOND: Final = 40.0
+"""The width of a second."""
+_LETTERS_A_SECOND: Final = 15.0
+_WIDE_LETTERS_A_SECOND: Final = 4.5
+_SHORTEST: Final = 0.4
+# A longer silence is drawn as one of this length, with its own length beside it.
+_LONGEST_SILENCE: Final = 4.0
+_NAMED_SILENCE: Final = 2.0
+_LONGEST_SPEECH: Final = 60.0
+# A line and the turn that brought it have the same clock, and are noted milliseconds apart.
+_SAME: Final = 0.25
+_TICK: Final = 5.0
+_MARGIN: Final = 12.0
+_MINUTE: Final = 60
+
+
+class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that is kept. ``at`` and ``written`` are in seconds since 1970, the others are durations."""
+
+    id: str
+    at: float
+    state: str
+    first_token: float | None
+    added: float
+    written: float | None
+
+
+class Bar(msgspec.Struct, frozen=True, kw_only=True):
+    """Something on a track from ``x`` on; ``unheard`` is the width of what was generated and not heard."""
+
+    track: Literal["caller", "agent", "tool"]
+    x: float
+    width: float
+    unheard: float
+    position: int
+    text: str
+    title: str
+    interrupted: bool
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True):
+    """From a request's arrival to its first token; ``own`` is the width of Turnkeeper's share."""
+
+    x: float
+    width: float
+    own: float
+    label: str
+    title: str
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """A word or a sign at a place of the time line."""
+
+    x: float
+    text: str
+
+
+class CallTimeline(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is drawn of one call, ``width`` wide."""
+
+    width: float
+    bars: Sequence[Bar]
+    waits: Sequence[Wait]
+    silences: Sequence[Mark]
+    writes: Sequence[Mark]
+    ticks: Sequence[Mark]
+
+
+class _Span(NamedTuple):
+    """What one line takes; ``rest`` are the seconds that the unheard part would have taken."""
+
+    start: float
+    end: float
+    rest: float = 0.0
+
+
+def turns_of_lines(lines: Sequence[Line], marks: Iterable[TurnMark]) -> dict[int, TurnMark]:
+    """By position, the turn that brought a line: its newest words, and its answer."""
+    newest: dict[tuple[str, str], tuple[int, TurnMark]] = {}
+    by_time = list(marks)
+    for line in lines:
+        mark = min(by_time, key=lambda each: abs(line.recorded - each.at), default=None)
+        if mark and abs(line.recorded - mark.at) < _SAME and line.role in {"user", "assistant"}:
+            newest[mark.id, line.role] = line.position, mark
+    return dict(newest.values())
+
+
+def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallTimeline | None:
+    """The time line of the newest call among lines; ``None`` where nothing was said in it."""
+    first = max((i for i, line in enumerate(lines) if line.begins_call), default=0)
+    spoken = [line for line in lines[first:] if line.role in {"user", "assistant", "tool"}]
+    if not spoken:
+        return None
+    spans = _spans(spoken, turns)
+    answers = [mark for line in spoken if line.role == "assistant" and (mark := turns.get(line.position))]
+    waits = [(mark, _Span(mark.at, mark.at + mark.first_token)) for mark in answers if mark.first_token]
+    scale = _Scale([*spans, *(span for _, span in waits)])
+    x = scale.place
+    return CallTimeline(
+        width=scale.width,
+        bars=[_bar(line, span, scale) for line, span in zip(spoken, spans, strict=True)],
+        waits=[
+            Wait(
+                x=x(span.start),
+                width=round(x(span.end) - x(span.start), 1),
+                own=round(max(1.0, mark.added * SECOND), 1),
+                label=took(mark.first_token),
+                title=f"First token after {took(mark.first_token)}; Turnkeeper added {took(mark.added)}",
+            )
+            for mark, span in waits
+        ],
+        silences=[
+            Mark(round((x(gap.start) + x(gap.end)) / 2, 1), _lasting(gap.end - gap.start))
+            for gap in scale.gaps
+            if gap.end - gap.start >= _NAMED_SILENCE
+        ],
+        writes=[Mark(x(mark.written), "Written to memory") for mark in answers if mark.written is not None],
+        ticks=scale.ticks(),
+    )
+
+
+def _bar(line: Line, span: _Span, scale: "_Scale") -> Bar:
+    words = line.text or "; ".join(line.calls) or line.unheard
+    is_tool = line.role != "user" and (line.role == "tool" or not (line.text or line.unheard))
+    start, end = scale.place(span.start), scale.place(span.end)
+    return Bar(
+        track="tool" if is_tool else "caller" if line.role == "user" else "agent",
+        x=start,
+        width=round(end - start, 1),
+        unheard=round(scale.place(span.end + span.rest) - end, 1),
+        position=line.position,
+        text=words,
+        title=f"{line.role}: {words}" + (f" (not heard: {line.unheard})" if line.unheard else ""),
+        interrupted=line.interrupted,
+    )
+
+
+def _spans(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> Sequence[_Span]:
+    """When each line was said: none before the one above it, and no two at once on one track."""
+    spans: list[_Span] = []
+    newest: dict[bool, int] = {}  # by whether it is the caller's
+    for i, line in enumerate(lines):
+        mark, seconds, is_caller = turns.get(line.position), _seconds(line.text), line.role == "user"
+        begun = spans[-1].start if spans else 0.0
+        free = spans[newest[True]].end if True in newest else 0.0
+        if is_caller:
+            end = mark.at if mark else line.at
+            start = max(end - seconds, free, begun)
+            span = _Span(start, max(end, start + _SHORTEST))
+            if i and lines[i - 1].interrupted:
+                spans[-1] = _cut(spans[-1], lines[i - 1].cut_at or start)
+        else:
+            is_streamed = mark is not None and mark.first_token is not None and line.role == "assistant"
+            start = mark.at + (mark.first_token or 0.0) if mark and is_streamed else line.at
+            start = max(start, free, begun)
+            span = _Span(start, start + seconds, _seconds(line.unheard) if line.unheard else 0.0)
+            if False in newest:
+                spans[newest[False]] = _cut(spans[newest[False]], start)
+        newest[is_caller] = i
+        spans.append(span)
+    return spans
+
+
+def _cut(span: _Span, at: float) -> _Span:
+    """What was said until a time at the latest; a clock that has it not said at all is wrong."""
+    return span._replace(end=min(span.end, max(at, span.start + _SHORTEST)))
+
+
+def _seconds(text: str) -> float:
+    """About how long words take to be said."""
+    wide = sum(east_asian_width(letter) in {"W", "F"} for letter in text)
+    seconds = wide / _WIDE_LETTERS_A_SECOND + (len(text) - wide) / _LETTERS_A_SECOND
+    return min(_LONGEST_SPEECH, max(_SHORTEST, seconds))
+
+
+class _Scale:
+    """From seconds since 1970 to places; long silences are shortened."""
+
+    def __init__(self, spans: Sequence[_Span]) -> None:
+        ordered = sorted((span.start, span.end + span.rest) for span in spans)
+        self.start, end = ordered[0][0], 0.0
+        self.gaps: list[_Span] = []
+        for start, stop in ordered:
+            if end and start > end:
+                self.gaps.append(_Span(end, start))
+            end = max(end, stop)
+        self.end = end
+        self.width = self.place(end) + _MARGIN
+
+    def place(self, at: float) -> float:
+        """The place of a moment."""
+        cut = sum(
+            min(at, gap.end) - gap.start - min(min(at, gap.end) - gap.start, _LONGEST_SILENCE)
+            for gap in self.gaps
+            if gap.start < at
+        )
+        return round(_MARGIN + (at - self.start - cut) * SECOND, 1)
+
+    def ticks(self) -> Sequence[Mark]:
+        """A mark each few seconds, where time is not shortened."""
+        starts = [self.start, *(gap.end for gap in self.gaps)]
+        ends = [*(gap.start + _LONGEST_SILENCE for gap in self.gaps), self.end]
+        numbers = sorted(
+            {
+                number
+                for start, end in zip(starts, ends, strict=True)
+                for number in range(ceil((start - self.start) / _TICK), int((end - self.start) / _TICK) + 1)
+            }
+        )
+        return [Mark(self.place(self.start + n * _TICK), _clock(round(n * _TICK))) for n in numbers]
+
+
+def _clock(seconds: int) -> str:
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _lasting(seconds: float) -> str:
+    """A length of time in the two largest of its units."""
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

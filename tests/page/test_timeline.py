@@ -1,0 +1,108 @@
+"""A call as a time line: whatever the clocks say, nobody speaks twice at once and time goes on."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.memory.session import Entry
+from proxy.page.lines import lines_of
+from proxy.page.timeline import SECOND, TurnMark, call_timeline, turns_of_lines
+
+NOW = 1_795_692_400.0
+clocks = st.floats(NOW - 100, NOW + 100)
+entries = st.lists(
+    st.builds(
+        Entry,
+        role=st.sampled_from(["user", "assistant", "tool", "system"]),
+        turn=st.integers(0, 5),
+        call=st.integers(0, 1),
+        content=st.sampled_from(["", "Hi", "words " * 40, "你好吗"]),
+        timestamp=st.none() | clocks | clocks.map(lambda at: int(at * 1000)),
+        original=st.none() | st.just("Hi words words that nobody heard"),
+        interrupted=st.booleans(),
+        interrupt_timestamp=st.none() | clocks.map(lambda at: int(at * 1000)),
+        recorded_at=clocks,
+    ),
+    max_size=12,
+)
+marks = st.lists(
+    st.builds(
+        TurnMark,
+        id=st.uuids().map(str),
+        at=clocks,
+        state=st.just("done"),
+        first_token=st.none() | st.floats(0, 5),
+        added=st.floats(0, 5),
+        written=st.none() | clocks,
+    ),
+    max_size=4,
+)
+
+
+@given(entries, marks)
+def test_nobody_speaks_twice_at_once(entries: list[Entry], marks: list[TurnMark]) -> None:
+    lines = lines_of((), entries, 0)
+    drawn = call_timeline(lines, turns_of_lines(lines, marks))
+    first = max((line.position for line in lines if line.begins_call), default=0)
+    spoken = [line for line in lines if line.position >= first and line.role != "system"]
+    assert (drawn is None) == (not spoken)
+    if drawn is None:
+        return
+    assert [bar.position for bar in drawn.bars] == [line.position for line in spoken]
+    starts = [bar.x for bar in drawn.bars]
+    assert starts == sorted(starts)
+    for tracks in ({"caller"}, {"agent", "tool"}):
+        bars = [bar for bar in drawn.bars if bar.track in tracks]
+        for one, other in pairwise(bars):
+            # What would be shorter than can be seen is drawn a little longer.
+            assert one.x + one.width <= max(other.x, one.x + 0.4 * SECOND) + 0.2
+    assert all(bar.width > 0 and bar.unheard >= 0 and bar.x + bar.width <= drawn.width for bar in drawn.bars)
+    assert all(0 <= mark.x <= drawn.width for mark in drawn.ticks)
+
+
+def entry(role: str, at: float, text: str = "words " * 5, **known) -> Entry:
+    return Entry(role=role, turn=0, content=text, timestamp=NOW + at, recorded_at=NOW + at, **known)
+
+
+def drawn(*entries: Entry, marks: tuple[TurnMark, ...] = ()):
+    lines = lines_of((), entries, 0)
+    timeline = call_timeline(lines, turns_of_lines(lines, marks))
+    assert timeline is not None
+    return timeline
+
+
+def test_an_answer_begins_with_its_first_token_and_shows_our_share() -> None:
+    mark = TurnMark(id="t", at=NOW + 5, state="done", first_token=0.5, added=0.1, written=NOW + 6)
+    timeline = drawn(entry("user", 5), entry("assistant", 5), marks=(mark,))
+    caller, agent = timeline.bars
+    (wait,) = timeline.waits
+    assert wait.x == caller.x + caller.width
+    assert agent.x == round(wait.x + 0.5 * SECOND, 1) and wait.own == 0.1 * SECOND
+    assert [write.x for write in timeline.writes] == [wait.x + SECOND]
+
+
+def test_a_barge_in_cuts_the_answer_where_it_was_heard() -> None:
+    cut = entry("assistant", 5, "I can", original="I can change that for you", interrupted=True)
+    _, whole = drawn(entry("user", 5), entry("assistant", 5, "words " * 30)).bars
+    _, answer, words = drawn(entry("user", 5), cut, entry("user", 7)).bars
+    assert answer.interrupted and answer.width < whole.width and answer.unheard > 0
+    assert answer.x + answer.width <= max(words.x, answer.x + 0.4 * SECOND)
+
+
+def test_a_long_silence_is_drawn_short_and_named() -> None:
+    for seconds, name in ((60, "58.0 s"), (3_700, "1 h 1 min"), (10_000_000, "115 d 17 h")):
+        timeline = drawn(entry("user", 0), entry("user", seconds))
+        (silence,) = timeline.silences
+        assert silence.text == name
+        assert timeline.width < 12 * SECOND
+        assert len(timeline.ticks) < 6
+
+
+def test_each_line_leads_to_the_turn_that_brought_it() -> None:
+    """A first request may bring lines that were said before."""
+    lines = lines_of((), [entry("assistant", 0), entry("user", 0), entry("assistant", 0.1)], 0)
+    mark = TurnMark(id="t", at=NOW + 0.05, state="done", first_token=None, added=0.0, written=None)
+    assert turns_of_lines(lines, [mark]) == {1: mark, 2: mark}
+    late = TurnMark(id="u", at=NOW + 9, state="failed", first_token=None, added=0.0, written=None)
+    assert turns_of_lines(lines, [late]) == {}
