@@ -49,7 +49,7 @@ def test_what_is_installed_is_pinned_by_hash():
     assert not any(re.search(r"\bpip\b", run.rest) for run in FINAL.all("RUN"))
 
 
-@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"bench", "build", "mem0", "test"}))
+@pytest.mark.parametrize("extra", sorted(EXTRAS.keys() - {"bench", "build", "deploy", "mem0", "test"}))
 def test_what_a_configuration_may_ask_for_is_there_since_nobody_can_install_it_later(extra: str):
     wanted = {re.match(r"[\w.-]+", each)[0] for each in EXTRAS[extra]}
     assert wanted <= set(re.findall(r"^([\w.-]+)==", LOCK, re.MULTILINE))

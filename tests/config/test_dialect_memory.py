@@ -19,7 +19,7 @@ from tests.waiting import until
 
 SHIPPED = sorted((ROOT / "config").glob("*.yaml"))
 READ = {
-    *("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "UPSTREAM_MODEL", "MEMORY_URL", "ARCHIVE_URL"),
+    *("UPSTREAM_BASE_URL", "UPSTREAM_API_KEY", "UPSTREAM_MODEL", "MEMORY_URL", "MEMORY_WORK", "ARCHIVE_URL"),
     *("TURNKEEPER_KEYS", "AGORA_WEBHOOK_SECRET", "SUMMARY_MODEL", "HOST", "PORT"),
 }
 NEWS = "The tide is high at noon, and low again at six."
