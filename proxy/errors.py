@@ -28,6 +28,7 @@ TurnkeeperError
 └── ConfigError                 —    the configuration is wrong; nothing is served
 """
 
+import contextlib
 import math
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -228,10 +229,14 @@ class LimitExceeded(TurnkeeperError):
 
 
 class FilterFailed(TurnkeeperError):
-    """A filter raised an error, its ``cause``, or returned what is none of a filter's results."""
+    """A filter raised an error, its ``cause``, or returned what is none of a filter's results.
+
+    ``detail`` is what the error says, which may quote the conversation: for ``turnkeeper test`` alone.
+    """
 
     code = "filter_failed"
     cause: type[Exception] | None = None
+    detail: str = ""
 
 
 class ShuttingDown(TurnkeeperError):
@@ -281,6 +286,8 @@ def filter_failed(step: object, error: Exception) -> FilterFailed:
     place = f"{PurePath(where.filename).name}:{where.lineno}"
     failure = FilterFailed(f"The filter '{filter_name(step)}' failed with {type(error).__name__} at {place}.")
     failure.cause = type(error)
+    with contextlib.suppress(Exception):  # a user's own error may fail to say anything
+        failure.detail = str(error)
     return failure
 
 
@@ -290,6 +297,20 @@ def invalid_filter_result(step: object) -> FilterFailed:
 
 
 # --- upstreams
+
+
+_SETTINGS: Final = {
+    "400": "{0}.accepts",
+    "401": "{0}.api_key",
+    "403": "{0}.api_key, and what it may use",
+    "404": "{0}.base_url, which mostly ends in /v1, and the name of the model",
+    "422": "{0}.accepts",
+    "429": "the quota of {0}.api_key; a pipeline with a second upstream falls back to that",
+    "redirected": "{0}.base_url",
+    "timeout": "{0}.first_token and {0}.total",
+    "unreachable": "{0}.base_url",
+}
+"""Which setting to look at, by an upstream error's outcome."""
 
 
 class UpstreamError(TurnkeeperError):
@@ -307,6 +328,17 @@ class UpstreamError(TurnkeeperError):
     def origin(self) -> str:
         """The upstream's name, and its status or what came in the place of one; neither without a name."""
         return f"upstream {self.upstream} {self.outcome}" if self.upstream else "upstream"
+
+    @property
+    def reason(self) -> str:
+        """The message for the log, with the setting to look at."""
+        return self._with_setting(self.message)
+
+    def _with_setting(self, message: str) -> str:
+        setting = _SETTINGS.get(self.outcome)
+        if not (setting and self.upstream):
+            return message
+        return f"{message.rstrip('.')}; check {setting.format(f'upstreams.{self.upstream}')}"
 
 
 class UpstreamUnreachable(UpstreamError):
@@ -394,9 +426,9 @@ class UpstreamRefused(UpstreamError):
         try:
             error = msgspec.json.decode(self.body())["error"]
         except RecursionError:
-            return self.message
+            return super().reason
         code = next((each for each in (error.get("code"), error.get("type")) if each in _CODES), None)
-        return f"The upstream answered {self.status}: {code}." if code else self.message
+        return self._with_setting(f"{self.message.rstrip('.')}: {code}" if code else self.message)
 
     def headers(self) -> Mapping[str, str]:
         """The headers that a client needs, such as ``retry-after``."""

@@ -94,7 +94,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             chunks=answer.times[:: len(answer.times) // _MOST_CHUNK_TIMES + 1],
             count=answer.count,
             end=timer.start + observation.duration,
-            failure=observation.failure,
+            failure=observation.reason,
             content=content,
             answer=answer.data if content else b"",
             size=observation.size + len(answer.data) if content else 0,

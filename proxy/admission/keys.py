@@ -12,15 +12,20 @@ Scope = Literal["all", "chat"]
 _SCOPES: Final[Mapping[str, Scope]] = {"": "all", "chat": "chat"}
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECRET: Final = re.compile(r"[!-~]+")
+_SHORT: Final = 16
 _FORMAT: Final = "name:secret or name:secret:chat"
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A tenant, and what its key admits to: chat completions alone, or all. It holds no secret."""
+    """A tenant, and what its key admits to: chat completions alone, or all. It holds no secret.
+
+    ``is_short`` is whether the secret has fewer than 16 characters.
+    """
 
     tenant: str
     digest: bytes
     scope: Scope = "all"
+    is_short: bool = False
 
     def __repr__(self) -> str:
         return f"ApiKey({self.tenant!r}, scope={self.scope!r})"
@@ -97,7 +102,7 @@ def _parse_key(number: int, entry: str) -> ApiKey:
         raise ValueError(f"key {number}: a secret has no spaces, and no characters beyond ASCII")
     if scope not in _SCOPES:
         raise ValueError(f"key {number}: after a second ':' write 'chat'; a secret has no ':' and no ','")
-    return ApiKey(name, _digest(secret), _SCOPES[scope])
+    return ApiKey(name, _digest(secret), _SCOPES[scope], len(secret) < _SHORT)
 
 
 def _digest(secret: str) -> bytes:

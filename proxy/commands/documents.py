@@ -3,15 +3,21 @@
 import shlex
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from filters.recall import Recall
 from proxy.commands.memory import Tenant, archive_address, no_address, require_archiving, run_on_memory
-from proxy.commands.terminal import ConfigOption, exit_codes
+from proxy.commands.terminal import ConfigOption, exit_codes, load_configured
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.documents import document_files, document_name, read_text, split_document
 from proxy.memory.memory import Memory
+
+_UNUSED: Final = (
+    "No model is shown these documents: no pipeline has the step 'recall' under 'request:', or the tool"
+    " 'memory_recall'. In the shipped configuration 'recall' stands ready to be uncommented"
+)
 
 documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
 
@@ -42,6 +48,12 @@ def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
     typer.echo(f"{len(files) - len(errors)} of {len(files)} documents were added.")
     for error in errors.values():
         typer.echo(error, err=True)
+    pipelines = load_configured(config).pipelines.values()
+    if not any(
+        "memory_recall" in one.tools or any(isinstance(step, Recall) for step in one.request)
+        for one in pipelines
+    ):
+        typer.echo(_UNUSED, err=True)
     for name in stored:
         in_folder = any(map(Path(name).is_relative_to, folders))
         is_deleted = name not in files and in_folder and not Path(name).exists()

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from proxy.background.worker import ALONE_EVERY
-from proxy.commands.terminal import ConfigArgument, load_configured, reported_errors
+from proxy.commands.terminal import ConfigArgument, load_configured, load_with_hint, reported_errors
 from proxy.errors import ConfigError
 from proxy.runtime import Generation, Runtime
 from proxy.server import background, listening, process, signals
@@ -20,11 +21,15 @@ from proxy.server.listening import listen
 from proxy.server.reload import Reload
 from proxy.server.workers import CAN_FORK, Workers, check_workers
 from proxy.settings.build import build_runtime
+from proxy.settings.memory import Memory
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
 from proxy.version import VERSION
 
 _log = logging.getLogger("turnkeeper")
+_PLAIN_ADDRESS: Final = re.compile(
+    r"[a-z+]+://(?:[^/?#]*@)?(?P<place>[\w.\[\]][\w.:,\[\]-]*(?:/[\w.-]*)?)(?:\?[^@]*)?"
+)
 
 
 def serve(
@@ -38,12 +43,12 @@ def serve(
     listening.raise_file_limit()
     process.return_large_blocks()
     with reported_errors():
-        settings = load_configured(config)
+        settings, warnings = load_with_hint(config)
         check_workers(settings, workers)
         app = build_app(settings, os.environ)
         sockets = listen(settings.listen.host, settings.listen.port)
     signals.block()
-    typer.echo(greeting(settings, sockets[0].getsockname()[1]))
+    typer.echo("\n  ".join([greeting(settings, sockets[0].getsockname()[1]), *map(str, warnings)]))
     if CAN_FORK:
         succeeded = Workers(config, settings, os.environ, workers).serve(sockets, watch=reload)
         raise typer.Exit(0 if succeeded else 1)
@@ -52,22 +57,72 @@ def serve(
 
 
 def greeting(settings: Settings, port: int) -> str:
-    """The address, the model of each pipeline, and a note on memory that is missing."""
-    host, memory = settings.listen.host, settings.memory
+    """The address, the model of each pipeline, what is stored for how long, and what models are asked for."""
+    host = settings.listen.host
     lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
         address = settings.upstreams[pipeline.upstreams[0]].base_url
         practice = "the practice model; set UPSTREAM_BASE_URL for a real one"
         lines.append(f"  {name} → {practice if address == PRACTICE else address}")
-    if memory is None:
-        lines.append("  no memory: nothing is remembered; set 'memory:' in the configuration")
-    elif memory.archive.keep == "off":
-        lines.append("  no archive: it is switched off")
-    elif not memory.archive_url:
-        lines.append("  no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them")
-    if memory and memory.sessions.get_secret_value() == "memory:":
-        lines.append("  sessions are in the server's own process (memory:), and so is background work")
+    if settings.memory is None:
+        lines.append("  no memory: nothing is stored; set 'memory:' in the configuration")
+    else:
+        lines += [f"  {line}" for line in _stored(settings.memory)]
+        lines += [f"  {line}" for line in _background_requests(settings, settings.memory)]
     return "\n".join(lines)
+
+
+def _stored(memory: Memory) -> Iterator[str]:
+    sessions, ttl = memory.sessions.get_secret_value(), _duration(memory.window.ttl)
+    if sessions == "memory:":
+        yield f"sessions: in the server's own process (memory:), for {ttl} after their last turn"
+    else:
+        yield f"sessions: in {shown_address(sessions)}, for {ttl} after their last turn"
+    if memory.archive.keep == "off":
+        yield "no archive: it is switched off"
+    elif not memory.archive_url:
+        yield "no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them"
+    else:
+        kept = "for good" if memory.archive.keep == "forever" else f"for {_duration(memory.archive.seconds)}"
+        yield f"archive: every turn in {shown_address(memory.archive_url)}, {kept} (memory.archive.keep)"
+
+
+def _background_requests(settings: Settings, memory: Memory) -> Iterator[str]:
+    """A line for each upstream and model that is asked beside calls."""
+    purposes: dict[tuple[str, str], list[str]] = {}
+    session_model = "the model that the session last used"
+    for what, task in (("summaries", memory.summaries), ("facts", memory.facts)):
+        if task and not (what == "facts" and not memory.archive_url):
+            model = task.model or settings.upstreams[task.upstream].model or session_model
+            purposes.setdefault((task.upstream, model), []).append(what)
+    aids = (("embeddings", memory.recall.embeddings), ("reranking", memory.recall.rerank))
+    for what, aid in aids:
+        if aid and memory.archive_url:
+            model = aid.model or settings.upstreams[aid.upstream].model or "its default model"
+            purposes.setdefault((aid.upstream, model), []).append(what)
+    for (upstream, model), uses in purposes.items():
+        if settings.upstreams[upstream].base_url == PRACTICE:
+            if "facts" in uses:
+                yield "background: the practice model extracts no facts, and summaries quote the turns"
+            continue
+        yield f"background: {upstream} is asked for {' and '.join(uses)} ({model})"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
+        count, rest = divmod(seconds, size)
+        if count >= 1 and not rest:
+            return f"{count:g} {unit}{'s' if count > 1 else ''}"
+    return f"{seconds:g} seconds"
+
+
+def shown_address(url: str) -> str:
+    """An address without its password: the scheme alone where it is not clear what that is."""
+    scheme = url.partition(":")[0]
+    if scheme == "sqlite":
+        return url
+    plain = _PLAIN_ADDRESS.fullmatch(url)
+    return f"{scheme}://{plain['place']}" if plain else f"{scheme}:"
 
 
 # --- the worker

@@ -11,7 +11,8 @@ import typer
 
 import turnkeeper
 from proxy.errors import ConfigError, TurnkeeperError
-from proxy.settings.load import load
+from proxy.settings.diagnostics import Diagnostic
+from proxy.settings.load import load_with_warnings
 from proxy.settings.settings import Settings
 from proxy.trial import render
 
@@ -48,8 +49,13 @@ ConfigOption = Annotated[
 
 def load_configured(config: Path) -> Settings:
     """The settings of the server's configuration. Raises ConfigError, with a hint for a missing file."""
+    return load_with_hint(config)[0]
+
+
+def load_with_hint(config: Path) -> tuple[Settings, list[Diagnostic]]:
+    """The same, with what the configuration cannot mean."""
     try:
-        return load(config, os.environ)
+        return load_with_warnings(config, os.environ)
     except ConfigError as error:
         hint = f"Name another in {_CONFIG_VARIABLE}, or as --help says."
         raise error if config.exists() else ConfigError(f"{error.message}\n{hint}") from None

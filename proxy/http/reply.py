@@ -119,7 +119,7 @@ class Reply:
         """Sends an error: as a status, or as an event once the answer has started."""
         observation = self.observation
         observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        observation.code, observation.failure, observation.reason = error.code, error.message, error.reason
+        observation.code, observation.reason = error.code, error.reason
         if self.started:
             await self.end(error.event())
             return

@@ -217,9 +217,9 @@ class Observation(msgspec.Struct, eq=False):
 
     ``listener`` is called when a turn's first token is sent and when the turn has ended. ``messages`` are the
     client's, ``content`` is the turn itself and ``size`` the length of its body in bytes. ``answer`` is a
-    copy of what the client got of a model's answer. ``failure`` is the message that the client gets,
-    ``reason`` the one that may be logged. ``ignored`` lists the extension fields that could not be used; it
-    is called once the turn has ended.
+    copy of what the client got of a model's answer. ``reason`` is why the turn failed, with the setting to
+    look at, in words that may be logged. ``ignored`` lists the extension fields that could not be used; it is
+    called once the turn has ended.
     """
 
     request: str
@@ -246,7 +246,6 @@ class Observation(msgspec.Struct, eq=False):
     messages: Sequence[Message] = ()
     filters: list[tuple[str, float]] = []
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
-    failure: str | None = None
     reason: str | None = None
     content: object = None
     size: int = 0

@@ -33,6 +33,12 @@ def settings_warnings(settings: Settings) -> Warnings:
     for name, upstream in settings.upstreams.items():
         for path, message in _upstream_warnings(upstream):
             yield ("upstreams", name, *path), message
+    if not is_loopback_name(settings.listen.host):
+        short = sorted({key.tenant for key in settings.keys.entries if key.is_short})
+        if short:
+            names = ", ".join(short)
+            message = f"short secrets can be guessed ({names}); make longer ones with: openssl rand -hex 32"
+            yield ("keys",), message
     yield from _usage_warnings(settings)
     if memory:
         yield from _memory_warnings(settings, memory)

@@ -1,5 +1,6 @@
 """Messages about a configuration: where something is wrong, and what to write instead."""
 
+import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
@@ -24,15 +25,18 @@ _SYNONYMS: Final = {
     "url": "base_url",
 }
 
+NO_UPSTREAM: Final = "no upstream named"
+# A key is longer than what is written in the place of a number.
+_MAX_QUOTED: Final = 12
 _CUSTOM = "advice"
-_LIST = "write a list, such as [a, b]"
-_KEYS = "write keys and values here"
-_BOOL = "write true or false"
-_INT = "write a whole number"
-_NUMBER = "write a number"
+_LIST = "expected a list, such as [a, b]"
+_KEYS = "expected keys and values"
+_BOOL = "expected true or false"
+_INT = "expected an integer"
+_NUMBER = "expected a number"
 _ADVICE = {
-    "string_type": "write text; put it in quotes if it looks like a number, or like true or false",
-    "missing": "this key is missing; add it",
+    "string_type": "expected a string",
+    "missing": "missing key; add it",
     "int_type": _INT,
     "int_parsing": _INT,
     "int_parsing_size": _INT,
@@ -50,16 +54,16 @@ _ADVICE = {
     "mapping_type": _KEYS,
     "model_type": _KEYS,
     "model_attributes_type": _KEYS,
-    "greater_than": "write a number above {gt}",
-    "greater_than_equal": "write a number of at least {ge}",
-    "less_than": "write a number below {lt}",
-    "less_than_equal": "write a number of at most {le}",
-    "string_too_short": "write at least {min_length} characters",
-    "string_too_long": "write at most {max_length} characters",
-    "too_short": "write at least {min_length} of them",
-    "too_long": "write at most {max_length} of them",
+    "greater_than": "expected a number above {gt}",
+    "greater_than_equal": "expected a number of at least {ge}",
+    "less_than": "expected a number below {lt}",
+    "less_than_equal": "expected a number of at most {le}",
+    "string_too_short": "expected at least {min_length} characters",
+    "string_too_long": "expected at most {max_length} characters",
+    "too_short": "expected at least {min_length} items",
+    "too_long": "expected at most {max_length} items",
 }
-"""What to write, by the type of pydantic's error."""
+"""What was expected, by the type of pydantic's error."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -79,8 +83,9 @@ def _one_line(text: str) -> str:
 
 
 def dotted_path(path: KeyPath) -> str:
-    """A path as one reads it: ``pipelines.default.request.1``; the whole file is ``document``."""
-    return ".".join(str(step) if is_name(str(step)) else "?" for step in path) or "document"
+    """A path as one reads it: ``pipelines.default.request.1`` is the first step; a file is ``document``."""
+    steps = (str(step + 1 if isinstance(step, int) else step) for step in path)
+    return ".".join(step if is_name(step) else "?" for step in steps) or "document"
 
 
 def is_name(text: str) -> bool:
@@ -97,10 +102,15 @@ def quoted(text: str) -> str:
 def alternatives(text: str, names: Iterable[str]) -> str:
     """The rest of a sentence about an unknown name: the nearest of the names, and all of them."""
     names = list(names)
-    synonym = _SYNONYMS.get(text)
-    near = [synonym] if synonym in names else get_close_matches(text, names, n=1)
-    label = f"did you mean {near[0]!r}? Available" if near else "available"
+    near = nearest(text, names)
+    label = f"did you mean {near!r}? Available" if near else "available"
     return f"; {label}: {', '.join(names)}" if names else "; there are none here"
+
+
+def nearest(text: str, names: Sequence[str]) -> str | None:
+    """The name that is spelt nearly so, or means the same; ``None`` where none does."""
+    synonym = _SYNONYMS.get(text)
+    return synonym if synonym in names else next(iter(get_close_matches(text, names, n=1)), None)
 
 
 def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
@@ -118,19 +128,32 @@ def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
+def _got(value: object) -> str:
+    """What stands there, behind a comma; nothing of a text."""
+    if value is None:
+        return ", got nothing"
+    if isinstance(value, bool | int | float):
+        return f", got {json.dumps(value)}"
+    if isinstance(value, list | dict):
+        return f", got {'a list' if isinstance(value, list) else 'keys and values'}"
+    return ""
+
+
 def error_at(path: KeyPath, message: str) -> ValidationError:
     """An error at a path below the value that is validated; its message never quotes a value."""
     error = PydanticCustomError(_CUSTOM, "{text}", {"text": message})
     return ValidationError.from_exception_data("advice", [{"type": error, "loc": path, "input": None}])
 
 
-def error_advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) -> str:
+def error_advice(error: ErrorDetails, allowed: Sequence[str], written: Any, *, private: bool) -> str:
     """What is wrong, and what to write; ``allowed`` are the keys that may stand there.
 
-    A private value is not quoted.
+    ``written`` is the value, or the nearest around it. Of text nothing is quoted but a short word in the
+    place of a number, of true or false, or of one of a few words; of a ``private`` value not even an error.
     """
+    variables = getattr(written, "variables", ())
+    source = f" (from {', '.join(variables)})" if variables else ""
     kind, context, value = error["type"], error.get("ctx", {}), error["input"]
-    advice = _ADVICE.get(kind)
     if kind == "extra_forbidden":
         name = str(error["loc"][-1])
         if not quoted(name) and ":" in name:
@@ -139,14 +162,24 @@ def error_advice(error: ErrorDetails, allowed: Sequence[str], *, private: bool) 
     if kind in {"literal_error", "enum"}:
         expected, name = context["expected"], quoted(value) if isinstance(value, str) else ""
         choices = re.findall(r"'([^']*)'", expected)
-        cannot = f"this cannot be{name or ' so'}"
-        return f"{cannot}{alternatives(str(value), choices)}" if choices else f"write {expected}"
-    if advice is _KEYS and isinstance(value, list):
-        advice = f"{_KEYS}, without '- ' or [ ]"
-    elif advice is _LIST and isinstance(value, dict):
-        advice = "write a list; begin each item with '- '"
-    if advice is not None:
-        return ("nothing is written here; " if value is None else "") + advice.format(**context)
+        rest = f"{source}{alternatives(str(value), choices)}"
+        return f"invalid value{name}{rest}" if choices else f"expected {expected}{_got(value)}{source}"
+    if kind in _ADVICE:
+        return _ADVICE[kind].format(**context) + _expected(_ADVICE[kind], value) + source
     if kind == _CUSTOM or not private:
         return str(context.get("error") or error["msg"])
     return "this is not accepted (a value from the environment, which is not shown)"
+
+
+def _expected(advice: str, value: object) -> str:
+    """What stands in the place of what was expected, and how to write that where the form is wrong."""
+    if advice == _ADVICE["missing"]:
+        return ""
+    if advice == _KEYS and isinstance(value, list):
+        return f"{_got(value)}; leave out '- ' and [ ]"
+    if advice == _LIST and isinstance(value, dict):
+        return f"{_got(value)}; begin each item with '- '"
+    if advice == _ADVICE["string_type"] and isinstance(value, bool | int | float):
+        return f"{_got(value)}; put it in quotes"
+    is_word = isinstance(value, str) and is_name(value) and len(value) <= _MAX_QUOTED
+    return f", got '{value}'" if is_word and advice in {_INT, _NUMBER, _BOOL} else _got(value)

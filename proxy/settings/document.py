@@ -113,7 +113,7 @@ def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Docu
         problem = error.problem or ""
         # The problem itself may quote a secret, and is not shown.
         message = next((advice for words, advice in _SYNTAX.items() if words in problem), _NOT_YAML)
-        line = _line(error.problem_mark or error.context_mark)
+        line = _opened(text, error) or _line(error.problem_mark or error.context_mark)
         raise DocumentError(message, min(line, len(text.splitlines()))) from None
     if root is None:
         raise DocumentError(f"the file is empty; write '{keys[0]}:' and '{keys[1]}:'")
@@ -123,6 +123,23 @@ def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Docu
         )
     reader = _NodeReader()
     return Document(reader.mapping(root, ()), reader.lines, reader.problems)
+
+
+def _opened(text: str, error: yaml.MarkedYAMLError) -> int | None:
+    """The line of a bracket or a quote that is not closed, where that is the error."""
+    if (error.context or "").startswith(("while parsing a flow", "while scanning a quoted")):
+        return _line(error.context_mark)
+    # A quote that is not closed ends at the next one, lines below, and what follows that is wrong.
+    ended = _line(error.problem_mark)
+    long: yaml.ScalarToken | None = None
+    try:
+        for token in yaml.scan(text, Loader=_LOADER):
+            if isinstance(token, yaml.ScalarToken) and not token.plain and token.style in {"'", '"'}:
+                is_long = token.start_mark.line < token.end_mark.line
+                long = token if is_long and _line(token.end_mark) <= ended else long
+    except yaml.YAMLError:
+        pass
+    return _line(long.start_mark) if long and _line(long.end_mark) == ended else None
 
 
 def _check_depth(text: str) -> None:

@@ -25,12 +25,16 @@ from proxy.settings.diagnostics import alternatives, is_name, quoted
 F = TypeVar("F", bound=Filter)
 
 ENTRY_POINTS = "turnkeeper.filters"
+BROKEN = "could not be loaded; see 'filters'"
 OWN_FILES = "turnkeeper_filters_"
 """How the names of modules begin that are loaded from a user's own files."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FILE_NAME = "name the file as the filter, such as swear_words.py: small letters, digits and '_'"
 _NO_FILTER = "this file defines no filter; write a class that derives from RequestFilter or AnswerFilter"
+_NO_METHOD = (
+    "this filter changes nothing; define apply or set (RequestFilter), or open or first (AnswerFilter)"
+)
 _STEP_FORM = "write a filter's name, or one name with its options: 'drop_messages: {sources: [silence]}'"
 _MAX_MESSAGE = 300
 
@@ -58,7 +62,7 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         Raises LookupError, which lists the alternatives, and PluginError where a user's own cannot be loaded.
         """
         if name in self.broken:
-            raise PluginError(f"the filter {name!r} could not be loaded; see 'filters'")
+            raise PluginError(f"the filter {name!r} {BROKEN}")
         found = self._find(name, kind)
         if found is not None:
             return found
@@ -97,8 +101,11 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         if self._shipped(name, Filter) is not None:
             raise ValueError("a filter of this name is shipped; rename the file")
         module = load_file(path)
-        if _filter_in(module, Filter) is None:
+        found = _filter_in(module, Filter)
+        if found is None:
             raise ValueError(_NO_FILTER)
+        if not _does_anything(found):
+            raise ValueError(_NO_METHOD)
         return module
 
     def _has(self, name: str, kind: type[Filter]) -> bool:
@@ -132,6 +139,17 @@ def _filter_in(source: Any, kind: type[F]) -> type[F] | None:
             if is_own and not value.__name__.startswith("_"):
                 return value
     return None
+
+
+def _does_anything(kind: type[Filter]) -> bool:
+    """Whether a filter has a method of its own in the place of one that changes nothing."""
+    bases = {RequestFilter: ("apply", "set"), AnswerFilter: ("open", "first")}
+    return any(
+        getattr(kind, name) is not getattr(base, name)
+        for base, names in bases.items()
+        if issubclass(kind, base)
+        for name in names
+    )
 
 
 def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:

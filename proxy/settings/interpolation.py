@@ -13,9 +13,19 @@ _MAX_FILE_BYTES: Final = 1_000_000
 
 
 class Private(str):
-    """A text that may hold a value from the environment: ``repr``, and so any message, hides it."""
+    """A text that may hold a value from the environment: ``repr``, and so any message, hides it.
 
-    __slots__ = ()
+    ``variables`` are the names of those in it.
+    """
+
+    __slots__ = ("variables",)
+    variables: tuple[str, ...]
+
+    def __new__(cls, text: str = "", variables: tuple[str, ...] = ()) -> "Private":  # noqa: PYI034
+        """The text, which holds the values of these variables."""
+        private = super().__new__(cls, text)
+        private.variables = variables
+        return private
 
     def __repr__(self) -> str:
         return "(a value from the environment)"
@@ -52,7 +62,9 @@ def interpolate(text: str, environ: Mapping[str, str]) -> str:
     if "$" not in text:
         return text
     filled = _VARIABLE.sub(lambda match: _replacement(match, environ), text)
-    return Private(filled) if "${" in text else filled
+    if "${" not in text:
+        return filled
+    return Private(filled, tuple(match["name"] for match in _VARIABLE.finditer(text) if match["name"]))
 
 
 def _replacement(match: re.Match[str], environ: Mapping[str, str]) -> str:

@@ -11,9 +11,9 @@ from pydantic_core import ErrorDetails
 from filters.base import AnswerFilter, RequestFilter
 from proxy.errors import ConfigError
 from proxy.settings.checks import settings_warnings
-from proxy.settings.diagnostics import Diagnostic, dotted_path, error_advice
+from proxy.settings.diagnostics import NO_UPSTREAM, Diagnostic, dotted_path, error_advice, nearest
 from proxy.settings.document import MAX_BYTES, Document, DocumentError, KeyPath, Problem, decode, parse
-from proxy.settings.filter_registry import FilterRegistry
+from proxy.settings.filter_registry import BROKEN, FilterRegistry
 from proxy.settings.interpolation import fill, is_private
 from proxy.settings.settings import Settings
 from proxy.settings.step_rules import order_warnings
@@ -34,6 +34,14 @@ def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHI
     raise ConfigError("\n".join(map(str, _diagnostics(str(path), result))))
 
 
+def load_with_warnings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, list[Diagnostic]]:
+    """The settings of a file, and what they cannot mean. Raises ConfigError as ``load`` does."""
+    document, result = _read(path, environ, _SHIPPED, read_bytes)
+    if isinstance(result, Settings):
+        return result, _warnings(str(path), document, result)
+    raise ConfigError("\n".join(map(str, _diagnostics(str(path), result))))
+
+
 def config_errors(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
 ) -> list[Diagnostic]:
@@ -45,11 +53,13 @@ def config_errors(
 def config_warnings(path: Path, environ: Mapping[str, str], reader: Reader | None = None) -> list[Diagnostic]:
     """What a file without errors cannot mean, in the order of its lines."""
     document, result = _read(path, environ, _SHIPPED, reader or read_bytes)
-    if not isinstance(result, Settings):
-        return []
+    return _warnings(str(path), document, result) if isinstance(result, Settings) else []
+
+
+def _warnings(file: str, document: Document, settings: Settings) -> list[Diagnostic]:
     warnings = [
-        Diagnostic(str(path), document.line(at), dotted_path(at), f"warning: {message}")
-        for at, message in settings_warnings(result)
+        Diagnostic(file, document.line(at), dotted_path(at), f"warning: {message}")
+        for at, message in settings_warnings(settings)
     ]
     return sorted(warnings, key=lambda warning: (warning.line, warning.path))
 
@@ -114,7 +124,7 @@ def _read(
     try:
         settings = Settings.model_validate(value, context=context)
     except ValidationError as error:
-        found = [_problem(each, document, value, registry) for each in error.errors(include_url=False)]
+        found = [_problem(each, document, value, registry) for each in _mistakes(error)]
         problems += [problem for problem in found if not _is_within(problem.path, unreadable)]
     is_missing = isinstance(pipelines, dict) and "default" not in pipelines
     if is_missing and not _is_within(_DEFAULT_PIPELINE, unreadable):
@@ -168,8 +178,7 @@ def load_steps(text: str, registry: FilterRegistry) -> Steps | list[Diagnostic]:
     try:
         steps = Steps.model_validate(document.value, context=ValidationContext(registry))
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        found = [_problem(each, document, document.value, registry, Steps) for each in errors]
+        found = [_problem(each, document, document.value, registry, Steps) for each in _mistakes(error)]
         problems += [problem for problem in found if problem.path not in unreadable]
     return _diagnostics("pipeline", sorted(problems, key=lambda problem: problem.line)) or steps
 
@@ -196,6 +205,30 @@ def _parse_steps(text: str) -> Document:
 # --- pydantic's errors
 
 
+def _mistakes(error: ValidationError) -> list[ErrorDetails]:
+    """The errors, one for each mistake.
+
+    A key that is missing beside one that is spelt nearly so is no mistake of its own, an upstream that does
+    not exist is named where it is first used, and a filter that cannot be loaded at its file.
+    """
+    errors = error.errors(include_url=False)
+    unknown = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
+    mistakes, messages = list[ErrorDetails](), set[str]()
+    for each in errors:
+        *place, name = each["loc"] or ("",)
+        beside = [str(loc[-1]) for loc in unknown if list(loc[:-1]) == place]
+        if each["type"] == "missing" and any(nearest(key, [str(name)]) for key in beside):
+            continue
+        if each["msg"].endswith(BROKEN):
+            continue
+        if each["msg"].startswith(NO_UPSTREAM):
+            if each["msg"] in messages:
+                continue
+            messages.add(each["msg"])
+        mistakes.append(each)
+    return mistakes
+
+
 def _problem(
     error: ErrorDetails,
     document: Document,
@@ -218,7 +251,7 @@ def _problem(
         if not isinstance(inner, dict) or step not in inner:
             break
         value = inner[step]
-    return Problem(path, line, error_advice(error, allowed, private=is_private(value)))
+    return Problem(path, line, error_advice(error, allowed, value, private=is_private(value)))
 
 
 def _keys_at(root: Any, path: KeyPath, registry: FilterRegistry) -> list[str]:

@@ -28,7 +28,7 @@ from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.codec import codec_from_keys
 from proxy.memory.stores.drivers import open_driver
-from proxy.settings.diagnostics import alternatives, is_name, quoted, shown_errors
+from proxy.settings.diagnostics import NO_UPSTREAM, alternatives, is_name, quoted, shown_errors
 from proxy.settings.filter_registry import FilterRegistry, build_step
 from proxy.upstream.dial import Origin
 from proxy.upstream.providers import PROVIDERS
@@ -79,7 +79,7 @@ def known_upstream(name: str, info: ValidationInfo) -> str:
     """The name of an upstream in the same file."""
     upstreams = _context(info).upstreams
     if upstreams is not None and name not in upstreams:
-        raise ValueError(f"no upstream named{quoted(name)}{alternatives(name, upstreams)}")
+        raise ValueError(f"{NO_UPSTREAM}{quoted(name)}{alternatives(name, upstreams)}")
     return name
 
 

@@ -1,14 +1,16 @@
 """The tests beside the pipelines of a configuration, run without a model."""
 
 import json
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 import msgspec
 
 from filters.base import AnswerFilter, Context
 from proxy.answer import stream_filters
-from proxy.errors import TurnkeeperError
+from proxy.errors import FilterFailed, TurnkeeperError
 from proxy.settings.pipeline_tests import ExpectedAnswer, ExpectedMessages, PipelineTest
 from proxy.trial.explain import run_filters
 from proxy.turn import identity, request
@@ -39,9 +41,14 @@ def run_test(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilt
     try:
         failures = tuple(_failures(test, pipeline, answer))
     except TurnkeeperError as error:
-        failures = (Failure(error.message),)
+        detail = error.detail if isinstance(error, FilterFailed) else ""
+        failures = (Failure(f"{error.message.rstrip('.')}: {detail}" if detail else error.message),)
     except Exception as error:  # noqa: BLE001 - a filter of the user's own may raise anything
-        failures = (Failure(f"a filter of the answer failed with {type(error).__name__}"),)
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{PurePath(where.filename).name}:{where.lineno}"
+        text = f": {error}" if str(error) else ""
+        what = f"a filter of the answer failed with {type(error).__name__} at {place}{text}"
+        failures = (Failure(what),)
     return Result(pipeline.name, test.name, failures)
 
 

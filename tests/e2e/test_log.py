@@ -154,9 +154,15 @@ FRAME = event(error=QUOTED["error"])
 @pytest.mark.parametrize(
     ("steps", "reason"),
     [
-        (answer(QUOTED, status=401), "The upstream answered 401."),
-        (answer(KNOWN, status=401), "The upstream answered 401: invalid_api_key."),
-        (answer([KNOWN], status=400), "The upstream answered 400: invalid_api_key."),
+        (answer(QUOTED, status=401), "The upstream answered 401; check upstreams.main.api_key"),
+        (
+            answer(KNOWN, status=401),
+            "The upstream answered 401: invalid_api_key; check upstreams.main.api_key",
+        ),
+        (
+            answer([KNOWN], status=400),
+            "The upstream answered 400: invalid_api_key; check upstreams.main.accepts",
+        ),
         (answer(SECRET + UPSTREAM_KEY, status=500), "The upstream answered 500."),
         (answer(QUOTED), "The upstream answered 502."),
         (answer(SECRET + UPSTREAM_KEY), "which is no completion"),

@@ -90,8 +90,8 @@ def test_a_schema_that_cannot_be_written_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("filters: [none.py]", "1: filters.0: the file cannot be read"),
-        ("\nfilters: ['${NONE}']", "2: filters.0: the environment has no NONE"),
+        ("filters: [none.py]", "1: filters.1: the file cannot be read"),
+        ("\nfilters: ['${NONE}']", "2: filters.1: the environment has no NONE"),
         ("filters: [", "1: document: "),
     ],
 )

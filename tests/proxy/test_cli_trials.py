@@ -271,7 +271,7 @@ def test_a_warning_is_told_and_passes_unless_it_may_not(file):
     done = run("check", config)
     assert (done.exit_code, done.stderr) == (0, "")
     warning, verdict = done.stdout.splitlines()
-    assert warning.startswith(f"{config}:2: pipelines.other.request.1: warning: this step stands here twice")
+    assert warning.startswith(f"{config}:2: pipelines.other.request.2: warning: this step stands here twice")
     assert verdict == f"{config}: ok"
     assert run("check", config, "--strict").exit_code == 1
     assert run("check", AGORA, "--strict").exit_code == 0

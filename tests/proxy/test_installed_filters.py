@@ -92,13 +92,13 @@ def test_an_installed_filter_is_a_step_as_any_other(check):
 
 def test_its_options_are_checked(check):
     done = check("request: [polite: {wrd: now}]")
-    assert "request.0.polite.wrd: unknown key 'wrd'; did you mean 'word'?" in done.stdout
+    assert "request.1.polite.wrd: unknown key 'wrd'; did you mean 'word'?" in done.stdout
 
 
 def test_one_that_cannot_be_loaded_is_a_fault_of_its_step_alone(check):
     done = check("request: [sick, polite]")
     (fault,) = done.stdout.splitlines()
-    assert ":2: pipelines.default.request.0: the installed filter 'sick' cannot be loaded: Module" in fault
+    assert ":2: pipelines.default.request.1: the installed filter 'sick' cannot be loaded: Module" in fault
     assert done.stderr == ""
 
 

@@ -110,7 +110,8 @@ def test_options_help_and_late_annotations_are_read_as_in_shipped_filters(write)
 
 
 def test_one_file_may_work_on_both_sides(write, tmp_path):
-    both = POLITE + "\nfrom filters.base import AnswerFilter\n\nclass PoliteAnswer(AnswerFilter):\n    pass\n"
+    both = POLITE + "\nfrom filters.base import AnswerFilter\n\nclass PoliteAnswer(AnswerFilter):\n"
+    both += "    def first(self, context):\n        return None\n"
     config = write(polite=both)
     config.write_text(config.read_text().replace("request: [polite]", "request: [polite], answer: [polite]"))
     pipeline = load(config, {}).pipelines["default"]
@@ -139,69 +140,66 @@ def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
     load(write(step="polite, drop_messages: {sources: [a]}", polite=POLITE), {})
 
 
-USE = "see 'filters'"
-
-
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({}, ["1: filters.0: the file cannot be read: No such file", USE]),
-        ({"files": "[.]", "step": ""}, ["1: filters.0: name the file as the filter, such as"]),
-        ({"files": "[Polite.py]", "step": ""}, ["1: filters.0: name the file as the filter, such as"]),
-        ({"files": "[base.txt]", "step": ""}, ["1: filters.0: name the file as the filter, such as"]),
-        ({"files": "['a\\0.py']", "step": ""}, ["1: filters.0: name the file as the filter, such as"]),
+        ({}, ["1: filters.1: the file cannot be read: No such file"]),
+        ({"files": "[.]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
+        ({"files": "[Polite.py]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
+        ({"files": "[base.txt]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
+        ({"files": "['a\\0.py']", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
         (
             {"files": '["x\\0/polite.py"]', "step": ""},
-            ["1: filters.0: the file cannot be loaded: ValueError"],
+            ["1: filters.1: the file cannot be loaded: ValueError"],
         ),
-        ({"files": "polite.py", "step": ""}, ["1: filters: write a list"]),
-        ({"files": "[4]", "step": ""}, ["1: filters.0: write text"]),
-        ({"files": "['${NONE}']", "step": ""}, ["1: filters.0: the environment has no NONE"]),
+        ({"files": "polite.py", "step": ""}, ["1: filters: expected a list"]),
+        ({"files": "[4]", "step": ""}, ["1: filters.1: expected a string"]),
+        ({"files": "['${NONE}']", "step": ""}, ["1: filters.1: the environment has no NONE"]),
         (
             {"polite": "x = 1\nclass\n"},
-            ["1: filters.0: the file cannot be loaded: line 2: SyntaxError: ", USE],
+            ["1: filters.1: the file cannot be loaded: line 2: SyntaxError: "],
         ),
-        ({"polite": "\0"}, ["1: filters.0: the file cannot be loaded: SyntaxError: ", USE]),
+        ({"polite": "\0"}, ["1: filters.1: the file cannot be loaded: SyntaxError: "]),
         (
             {"polite": "a = 1\nimport nonesuch\n"},
-            ["1: filters.0: the file cannot be loaded: line 2: Module", USE],
+            ["1: filters.1: the file cannot be loaded: line 2: Module"],
         ),
         (
             {"polite": "a = 1\n1 / 0\n"},
-            ["1: filters.0: the file cannot be loaded: line 2: ZeroDivision", USE],
+            ["1: filters.1: the file cannot be loaded: line 2: ZeroDivision"],
         ),
         (
             {"polite": "import sys\nsys.exit()\n"},
-            ["1: filters.0: the file cannot be loaded: line 2: SystemExit", USE],
+            ["1: filters.1: the file cannot be loaded: line 2: SystemExit"],
         ),
         (
             {"polite": "open('none')"},
-            ["1: filters.0: the file cannot be loaded: line 1: FileNotFoundError: ", USE],
+            ["1: filters.1: the file cannot be loaded: line 1: FileNotFoundError: "],
         ),
-        ({"polite": ""}, ["1: filters.0: this file defines no filter; write a class", USE]),
+        ({"polite": ""}, ["1: filters.1: this file defines no filter; write a class"]),
         (
             {"polite": "from filters.base import RequestFilter"},
-            ["1: filters.0: this file defines no filter", USE],
+            ["1: filters.1: this file defines no filter"],
         ),
         (
             {"polite": POLITE.replace("word: str", "word: object()")},
-            ["1: filters.0: the file cannot be loaded: line 4: Pydantic", USE],
+            ["1: filters.1: the file cannot be loaded: line 4: Pydantic"],
         ),
         (
             {"files": "[polite.py, drop_messages.py]", "polite": POLITE, "drop_messages": POLITE},
-            ["1: filters.1: a filter of this name is shipped; rename the file"],
+            ["1: filters.2: a filter of this name is shipped; rename the file"],
         ),
         (
             {"files": "[polite.py, ./polite.py]", "polite": POLITE},
-            ["1: filters.1: another file here has this name already; rename one"],
+            ["1: filters.2: another file here has this name already; rename one"],
         ),
         (
             {"polite": POLITE, "step": "polit"},
-            ["3: pipelines.default.request.0: no filter named 'polit'; did you mean"],
+            ["3: pipelines.default.request.1: no filter named 'polit'; did you mean"],
         ),
         (
             {"polite": POLITE, "step": "polite: {wrd: a}"},
-            ["3: pipelines.default.request.0.polite.wrd: unknown key 'wrd'; did you mean 'word'?"],
+            ["3: pipelines.default.request.1.polite.wrd: unknown key 'wrd'; did you mean 'word'?"],
         ),
     ],
 )
@@ -212,10 +210,16 @@ def test_what_is_wrong_is_told_with_its_line(told, written, said):
         assert part in one
 
 
+def test_a_filter_without_a_method_is_an_error(told):
+    source = "from turnkeeper import RequestFilter\n\nclass Polite(RequestFilter):\n    pass\n"
+    (error,) = told(polite=source)
+    assert error.startswith("1: filters.1: this filter changes nothing; define apply or set (RequestFilter)")
+
+
 def test_an_answer_filter_belongs_under_answer(told):
-    source = POLITE.replace("RequestFilter", "AnswerFilter")
+    source = POLITE.replace("RequestFilter", "AnswerFilter").replace("apply(self, messages, ", "first(self, ")
     (fault,) = told(polite=source)
-    assert fault == "3: pipelines.default.request.0: the filter 'polite' belongs under 'answer:'"
+    assert fault == "3: pipelines.default.request.1: the filter 'polite' belongs under 'answer:'"
 
 
 PICKY = """
@@ -225,6 +229,9 @@ from filters.base import RequestFilter
 
 class Polite(RequestFilter):
     word: str
+
+    def apply(self, messages, context):
+        return messages
 
     @field_validator("word")
     @classmethod
@@ -237,7 +244,7 @@ class Polite(RequestFilter):
 def test_a_check_may_raise_anything(told):
     (pattern,) = told(polite=PICKY, step="polite: {word: '('}")
     assert pattern.startswith(
-        "3: pipelines.default.request.0: the filter 'polite' does not take these options: "
+        "3: pipelines.default.request.1: the filter 'polite' does not take these options: "
     )
     assert "missing ), unterminated subpattern" in pattern
     (key,) = told(polite=PICKY, step="polite: {word: x}")

@@ -13,7 +13,7 @@ from proxy.cli import app
 CONFIG = """
 memory: {sessions: "${MEMORY_URL:-sqlite:turnkeeper.db}", archive: {url: "${ARCHIVE_URL:-}"}}
 upstreams: {main: {base_url: "practice:"}}
-pipelines: {default: {upstreams: [main]}}
+pipelines: {default: {upstreams: [main], request: [recall]}}
 """
 OF_A_PERSON = [("forget", "ann"), ("forget", "--session", "s1"), ("export", "ann")]
 OF_DOCUMENTS = [("documents", "list"), ("documents", "remove", "a.md")]
@@ -100,6 +100,15 @@ def test_a_document_from_elsewhere_has_its_whole_path(run: Run, tmp_path_factory
 
 def test_a_pipe_gets_nothing_of_how_far_it_is(run: Run, tmp_path: Path):
     (tmp_path / "a.md").write_text("We open at nine.")
+    assert run("documents", "add", "a.md").stderr == ""
+
+
+def test_documents_that_no_model_is_shown_are_told(run: Run, tmp_path: Path):
+    (tmp_path / "a.md").write_text("We open at nine.")
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("[recall]", "[]"))
+    done = run("documents", "add", "a.md")
+    assert (done.exit_code, "no pipeline has the step 'recall'" in done.stderr) == (0, True)
+    (tmp_path / "c.yaml").write_text(CONFIG.replace("request: [recall]", "tools: [memory_recall]"))
     assert run("documents", "add", "a.md").stderr == ""
 
 

@@ -154,7 +154,7 @@ def test_an_upstream_that_nobody_uses_is_told(told):
 
 def test_an_upstream_that_is_named_twice_is_told(told):
     (found,) = told(SOUND.replace("[main]", "[main, main]"))
-    assert found.startswith("5: pipelines.default.upstreams.1: warning: this upstream stands here twice")
+    assert found.startswith("5: pipelines.default.upstreams.2: warning: this upstream stands here twice")
 
 
 def test_a_hedge_needs_an_upstream_more_and_the_same_will_do(told):
@@ -173,7 +173,7 @@ def steps(*written):
 def test_the_same_step_twice_is_told_once(told):
     drop = "drop_messages: {sources: [silence]}"
     assert told(steps(drop, drop)) == [
-        "7: pipelines.default.request.1: warning: this step stands here twice with the same options; keep one"
+        "7: pipelines.default.request.2: warning: this step stands here twice with the same options; keep one"
     ]
     assert told(steps(drop, "drop_messages: {sources: [llm_failure]}")) == []
 
@@ -233,7 +233,7 @@ def test_a_step_that_finds_something_left_is_not(told, written):
 )
 def test_a_step_whose_options_leave_it_nothing_to_do_is_told(told, step, said):
     (found,) = told(steps(step))
-    assert f"6: pipelines.default.request.0: warning: {said}" in found
+    assert f"6: pipelines.default.request.1: warning: {said}" in found
     assert told(steps(step.partition(":")[0])) == []
 
 
@@ -272,7 +272,7 @@ def test_two_steps_that_close_calls_otherwise_are_named(told, repair: str, resto
     ]
     (said,) = [line for line in told(steps(*given)) if "repair_history" in line]
     assert f"give this the same '{option}' as repair_history" in said
-    assert "request.1" in said
+    assert "request.2" in said
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ orders_here = [rule for rule in step_rules.ORDERS if {rule.first, rule.then} <= 
 def test_an_order_that_defeats_a_filter_is_told(told, rule):
     first, then = (OPTIONS.get(name, name) for name in (rule.first, rule.then))
     found, fine = told(steps(then, first)), told(steps(first, then))
-    assert found == [f"6: pipelines.default.request.0: warning: put this behind {rule.first}: {rule.why}"]
+    assert found == [f"6: pipelines.default.request.1: warning: put this behind {rule.first}: {rule.why}"]
     assert fine == []
 
 
@@ -377,7 +377,7 @@ def test_no_two_rules_contradict_one_another():
 def test_a_case_that_holds_whatever_comes_is_told(told, wants, is_told):
     case = f"    tests:\n      - {{name: a, messages: ['user: Hi']{wants}}}\nmemory:"
     found = told(steps("repair_history").replace("memory:", case))
-    said = "8: pipelines.default.tests.0: warning: this case holds whatever comes; say what must: 'expect',"
+    said = "8: pipelines.default.tests.1: warning: this case holds whatever comes; say what must: 'expect',"
     assert [line[: len(said)] for line in found] == [said] * is_told
 
 

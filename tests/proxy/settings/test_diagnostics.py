@@ -17,5 +17,5 @@ def test_only_a_plain_name_is_shown():
 
 
 def test_a_fault_is_one_line():
-    assert str(Diagnostic("c.yaml", 3, dotted_path(("a", 0, "b:sk-1")), "no")) == "c.yaml:3: a.0.?: no"
+    assert str(Diagnostic("c.yaml", 3, dotted_path(("a", 0, "b:sk-1")), "no")) == "c.yaml:3: a.1.?: no"
     assert str(Diagnostic("c\n.yaml", 1, dotted_path(()), "a\x1b[0mb")) == "c\\n.yaml:1: document: a\\x1b[0mb"

@@ -94,14 +94,14 @@ def test_upstreams_and_pipelines_are_enough(told):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (PIPELINE, ["1: upstreams: this key is missing; add it"]),
-        (UPSTREAM, ["1: pipelines: this key is missing; add it"]),
+        (PIPELINE, ["1: upstreams: missing key; add it"]),
+        (UPSTREAM, ["1: pipelines: missing key; add it"]),
         (UPSTREAM + "pipelines: {}", ["4: pipelines.default: this pipeline is missing; name one of the"]),
         (
             "upstreams: {}\npipelines: {default: {upstreams: []}}",
             ["1: upstreams: name at least one", "2: pipelines.default.upstreams: name at least one"],
         ),
-        ("upstreams:\n  main: {model: x}\n" + PIPELINE, ["2: upstreams.main.base_url: this key is missing"]),
+        ("upstreams:\n  main: {model: x}\n" + PIPELINE, ["2: upstreams.main.base_url: missing key"]),
         (
             SOUND + "pipline:\n",
             ["7: pipline: unknown key 'pipline'; did you mean 'pipelines'? Available: listen,"],
@@ -116,48 +116,48 @@ def test_upstreams_and_pipelines_are_enough(told):
         ),
         (
             SOUND + "    request:\n      - kep_last\n",
-            ["8: pipelines.default.request.0: no filter named 'kep_last'; did you mean 'keep_last'?"],
+            ["8: pipelines.default.request.1: no filter named 'kep_last'; did you mean 'keep_last'?"],
         ),
         (
             SOUND + "    request:\n      - keep_last:\n          turn: 1\n",
-            ["9: pipelines.default.request.0.keep_last.turn: unknown key 'turn'; did you mean 'turns'?"],
+            ["9: pipelines.default.request.1.keep_last.turn: unknown key 'turn'; did you mean 'turns'?"],
         ),
         (
             SOUND + "    request:\n      - keep_last:\n          turns: 0\n",
-            ["9: pipelines.default.request.0.keep_last.turns: write a number of at least 1"],
+            ["9: pipelines.default.request.1.keep_last.turns: expected a number of at least 1"],
         ),
         (
             SOUND + "    request:\n      - keep_last: 5\n",
-            ["8: pipelines.default.request.0.keep_last: write keys and values here"],
+            ["8: pipelines.default.request.1.keep_last: expected keys and values"],
         ),
         (
             SOUND + "    request:\n      - keep_last:\n        turns: 5\n",
-            ["8: pipelines.default.request.0: indent the options of 'keep_last' further than its name"],
+            ["8: pipelines.default.request.1: indent the options of 'keep_last' further than its name"],
         ),
-        (SOUND + "    request: keep_last\n", ["7: pipelines.default.request: write a list, such as"]),
+        (SOUND + "    request: keep_last\n", ["7: pipelines.default.request: expected a list, such as"]),
         (
             SOUND + "    request:\n      - shout\n",
-            ["8: pipelines.default.request.0.shout.word: this key is missing"],
+            ["8: pipelines.default.request.1.shout.word: missing key"],
         ),
         (
             SOUND + "    request:\n      - shout: {word: a, voice: {volum: 1}}\n",
-            ["8: pipelines.default.request.0.shout.voice.volum: unknown key 'volum'; did you mean 'volume'?"],
+            ["8: pipelines.default.request.1.shout.voice.volum: unknown key 'volum'; did you mean 'volume'?"],
         ),
         (
             SOUND + "    request:\n      - shout: {word: a, roles: [usr]}\n",
-            ["8: pipelines.default.request.0.shout.roles.0: this cannot be 'usr'; did you mean 'user'?"],
+            ["8: pipelines.default.request.1.shout.roles.1: invalid value 'usr'; did you mean 'user'?"],
         ),
         (
             SOUND + "    request:\n      - shout: {word: too long}\n",
-            ["8: pipelines.default.request.0.shout.word: 'too long' is too long"],
+            ["8: pipelines.default.request.1.shout.word: 'too long' is too long"],
         ),
         (
             SOUND.replace("[main]", "\n      - main\n      - mian"),
-            ["8: pipelines.default.upstreams.1: no upstream named 'mian'; did you mean 'main'?"],
+            ["8: pipelines.default.upstreams.2: no upstream named 'mian'; did you mean 'main'?"],
         ),
         (
             UPSTREAM + "    accepts: opnai\n" + PIPELINE,
-            ["4: upstreams.main.accepts: this cannot be 'opnai'; did you mean 'openai'?"],
+            ["4: upstreams.main.accepts: invalid value 'opnai'; did you mean 'openai'?"],
         ),
         (
             UPSTREAM + "    allow: [x]\n" + PIPELINE,
@@ -168,9 +168,9 @@ def test_upstreams_and_pipelines_are_enough(told):
             ["4: upstreams.main.connect: write a duration above zero, with its unit, such as 50ms, 5s, 30m"],
         ),
         (SOUND + "listen: {max_body: 16}\n", ["7: listen.max_body: write a size"]),
-        (SOUND + "listen: {port: http}\n", ["7: listen.port: write a whole number"]),
-        (SOUND + "listen: {port: yes}\n", ["7: listen.port: write a whole number"]),
-        (SOUND + "listen: {port: 65536}\n", ["7: listen.port: write a number of at most 65535"]),
+        (SOUND + "listen: {port: http}\n", ["7: listen.port: expected an integer"]),
+        (SOUND + "listen: {port: yes}\n", ["7: listen.port: expected an integer"]),
+        (SOUND + "listen: {port: 65536}\n", ["7: listen.port: expected a number of at most 65535"]),
         (
             SOUND + "listen: {host: 0.0.0.0}\n",
             ["7: listen.host: without keys only this machine may call: set TURNKEEPER_KEYS"],
@@ -184,17 +184,20 @@ def test_upstreams_and_pipelines_are_enough(told):
             SOUND + "opentelemetry: {endpoint: 'http://h:x/v1/traces'}\n",
             ["7: opentelemetry.endpoint: write an OTLP address over HTTP, such as"],
         ),
-        (SOUND + "listen: {host: ''}\nkeys: a:b\n", ["7: listen.host: write at least 1 characters"]),
-        (SOUND + "listen:\n", ["7: listen: nothing is written here; write keys and values"]),
-        (SOUND + "    model: 4\n", ["7: pipelines.default.model: write text; put it in quotes"]),
+        (SOUND + "listen: {host: ''}\nkeys: a:b\n", ["7: listen.host: expected at least 1 characters"]),
+        (SOUND + "listen:\n", ["7: listen: expected keys and values, got nothing"]),
+        (
+            SOUND + "    model: 4\n",
+            ["7: pipelines.default.model: expected a string, got 4; put it in quotes"],
+        ),
         (
             SOUND + "    identity: {session: [X-Session-Id]}\n",
-            ["7: pipelines.default.identity.session.0: write a place such as header:X-Session-Id"],
+            ["7: pipelines.default.identity.session.1: write a place such as header:X-Session-Id"],
         ),
         (SOUND + "  a b: {upstreams: [main]}\n", ["7: pipelines.?: a name has 1 to 64 letters"]),
         (
             UPSTREAM + "    forward_key: maybe\n" + PIPELINE,
-            ["4: upstreams.main.forward_key: write true or false"],
+            ["4: upstreams.main.forward_key: expected true or false"],
         ),
         (
             UPSTREAM + "    headers: {Host: a}\n" + PIPELINE,
@@ -219,7 +222,7 @@ def test_all_faults_are_told_at_once_in_the_order_of_lines(told):
         + "keyz: x\nlisten: {port: '${NONE}', max_body: 1, host: 0.0.0.0}\nno: 1\n"
     )
     paths = [fault.split(": ")[1] for fault in told(text)]
-    assert paths[:2] == ["pipelines.default.upstreams.0", "keyz"]
+    assert paths[:2] == ["pipelines.default.upstreams.1", "keyz"]
     assert sorted(paths[2:-1]) == ["listen.host", "listen.max_body", "listen.port"]
     assert paths[-1] == "no"
 
@@ -349,11 +352,11 @@ def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
         ),
         (
             UP + DEFAULT + "    request:\n      redact:\n      recall:\n",
-            "write a list; begin each item with '- '",
+            "expected a list, such as [a, b]",
         ),
         (
             UP + "pipelines:\n  - default: {upstreams: [main]}\n",
-            "write keys and values here, without '- ' or [ ]",
+            "expected keys and values, got a list; leave out '- ' and [ ]",
         ),
         (UP + DEFAULT + "    filters: [redact]\n", "unknown key 'filters'; did you mean 'request'?"),
         (UP + DEFAULT + "    steps: [redact]\n", "unknown key 'steps'; did you mean 'request'?"),

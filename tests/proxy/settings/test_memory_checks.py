@@ -44,7 +44,7 @@ def told(tmp_path: Path) -> Told:
 def test_a_step_that_tells_of_memory_needs_some(told: Told, step: str):
     found = told(NOTHING, step)
     assert [line.split(": ")[:3] for line in found] == [
-        ["6", f"pipelines.default.request.{i}", "warning"] for i in range(step.count(",") + 1)
+        ["6", f"pipelines.default.request.{i}", "warning"] for i in range(1, step.count(",") + 2)
     ]
     assert all("nothing is remembered, so this does nothing; set 'memory:'" in line for line in found)
     for memory in (SESSIONS, OFF, BOTH, ELSEWHERE):
@@ -53,10 +53,10 @@ def test_a_step_that_tells_of_memory_needs_some(told: Told, step: str):
 
 @pytest.mark.parametrize("step", ["[inject_facts]", "[recall]"])
 def test_a_step_that_tells_of_an_archive_needs_one(told: Told, step: str):
-    assert told(NOTHING, step)[0].startswith("6: pipelines.default.request.0: warning: nothing is remembered")
+    assert told(NOTHING, step)[0].startswith("6: pipelines.default.request.1: warning: nothing is remembered")
     for memory in (SESSIONS, OFF):
         (found,) = told(memory, step)
-        assert found.startswith("7: pipelines.default.request.0: warning: there is no archive, without which")
+        assert found.startswith("7: pipelines.default.request.1: warning: there is no archive, without which")
         assert "ARCHIVE_URL" in found
     for memory in (BOTH, ELSEWHERE):
         assert told(memory, step) == []

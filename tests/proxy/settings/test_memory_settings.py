@@ -64,7 +64,7 @@ def test_a_small_step_is_warned_of(told: Told, window: str, warned: bool):
 
 def test_a_number_that_is_none_is_the_only_fault(told: Told):
     assert told("max_messages: 1, keep_messages: 20") == [
-        "5: memory.window.max_messages: write a number of at least 2"
+        "5: memory.window.max_messages: expected a number of at least 2, got 1"
     ]
 
 

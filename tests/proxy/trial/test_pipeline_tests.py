@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -85,7 +87,9 @@ def test_a_case_fails_for_each_thing_that_is_not_as_it_wants(failures, case, fai
 
 
 def test_an_answer_filter_that_fails_is_a_failure_of_the_case(failures):
-    assert failures(Broken, expect_answer="x") == ["a filter of the answer failed with ZeroDivisionError"]
+    assert failures(Broken, expect_answer="x") == [
+        f"a filter of the answer failed with ZeroDivisionError at {Path(__file__).name}:31"
+    ]
 
 
 def test_the_time_of_a_case_is_what_filters_take_for_now(tmp_path):
@@ -124,55 +128,55 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
     [
         (
             "{name: x, messages: ['user: Hi'], expects: []}",
-            "tests.0.expects: unknown key 'expects'; did you mean 'expect'?",
+            "tests.1.expects: unknown key 'expects'; did you mean 'expect'?",
         ),
-        ("{name: x, messages: ['user: Hi'], memory: []}", "tests.0.memory: unknown key 'memory'"),
+        ("{name: x, messages: ['user: Hi'], memory: []}", "tests.1.memory: unknown key 'memory'"),
         (
             "{name: x, messages: ['user: Hi'], expect: {contain: []}}",
-            "tests.0.expect.contain: unknown key 'contain'; did you mean 'contains'? Available: contains",
+            "tests.1.expect.contain: unknown key 'contain'; did you mean 'contains'? Available: contains",
         ),
         (
             "{name: x, messages: ['user: Hi'], expect_answer: {contain: []}}",
-            "tests.0.expect_answer.contain: unknown key 'contain'; did you mean 'contains'?",
+            "tests.1.expect_answer.contain: unknown key 'contain'; did you mean 'contains'?",
         ),
-        ("{messages: ['user: Hi']}", "tests.0.name: this key is missing; add it"),
-        ("{name: x}", "tests.0.messages: this key is missing; add it"),
-        ("{name: x, messages: []}", "tests.0.messages: write at least one message"),
-        ("{name: x, messages: [Hi]}", "tests.0.messages.0: write a message such as 'user: Hello'"),
-        ("{name: x, messages: [7]}", "tests.0.messages.0: write a message such as"),
-        ("{name: x, messages: [{content: Hi}]}", "tests.0.messages.0: this message has no role"),
+        ("{messages: ['user: Hi']}", "tests.1.name: missing key; add it"),
+        ("{name: x}", "tests.1.messages: missing key; add it"),
+        ("{name: x, messages: []}", "tests.1.messages: write at least one message"),
+        ("{name: x, messages: [Hi]}", "tests.1.messages.1: write a message such as 'user: Hello'"),
+        ("{name: x, messages: [7]}", "tests.1.messages.1: write a message such as"),
+        ("{name: x, messages: [{content: Hi}]}", "tests.1.messages.1: this message has no role"),
         (
             "{name: x, messages: ['usr: Hi']}",
-            "tests.0.messages.0: no model knows the role 'usr'; did you mean 'user'? Available: system,",
+            "tests.1.messages.1: no model knows the role 'usr'; did you mean 'user'? Available: system,",
         ),
         (
             "{name: x, messages: [{role: User, content: Hi}]}",
-            "tests.0.messages.0: no model knows the role 'User'; did you mean 'user'?",
+            "tests.1.messages.1: no model knows the role 'User'; did you mean 'user'?",
         ),
-        ("{name: x, messages: [{role: 7, content: Hi}]}", "tests.0.messages.0: this message has no role"),
+        ("{name: x, messages: [{role: 7, content: Hi}]}", "tests.1.messages.1: this message has no role"),
         (
             "{name: x, messages: ['user: Hi'], expect: ['usr: Hi']}",
-            "tests.0.expect.0: no model knows the role 'usr'",
+            "tests.1.expect.1: no model knows the role 'usr'",
         ),
         (
             "{name: x, messages: ['user: Hi'], expect: {lacks: [{role: asistant}]}}",
-            "tests.0.expect.lacks.0: no model knows the role 'asistant'; did you mean 'assistant'?",
+            "tests.1.expect.lacks.1: no model knows the role 'asistant'; did you mean 'assistant'?",
         ),
-        ("{name: x, messages: ['user: Hi'], expect: [Hi]}", "tests.0.expect.0: write a message such as"),
+        ("{name: x, messages: ['user: Hi'], expect: [Hi]}", "tests.1.expect.1: write a message such as"),
         (
             "{name: x, messages: ['user: Hi'], expect: {lacks: [{}]}}",
-            "tests.0.expect.lacks.0: nothing is named here",
+            "tests.1.expect.lacks.1: nothing is named here",
         ),
-        ("{name: x, messages: ['user: Hi'], expect: 7}", "tests.0.expect: write keys and values here"),
-        ("{name: x, messages: ['user: Hi'], time: noon}", "tests.0.time: write a time with its zone"),
+        ("{name: x, messages: ['user: Hi'], expect: 7}", "tests.1.expect: expected keys and values"),
+        ("{name: x, messages: ['user: Hi'], time: noon}", "tests.1.time: write a time with its zone"),
         (
             "{name: x, messages: ['user: Hi'], time: 2026-11-20T10:00:00}",
-            "tests.0.time: write a time with its zone",
+            "tests.1.time: write a time with its zone",
         ),
-        ("{name: x, messages: ['user: Hi'], answer: 7}", "tests.0.answer: write the answer as text"),
+        ("{name: x, messages: ['user: Hi'], answer: 7}", "tests.1.answer: write the answer as text"),
         (
             "{name: x, messages: ['user: Hi'], request: {messages: []}}",
-            "tests.0.request: the messages stand beside",
+            "tests.1.request: the messages stand beside",
         ),
     ],
 )
