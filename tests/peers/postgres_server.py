@@ -58,6 +58,11 @@ class PostgresServer:
         """Where it listens."""
         return self._folder / ".s.PGSQL.5432"
 
+    @property
+    def pid(self) -> int:
+        """The process that has started the others."""
+        return self._process.pid
+
     async def new_schema(self) -> str:
         """The name of a schema that nobody else uses."""
         name = f"s{uuid.uuid4().hex}"

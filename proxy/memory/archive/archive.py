@@ -7,7 +7,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive import documents, erasure, facts, search, turns
+from proxy.memory.archive import documents, erasure, facts, saving, search, turns
 from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.facts import FactCache
 from proxy.memory.archive.records import (
@@ -21,6 +21,7 @@ from proxy.memory.archive.records import (
     UnembeddedText,
     Vector,
 )
+from proxy.memory.archive.saving import BatchWriter
 from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
@@ -55,6 +56,7 @@ class Archive:
         self._database = database
         self._codec = codec
         self._cache = cache or FactCache()
+        self._batches = BatchWriter(database, codec) if codec.dialect is POSTGRES else None
 
     async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
         """Save the hot part of a session as it was at ``as_of``; saving the same again changes nothing.
@@ -63,21 +65,30 @@ class Archive:
         ``updated``, changes nothing, unless the saved one is from more than five seconds ahead. Returns how
         many of the entries that moved out of the session are saved: the others are missing.
         """
-        progress = turns.Progress(0)
-        while (done := progress.done) is not None:
-            work = partial(turns.save_session, self._codec, key, session, done, as_of=as_of)
-            progress = await self._database.write(work)
-        return progress.moved
+        (moved,) = await self.save_sessions([(key, session, as_of)])
+        return moved
+
+    async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
+        """Save several, each under a key of its own; PostgreSQL takes many of them in one statement."""
+        return await self._save([saving.hot_part(self._codec, *session) for session in sessions])
 
     async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
         """Save entries that moved out of a session; the first is at index ``start`` and begins its turn.
 
         Where a newer state of the session is saved, nothing changes.
         """
-        progress = turns.Progress(0)
-        while (done := progress.done) is not None:
-            work = partial(turns.save_moved, self._codec, key, session, moved, done, start=start)
-            progress = await self._database.write(work)
+        await self._save([saving.moved_part(self._codec, key, session, moved, start)])
+
+    async def _save(self, parts: Sequence[saving.SessionPart]) -> list[int]:
+        if self._batches:
+            return await self._batches.save(parts)
+        moved: list[int] = []
+        for part in parts:
+            progress = saving.Progress(0)
+            while (done := progress.done) is not None:
+                progress = await self._database.write(partial(saving.save, self._codec, part, done))
+            moved.append(progress.moved)
+        return moved
 
     async def saved_times(self, tenant: str, sessions: Sequence[str]) -> dict[str, float]:
         """Of sessions that are saved, the newest time that each was saved as of."""

@@ -24,10 +24,12 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _MOST_PENDING: Final = 10_000
-_TOGETHER: Final = 8
+_TOGETHER: Final = 32
 # A call that is going on has the machine to itself; a session that never pauses is saved all the same.
 _QUIET: Final = 1.0
 _LONGEST_DUE: Final = 20.0
+# Sessions that are quiet soon after the first are saved with it, in one statement; as a share of that second.
+_GATHER: Final = 0.25
 _FAREWELL: Final = 3.0
 _SWEEP_EVERY: Final = 60.0
 _SWEEP_PAUSE: Final = 0.1
@@ -197,7 +199,7 @@ class Archivist:
             self._outage.end()
             failures = 0
             first = next(iter(self._pending.values()), None)
-            pause = _SWEEP_EVERY if first is None else first.due - time.time()
+            pause = _SWEEP_EVERY if first is None else first.due - time.time() + _GATHER * self._quiet
             compare_at = self._compare_at if self._incomplete else self._compare_again_at
             self._awake.clear()
             with contextlib.suppress(TimeoutError):
@@ -205,47 +207,74 @@ class Archivist:
                     await self._awake.wait()
 
     async def _save_pending(self, *, all_: bool = False) -> None:
-        """Save what is due, a few sessions at a time."""
+        """Save what is due, some sessions at a time; those that failed are saved one by one."""
         while True:
             now = time.time()
-            keys = [
-                key
+            due = {
+                key: pending.failed
                 for key, pending in itertools.islice(self._pending.items(), _TOGETHER)
                 # A due time further ahead than that was set before a clock was set back.
                 if all_ or self._hurried or not now < pending.due <= now + self._quiet
-            ]
-            if not keys:
+            }
+            if not due:
                 return
-            outcomes = await asyncio.gather(*map(self._save_next, keys), return_exceptions=True)
+            groups = [[key] for key, failed in due.items() if failed]
+            if together := [key for key, failed in due.items() if not failed]:
+                groups.append(together)
+            outcomes = await asyncio.gather(*map(self._save_next, groups), return_exceptions=True)
             for failure in filter(None, outcomes):
                 raise failure
 
-    async def _save_next(self, key: Key) -> None:
+    async def _save_next(self, keys: Sequence[Key]) -> None:
         # Taken out here: a task that is cancelled before it begins puts nothing back.
-        pending = self._saving[key] = self._pending.pop(key)
-        session = pending.session
+        group = {key: self._pending.pop(key) for key in keys}
+        self._saving |= group
         try:
-            if pending.failed:
-                # Another process may have saved what came since; a correction does not change ``updated``.
-                with contextlib.suppress(StoreError, *UNREADABLE):
-                    stored = await self._store.load(key, background=True)
-                    newest = stored.session if stored else session
-                    if not made_anew(newest, session) and newest.updated >= session.updated:
-                        session = newest
-            await self._save(key, session, pending.as_of)
+            states = [(key, await self._newest(key, one), one.as_of) for key, one in group.items()]
+            await self._save(states)
         except StoreError:
-            self._pending.setdefault(key, pending._replace(failed=True))
+            for key, pending in group.items():
+                self._pending.setdefault(key, pending._replace(failed=True))
             raise
         except asyncio.CancelledError:
-            self._pending.setdefault(key, pending)
+            for key, pending in group.items():
+                self._pending.setdefault(key, pending)
             raise
         finally:
-            del self._saving[key]
+            for key in group:
+                del self._saving[key]
 
-    async def _save(self, key: Key, session: Session, as_of: float) -> None:
-        """Save a session and what moved out of it. Raises StoreError; other errors are logged."""
+    async def _newest(self, key: Key, pending: _Pending) -> Session:
+        """The state to be saved, which is read again where saving it has failed."""
+        session = pending.session
+        if pending.failed:
+            # Another process may have saved what came since; a correction does not change ``updated``.
+            with contextlib.suppress(StoreError, *UNREADABLE):
+                stored = await self._store.load(key, background=True)
+                newest = stored.session if stored else session
+                if not made_anew(newest, session) and newest.updated >= session.updated:
+                    return newest
+        return session
+
+    async def _save(self, states: Sequence[tuple[Key, Session, float]]) -> None:
+        """Save sessions and what moved out of them. Raises StoreError; other errors are logged."""
         try:
-            saved = await self._archive.save_session(key, session, as_of=as_of)
+            saved = await self._archive.save_sessions(states)
+        except StoreError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one session that cannot be saved must not hold up the rest
+            if len(states) > 1:
+                for state in states:
+                    await self._save([state])
+            else:
+                _log.error("A session cannot be archived: %s", type(error).__name__)
+            return
+        for (key, session, _), moved in zip(states, saved, strict=True):
+            await self._settle(key, session, moved)
+
+    async def _settle(self, key: Key, session: Session, saved: int) -> None:
+        """Save what moved out of a session, of which so many entries are saved."""
+        try:
             settled = min(saved, self._settled.get(key, max(0, saved - _UNSETTLED)))
             if settled < session.cold_count:
                 try:
@@ -260,8 +289,8 @@ class Archivist:
             _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - one session that cannot be saved must not hold up the rest
-            _log.error("A session cannot be archived: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - as above
+            _log.error("What moved out of a session cannot be archived: %s", type(error).__name__)
 
     async def _save_moved(self, key: Key, session: Session, start: int) -> None:
         async for begin, entries in _moved_entries(self._store, key, session, start):
@@ -296,22 +325,26 @@ class Archivist:
                 written = {listed.session: listed.updated for listed in page if listed.updated > since}
                 saved = await self._archive.saved_times(tenant, [*written])
                 ahead = time.time() + CLOCK_TOLERANCE
-                for name, updated in written.items():
-                    as_of = saved.get(name, 0.0)
-                    if updated > as_of - _SLACK or as_of > ahead:
-                        await self._save_stored(Key(tenant, name), updated)
+                due = [
+                    Key(tenant, name)
+                    for name, updated in written.items()
+                    if updated > (as_of := saved.get(name, 0.0)) - _SLACK or as_of > ahead
+                ]
+                for keys in (due[i : i + _TOGETHER] for i in range(0, len(due), _TOGETHER)):
+                    states = [(key, await self._stored(key), written[key.session]) for key in keys]
+                    fresh = [one for one in states if one[1] and one[0] not in self._pending]
+                    await self._save([(key, session, as_of) for key, session, as_of in fresh if session])
                 await self._save_pending()
         self._compared_at = began
 
-    async def _save_stored(self, key: Key, as_of: float) -> None:
+    async def _stored(self, key: Key) -> Session | None:
+        """The session in the store, as far as it can be read."""
         try:
             stored = await self._store.load(key, background=True)
-            session = stored.session if stored else None
         except (StoreError, msgspec.DecodeError) as error:
             _log.warning("A session cannot be read for the archive: %s", error)
-            return
-        if session is not None and key not in self._pending:
-            await self._save(key, session, as_of)
+            return None
+        return stored.session if stored else None
 
     async def _sweep(self) -> None:
         """Delete what is past its time and index what has an older lexicon, saving sessions in between."""

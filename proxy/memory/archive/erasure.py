@@ -41,7 +41,8 @@ from proxy.memory.errors import Unreadable
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
-_PURPOSE: Final = "tombstones"
+PURPOSE: Final = "tombstones"
+"""What the secrets are for that are keys of tombstones."""
 _NOBODY: Final = Owner("")
 _KEY_BYTES: Final = 32
 
@@ -104,18 +105,24 @@ def tombstone_keys(codec: RowCodec) -> Steps[TombstoneKeys]:
     for number, key, blob in readable:
         if not codec.codec.is_current(blob):
             again = codec.encode_bytes(_NOBODY, key)
-            yield from fetch(UPDATE_SECRET, {"purpose": _PURPOSE, "number": number, "blob": again})
+            yield from fetch(UPDATE_SECRET, {"purpose": PURPOSE, "number": number, "blob": again})
     while not readable:
-        number = yield from fetch_value(NEXT_SECRET, {"purpose": _PURPOSE})
+        number = yield from fetch_value(NEXT_SECRET, {"purpose": PURPOSE})
         blob = codec.encode_bytes(_NOBODY, secrets.token_bytes(_KEY_BYTES))
-        yield from fetch(INSERT_SECRET, {"purpose": _PURPOSE, "number": number, "blob": blob})
+        yield from fetch(INSERT_SECRET, {"purpose": PURPOSE, "number": number, "blob": blob})
         readable = yield from _read_keys(codec)
     return TombstoneKeys(tuple(key for _, key, _ in readable))
 
 
+def tombstone_key_numbers() -> Steps[list[int]]:
+    """The numbers of all keys of tombstones."""
+    rows = yield from fetch(SECRETS, {"purpose": PURPOSE})
+    return [number for number, _ in rows]
+
+
 def _read_keys(codec: RowCodec) -> Steps[list[tuple[int, bytes, bytes]]]:
     """The keys that can be read, each between its number and its encoded form."""
-    rows = yield from fetch(SECRETS, {"purpose": _PURPOSE})
+    rows = yield from fetch(SECRETS, {"purpose": PURPOSE})
     readable = []
     for number, blob in rows:
         with contextlib.suppress(Unreadable):  # under an encryption key that is lost

@@ -206,9 +206,16 @@ class RowCodec(msgspec.Struct, frozen=True):
         """A digest of the values; with a key it reveals nothing of them."""
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
 
+    def terms(self, owner: Owner, text: str) -> str:
+        """The terms of the first 20,000 characters of a text."""
+        return self.lexicon.terms(owner, text[:_MAX_INDEXED])
+
     def index(self, owner: Owner, owner_id: int, text: str, row: IndexRow) -> Steps[None]:
         """Index the first 20,000 characters of a text; one without terms leaves the index."""
-        terms = self.lexicon.terms(owner, text[:_MAX_INDEXED])
+        yield from self.index_terms(owner_id, self.terms(owner, text), row)
+
+    def index_terms(self, owner_id: int, terms: str, row: IndexRow) -> Steps[None]:
+        """Index terms; a passage that changes loses its vector, and one without terms is removed."""
         arguments = {**row._asdict(), "owner": owner_id, "terms": terms}
         passage = yield from fetch_value(UPSERT_PASSAGE if terms else DELETE_PASSAGE, arguments)
         if passage is not None:

@@ -44,6 +44,9 @@ TOMBSTONE: Final = Statement(
     "SELECT MAX(at) FROM turnkeeper_tombstones"
     " WHERE tenant = :tenant AND kind = :kind AND (name = :name OR name = :plain)"
 )
+TOMBSTONE_TIME: Final = Statement(
+    "SELECT at FROM turnkeeper_tombstones WHERE tenant = :tenant AND kind = :kind AND name = :name"
+)
 TOMBSTONES: Final = Statement(
     "SELECT kind, name, at FROM turnkeeper_tombstones"
     " WHERE tenant = :tenant AND at >= :since AND at <= :until"
@@ -68,8 +71,6 @@ DELETE_OLD_TOMBSTONES: Final = Statement(
 
 # --- turns
 
-# Rows of the hot part: a turn is never split, so that all of it is hot or none.
-_HOT: Final = "(life > :life OR (life = :life AND turn >= :turn))"
 # One statement: of two processes that save one session, the second sees what the first has written.
 UPSERT_SESSION: Final = Statement(
     "INSERT INTO turnkeeper_talks AS k (tenant, session, created, mark, updated)"
@@ -93,13 +94,16 @@ LIST_SESSIONS: Final = Statement(
     "SELECT session, MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session > :after"
     " GROUP BY session ORDER BY session LIMIT :limit"
 )
-_STORED: Final = (
-    f"SELECT id, life, turn, role, position, digest FROM turnkeeper_turns WHERE talk = :talk AND {_HOT}"
+_OF_SESSION: Final = (
+    "FROM turnkeeper_talks k JOIN turnkeeper_turns t ON t.talk = k.id"
+    " WHERE k.tenant = :tenant AND k.session = :session AND k.created = :created"
 )
-HOT_TURNS: Final = Statement(_STORED)
-TURNS_BETWEEN: Final = Statement(f"{_STORED} AND (life < :until OR (life = :until AND turn < :before))")
-LAST_COLD_PLACE: Final = Statement(
-    f"SELECT MAX(place) FROM turnkeeper_turns WHERE talk = :talk AND NOT {_HOT}"
+STORED_TURNS: Final = Statement(
+    f"SELECT t.id, t.life, t.turn, t.role, t.position, t.digest, t.place {_OF_SESSION}"
+    " AND (t.life, t.turn) >= (:life, :turn) AND (t.life, t.turn) < (:until, :end)"
+)
+LAST_PLACE_BEFORE: Final = Statement(
+    f"SELECT MAX(t.place) {_OF_SESSION} AND (t.life, t.turn) < (:life, :turn)"
 )
 UPSERT_TURN: Final = Statement(
     "INSERT INTO turnkeeper_turns"
@@ -209,12 +213,16 @@ DELETE_DOCUMENT: Final = Statement(
 # --- the index and its vectors
 
 PASSAGE_COLUMNS: Final = "p.id, p.kind, p.item, p.talk, p.place, p.at, p.terms"
-UPSERT_PASSAGE: Final = Statement(
-    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)"
-    f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON})"
-    " ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
+# A passage that stays as it is keeps its vector.
+_RENEW_PASSAGE: Final = (
+    "ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
     " place = excluded.place, at = excluded.at, terms = excluded.terms, lexicon = excluded.lexicon,"
-    " meant = '' RETURNING id"
+    " meant = '' WHERE p.owner <> excluded.owner OR p.talk <> excluded.talk OR p.place <> excluded.place"
+    " OR p.at <> excluded.at OR p.terms <> excluded.terms OR p.lexicon <> excluded.lexicon RETURNING id"
+)
+UPSERT_PASSAGE: Final = Statement(
+    "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
+    f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
 DELETE_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
 COUNT_PASSAGES: Final = Statement("SELECT COUNT(*) FROM turnkeeper_passages WHERE owner = :owner")
@@ -264,12 +272,130 @@ SIGN_BITS: Final = Statement(
     " ORDER BY passage DESC LIMIT :limit"
 )
 
+# --- many sessions in one statement, in PostgreSQL alone
+
+TURN_COLUMNS: Final = (
+    "life",
+    "turn",
+    "role",
+    "position",
+    "place",
+    "owner",
+    "speaker",
+    "at",
+    "recorded",
+    "digest",
+    "blob",
+)
+"""The columns of a turn beside its session."""
+_TYPES: Final = (
+    "bigint",
+    "bigint",
+    "text",
+    "bigint",
+    "bigint",
+    "bigint",
+    "bigint",
+    "float8",
+    "float8",
+    "bytea",
+    "bytea",
+)
+
+
+def _turn_rows(prefix: str, *more: str) -> str:
+    """Turns, whose columns come as arrays, with the rows of their sessions; ``reader`` owns the passage."""
+    columns = ("n", *TURN_COLUMNS, "reader", "terms", *more)
+    types = ("bigint", *_TYPES, "bigint", "text", *("bigint" for _ in more))
+    arrays = ", ".join(f":{prefix}{name}::{kind}[]" for name, kind in zip(columns, types, strict=True))
+    return (
+        f"SELECT k.id AS talk, r.* FROM unnest({arrays}) AS r ({', '.join(columns)}) JOIN saved k USING (n)"
+    )
+
+
+# The version of a session's row is the transaction that wrote it. Nothing is done for a session whose row is
+# not as it was read, and nothing at all where a tombstone or a key of tombstones has come or gone since.
+_SAVED: Final = """WITH s AS (
+    SELECT * FROM unnest(
+        :talks::bigint[], :versions::bigint[], :tenants::bytea[], :sessions::bytea[], :createds::float8[],
+        :marks::float8[], :updateds::float8[]
+    ) WITH ORDINALITY AS s (talk, version, tenant, session, created, mark, updated, n)
+    WHERE :erased::float8[] = ARRAY(
+        SELECT t.at FROM unnest(:graveyards::bytea[], :gravekinds::bigint[], :graves::bytea[])
+            AS g (tenant, kind, name) JOIN turnkeeper_tombstones t USING (tenant, kind, name) ORDER BY t.at
+    ) AND :keys::bigint[] = ARRAY(
+        SELECT number FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number
+    )
+), renewed AS (
+    UPDATE turnkeeper_talks k SET updated = s.updated, mark =
+        CASE WHEN k.mark > s.mark AND k.mark <= :ahead THEN k.mark ELSE s.mark END
+    FROM s WHERE k.id = s.talk AND k.xmin::text::bigint = s.version RETURNING k.id, s.n
+), made AS (
+    INSERT INTO turnkeeper_talks (tenant, session, created, mark, updated)
+    SELECT tenant, session, created, mark, updated FROM s WHERE talk IS NULL
+    ON CONFLICT DO NOTHING RETURNING id, tenant, session, created
+), saved AS (
+    SELECT id, n FROM renewed
+    UNION ALL SELECT m.id, s.n FROM made m JOIN s USING (tenant, session, created)
+), fresh AS (
+    {added}
+), added AS (
+    INSERT INTO turnkeeper_turns
+        (talk, life, turn, role, position, place, owner, speaker, at, recorded, digest, blob)
+    SELECT talk, life, turn, role, position, place, owner, speaker, at, recorded, digest, blob FROM fresh
+    RETURNING id, talk, life, turn, role, position
+), indexed AS (
+    INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)
+    SELECT f.reader, 1, a.id, f.talk, f.place, f.at, f.terms, {lexicon}
+    FROM fresh f JOIN added a USING (talk, life, turn, role, position) WHERE f.terms IS NOT NULL
+)"""
+_REVISED: Final = """, revised AS (
+    {changed}
+), rewritten AS (
+    UPDATE turnkeeper_turns t SET place = r.place, owner = r.owner, speaker = r.speaker, at = r.at,
+        recorded = r.recorded, digest = r.digest, blob = r.blob
+    FROM revised r WHERE t.id = r.item
+), dropped AS (
+    DELETE FROM turnkeeper_turns t USING unnest(:droppedn::bigint[], :dropped::bigint[]) AS d (n, item)
+        JOIN saved USING (n) WHERE t.id = d.item
+), unindexed AS (
+    DELETE FROM turnkeeper_passages p USING unnest(:unreadn::bigint[], :unread::bigint[]) AS u (n, item)
+        JOIN saved USING (n) WHERE p.kind = 1 AND p.item = u.item
+), reindexed AS (
+    INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)
+    SELECT reader, 1, item, talk, place, at, terms, {lexicon} FROM revised WHERE terms IS NOT NULL {renew}
+), unembedded AS (
+    DELETE FROM turnkeeper_vectors v USING reindexed r WHERE v.passage = r.id
+)"""
+_WRITTEN: Final = """ SELECT k.n, k.id, txid_current() % 4294967296, ARRAY(
+    SELECT ROW(a.id, a.life, a.turn, a.role, a.position) FROM added a WHERE a.talk = k.id
+) FROM saved k"""
+
+
+def _saving(text: str) -> Statement:
+    return Statement(
+        text.format(
+            added=_turn_rows("added"),
+            changed=_turn_rows("changed", "item"),
+            lexicon=LEXICON,
+            renew=_RENEW_PASSAGE,
+        )
+    )
+
+
+ADD_TURNS: Final = _saving(_SAVED + _WRITTEN)
+"""Adds turns to sessions, and to the index."""
+CHANGE_TURNS: Final = _saving(_SAVED + _REVISED + _WRITTEN)
+"""Adds turns, changes some, and drops some."""
+
 # --- what the two databases say differently
 
 
 class Dialect(msgspec.Struct, frozen=True):
     """What one database says differently: how terms are looked up, and how a list of ids is bound."""
 
+    session: Statement
+    """The id, the version and ``updated`` of a session's row."""
     any_term: Callable[[Iterable[str]], str]
     """``:terms`` of ``match``: passages with any of these terms."""
     match: Statement
@@ -308,8 +434,12 @@ _NEAR: Final = 2
 
 
 def _dialect(
-    any_term: Callable[[Iterable[str]], str], match: str, ids: str, skip_locked: str = ""
+    any_term: Callable[[Iterable[str]], str], match: str, ids: str, version: str, skip_locked: str = ""
 ) -> Dialect:
+    session = (
+        f"SELECT id, {version}, updated FROM turnkeeper_talks"
+        " WHERE tenant = :tenant AND session = :session AND created = :created"
+    )
     near = (
         f"SELECT DISTINCT {PASSAGE_COLUMNS} FROM turnkeeper_passages h"
         " JOIN turnkeeper_passages p ON p.talk = h.talk"
@@ -325,6 +455,7 @@ def _dialect(
     expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({_EXPIRED_FACTS}{skip_locked}) RETURNING id"
     unindex = f"DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})"
     return Dialect(
+        session=Statement(session),
         any_term=any_term,
         match=Statement(match),
         near=Statement(near),
@@ -355,11 +486,13 @@ SQLITE: Final = _dialect(
     " WHERE turnkeeper_index MATCH :terms AND p.owner = :owner"
     " ORDER BY turnkeeper_index.rank LIMIT :limit",
     "SELECT value FROM json_each(:ids)",
+    "0",
 )
 POSTGRES: Final = _dialect(
     _tsquery,
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
     f" ORDER BY ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC LIMIT :limit",
     "SELECT CAST(e AS bigint) FROM json_array_elements_text(CAST(CAST(:ids AS text) AS json)) e",
+    "xmin::text::bigint",
     " FOR UPDATE SKIP LOCKED",
 )

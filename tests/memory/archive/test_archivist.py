@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,11 +37,11 @@ class Broken:
     def __getattr__(self, name: str):
         return getattr(self.archive, name)
 
-    async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
+    async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
         self.tries += 1
         if self.failing:
             raise StoreError("away")
-        return await self.archive.save_session(key, session, as_of=as_of)
+        return await self.archive.save_sessions(sessions)
 
     async def search(self, person: Owner, query: Query):
         self.tries += 1
@@ -415,10 +416,10 @@ class Slow(Broken):
         super().__init__(archive)
         self.keeping, self.may = asyncio.Event(), asyncio.Event()
 
-    async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
+    async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
         self.keeping.set()
         await self.may.wait()
-        return await self.archive.save_session(key, session, as_of=as_of)
+        return await self.archive.save_sessions(sessions)
 
 
 class Endless(Broken):
@@ -493,10 +494,10 @@ async def test_a_session_that_is_never_quiet_is_kept_all_the_same(
 
 async def test_one_session_that_fails_holds_up_no_other(store: Store, archive: Archive):
     class Picky(Broken):
-        async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
-            if key.session == "bad":
+        async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
+            if "bad" in [key.session for key, *_ in sessions]:
                 raise StoreError("away")
-            return await self.archive.save_session(key, session, as_of=as_of)
+            return await self.archive.save_sessions(sessions)
 
     archivist = Archivist(store, Picky(archive), ["acme"], keep=0, quiet=0)
     archivist.start()

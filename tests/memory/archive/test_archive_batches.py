@@ -1,0 +1,226 @@
+"""PostgreSQL is written for many sessions in one statement, which changes nothing that others changed."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import msgspec
+import pytest
+
+from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.records import Query
+from proxy.memory.archive.vectors import normalize
+from proxy.memory.session import Entry, Session
+from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.store import Key, Owner
+from tests.peers.postgres_server import PostgresServer
+
+pytestmark = pytest.mark.anyio
+NOW = time.time()
+ANN = Owner("acme", "ann")
+KEY = Key("acme", "call")
+
+
+@pytest.fixture
+async def processes(postgres: PostgresServer) -> AsyncIterator[list[Archive]]:
+    """The same archive as two processes have it open."""
+    url = postgres.url(await postgres.new_schema())
+    opened = [open_archive(url, codec=Plain()) for _ in range(2)]
+    for one in opened:
+        await one.ping()
+    yield opened
+    for one in opened:
+        await one.aclose()
+
+
+@pytest.fixture
+def archive(processes: list[Archive]) -> Archive:
+    return processes[0]
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """All that PostgreSQL is sent, but for the frames of transactions."""
+    sent: list[str] = []
+
+    def counted(way: Any) -> Any:
+        async def asking(connection: Any, sql: str, *given: Any, **more: Any) -> Any:
+            sent.append(sql)
+            return await way(connection, sql, *given, **more)
+
+        return asking
+
+    for name in ("fetch", "fetchrow", "fetchval"):
+        monkeypatch.setattr(asyncpg.Connection, name, counted(getattr(asyncpg.Connection, name)))
+    return sent
+
+
+def said(turn: int, role: str, text: str, user: str | None = None) -> Entry:
+    return Entry(role=role, turn=turn, content=text, user=user, recorded_at=NOW - 50 + turn)
+
+
+def call(turns: int, *, edited: str = "", user: str | None = "ann", updated: float = NOW) -> Session:
+    entries = []
+    for turn in range(turns):
+        entries += [
+            said(turn, "user", f"Question {turn} about badgers."),
+            said(turn, "assistant", f"Answer {turn}."),
+        ]
+    if edited:
+        entries[-1] = msgspec.structs.replace(entries[-1], content=edited)
+    return Session(entries=tuple(entries), user=user, created=5.0, updated=updated, next_turn=turns)
+
+
+async def texts(archive: Archive, key: Key = KEY) -> list[str]:
+    return [turn.entry.text for turn in await archive.session_turns(key)]
+
+
+async def of_badgers(archive: Archive) -> list[str]:
+    """What an index by words has, without the neighbours of what it finds."""
+    found = await archive.search(ANN, Query(text="badgers", now=NOW, limit=99))
+    return [one.text for one in found if "badgers" in one.text]
+
+
+def words(session: Session) -> list[str]:
+    return [entry.text for entry in session.entries]
+
+
+async def test_a_turn_is_one_statement_and_many_sessions_are_no_more(archive: Archive, statements: list[str]):
+    keys = [Key("acme", f"call-{number}") for number in range(30)]
+    await archive.save_sessions([(key, call(1), NOW) for key in keys])
+    statements.clear()
+    for turns in (2, 3, 4):  # an answer is confirmed, and there are a question and an answer more
+        await archive.save_sessions([(keys[0], call(turns), NOW)])
+    assert len(statements) == 3
+    statements.clear()
+    await archive.save_sessions([(key, call(5), NOW) for key in keys])
+    assert len(statements) <= 2
+    statements.clear()
+    await archive.save_sessions([(key, call(5), NOW) for key in keys])
+    assert len(statements) <= 2
+    for key in keys:
+        assert await texts(archive, key) == words(call(5))
+
+
+async def test_sessions_of_another_process_are_read_and_written_in_two_statements(
+    processes: list[Archive], statements: list[str]
+):
+    keys = [Key("acme", f"call-{number}") for number in range(100)]
+    one, other = processes
+    await one.save_sessions([(key, call(2), NOW) for key in keys])
+    await other.save_sessions([(KEY, call(1), NOW)])  # it has read the key of tombstones
+    statements.clear()
+    await other.save_sessions([(key, call(3), NOW) for key in keys])
+    assert len(statements) == 2
+    for key in keys:
+        assert await texts(one, key) == words(call(3))
+
+
+async def test_words_are_found_and_go_with_what_was_taken_back(archive: Archive):
+    await archive.save_sessions([(KEY, call(3), NOW)])
+    assert len(await of_badgers(archive)) == 3
+    due = await archive.unembedded_texts("m", limit=9)
+    await archive.add_vectors("m", [(text, normalize([1.0, 2.0])) for text in due])
+    await archive.save_sessions([(KEY, call(2, edited="Foxes."), NOW)])
+    assert await texts(archive) == words(call(2, edited="Foxes."))
+    assert len(await of_badgers(archive)) == 2
+    assert [one.text for one in await archive.search(ANN, Query(text="foxes", now=NOW, limit=1))] == [
+        "Foxes."
+    ]
+    # What was said otherwise has no vector any more; what is as it was keeps its own.
+    assert [text.text for text in await archive.unembedded_texts("m", limit=9)] == ["Foxes."]
+
+
+async def test_what_another_process_saved_meanwhile_is_read_again(processes: list[Archive]):
+    one, other = processes
+    await one.save_sessions([(KEY, call(2), NOW)])
+    await other.save_sessions([(KEY, call(3, updated=NOW + 1), NOW)])
+    await one.save_sessions([(KEY, call(2, updated=NOW), NOW)])  # an older state than the other's
+    assert await texts(one) == words(call(3))
+    await one.save_sessions([(KEY, call(4, updated=NOW + 2), NOW)])
+    assert await texts(one) == words(call(4))
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_processes_that_save_the_same_sessions_at_once_leave_one_of_the_states(
+    processes: list[Archive], seed: int
+):
+    dice = random.Random(seed)
+    keys = [Key("acme", f"call-{number}") for number in range(4)]
+    states = [call(turns, edited=f"{turns}!", updated=NOW + turns) for turns in range(1, 7)]
+
+    async def process(archive: Archive) -> None:
+        for state in states:
+            some = dice.sample(keys, dice.randint(1, 4))
+            await asyncio.gather(*(archive.save_sessions([(key, state, NOW)]) for key in some))
+            await archive.save_sessions([(key, state, NOW) for key in dice.sample(keys, 4)])
+
+    await asyncio.gather(*map(process, processes))
+    for key in keys:
+        assert await texts(processes[0], key) == words(states[-1])
+    assert len(await of_badgers(processes[0])) == 4 * 6
+
+
+Deed = Callable[[Archive], Any]
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["not saved before", "saved before"])
+async def test_a_user_who_is_erased_between_read_and_write_stays_erased(
+    processes: list[Archive], monkeypatch: pytest.MonkeyPatch, known: bool
+):
+    one, other = processes
+    if known:
+        await one.save_sessions([(KEY, call(2), NOW)])
+    database, read = one._database, one._database.read
+    write, erased = one._database.write, []
+
+    async def erase() -> None:
+        if not erased:
+            erased.append(True)
+            await other.forget(ANN, at=NOW + 9)
+
+    async def write_later(work: Any) -> Any:
+        await erase()
+        return await write(work)
+
+    async def read_later(work: Any) -> Any:
+        if known:
+            await erase()
+        return await read(work)
+
+    await one.save_sessions([(Key("acme", "other"), call(1, user="bob"), NOW)])
+    monkeypatch.setattr(database, "write", write_later)
+    monkeypatch.setattr(database, "read", read_later)
+    await one.save_sessions([(KEY, call(3), NOW), (Key("acme", "other"), call(2, user="bob"), NOW)])
+    monkeypatch.undo()
+    assert erased
+    assert await texts(one) == []
+    assert await one.search(ANN, Query(text="badgers", now=NOW)) == []
+    connection = await asyncpg.connect(database._pool._url)
+    people = await connection.fetch("SELECT person FROM turnkeeper_people ORDER BY person")
+    await connection.close()
+    assert [bytes(row["person"]) for row in people] == [b"bob"]
+    assert await texts(one, Key("acme", "other")) == words(call(2))
+
+
+async def test_a_long_session_goes_in_several_statements(archive: Archive, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("proxy.memory.archive.saving._BATCH", 5000)
+    await archive.save_sessions([(KEY, call(200), NOW), (Key("acme", "other"), call(3), NOW)])
+    assert await texts(archive) == words(call(200))
+    assert await texts(archive, Key("acme", "other")) == words(call(3))
+    await archive.save_sessions([(KEY, call(1), NOW)])
+    assert await texts(archive) == words(call(1))
+
+
+async def test_entries_that_moved_out_are_saved_beside_the_hot_ones(archive: Archive):
+    whole = call(6)
+    for moved in (0, 4, 8):
+        hot = msgspec.structs.replace(whole, entries=whole.entries[moved:], cold_count=moved)
+        assert await archive.save_sessions([(KEY, hot, NOW)]) == [moved]
+        assert await texts(archive) == words(whole)
+    cut = msgspec.structs.replace(whole.entries[1], content="cut")
+    await archive.save_moved(KEY, hot, [whole.entries[0], cut, *whole.entries[2:8]], start=0)
+    assert await texts(archive) == [words(whole)[0], "cut", *words(whole)[2:]]
