@@ -22,7 +22,7 @@ class InjectFacts(RequestFilter):
     later is told before the newest words of the user, inside that message, and stays there until the next
     compaction; then all moves to the front. A fact that is removed or replaced is not told again from that
     moment on, nor is one told that is a line or a sentence of the client's own system messages. Each is one
-    line within a fence that it cannot close. It needs ``memory.archive``, and a call that names its user and
+    line within a fence that it cannot close. It needs ``memory``, and a call that names its user and
     its session; no user is told of another. Facts come from ``memory.facts``, from tools, or in through
     ``/v1/memory/users/{id}/facts``.
     """

@@ -20,7 +20,7 @@ from proxy.server.app import build_app
 from proxy.server.listening import listen
 from proxy.server.reload import Reload
 from proxy.server.workers import CAN_FORK, Workers, check_workers
-from proxy.settings.build import build_runtime
+from proxy.settings.build import build_runtime, tells_last_calls
 from proxy.settings.memory import Memory
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
@@ -81,7 +81,10 @@ def _stored(memory: Memory) -> Iterator[str]:
     if memory.archive.keep == "off":
         yield "no archive: it is switched off"
     elif not memory.archive_url:
-        yield "no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them"
+        yield (
+            "no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them, and for"
+            " recall, search and documents. Facts and notes on the last calls are kept beside the sessions"
+        )
     else:
         kept = "for good" if memory.archive.keep == "forever" else f"for {_duration(memory.archive.seconds)}"
         yield f"archive: every turn in {shown_address(memory.archive_url)}, {kept} (memory.archive.keep)"
@@ -91,8 +94,13 @@ def _background_requests(settings: Settings, memory: Memory) -> Iterator[str]:
     """A line for each upstream and model that is asked beside calls."""
     purposes: dict[tuple[str, str], list[str]] = {}
     session_model = "the model that the session last used"
-    for what, task in (("summaries", memory.summaries), ("facts", memory.facts)):
-        if task and not (what == "facts" and not memory.archive_url):
+    tasks = (
+        ("summaries", memory.summaries),
+        ("notes on calls", memory.summaries if tells_last_calls(settings) else None),
+        ("facts", memory.facts if memory.keeps_facts else None),
+    )
+    for what, task in tasks:
+        if task:
             model = task.model or settings.upstreams[task.upstream].model or session_model
             purposes.setdefault((task.upstream, model), []).append(what)
     aids = (("embeddings", memory.recall.embeddings), ("reranking", memory.recall.rerank))

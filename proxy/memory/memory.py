@@ -8,7 +8,7 @@ import msgspec
 
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.recall import RecallReader, Retriever
+from proxy.memory.archive.recall import RecallReader, Retriever, Searcher
 from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
@@ -29,21 +29,25 @@ _REFUSED_WITHIN: Final = 0.03
 _PING_PAUSE: Final = 0.02
 
 
-class Archiving(msgspec.Struct, frozen=True):
-    """The archive of turns, and what reads it for calls.
+class FactMemory(msgspec.Struct, frozen=True):
+    """The facts of users, and what reads them for calls.
 
-    ``archivist`` fills it, where this process does that. ``pending_changes`` are changes of facts that
-    callers were told of.
+    ``pending_changes`` are those that callers were told of.
     """
+
+    users: UserFacts
+    reader: FactReader
+    mem0: Mem0 | None = None
+    pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
+
+
+class Archiving(msgspec.Struct, frozen=True):
+    """The archive of turns, and what reads it for calls; ``archivist`` fills it, where this process does."""
 
     archive: Archive
     retriever: Retriever
     recall: RecallReader
-    facts: UserFacts
-    fact_reader: FactReader
     archivist: Archivist | None = None
-    mem0: Mem0 | None = None
-    pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +65,9 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     summaries: Summaries
     privacy: PrivacyRegistry
     calls: PastCalls
+    facts: FactMemory | None
+    search: Searcher | None
+    """Finds facts, turns and documents; ``None`` where there are none."""
     archiving: Archiving | None
     health: HealthCheck
     redaction: WindowRedaction
@@ -86,15 +93,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         """Writes what is pending, within 2.5 seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time
         until = clock() + _DRAIN_WITHIN
-        pending = self.archiving.pending_changes if self.archiving else PendingChanges()
+        pending = self.facts.pending_changes if self.facts else PendingChanges()
         await asyncio.gather(self.recorder.drain(), pending.drain())
         closing = [self.store.aclose()]
         if self.archiving:
             if self.archiving.archivist:
                 await self.archiving.archivist.aclose(max(_ARCHIVE_AT_LEAST, until - clock()))
             closing.append(self.archiving.archive.aclose())
-            if self.archiving.mem0:
-                closing.append(self.archiving.mem0.aclose())
+        if self.facts and self.facts.mem0:
+            closing.append(self.facts.mem0.aclose())
         await self.episodes.aclose()
         await asyncio.gather(*closing)
 

@@ -1,6 +1,7 @@
 """One value for each user, kept in the session store: under every kind of store the same few operations."""
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from typing import Final, Generic, TypeVar
@@ -41,13 +42,13 @@ class UserValues(Generic[T]):
         user: Owner,
         change: Callable[[T], T],
         *,
-        at: float,
+        at: float = math.inf,
         ttl: Callable[[T], float] = lambda _: LASTING,
     ) -> bool:
         """Replace a value by what ``change`` makes of it; whether it differs.
 
         It is kept for ``ttl`` seconds, and nothing is written where it is the same. Raises SessionDeleted
-        where the user was erased after ``at``, in seconds since 1970.
+        where the user was erased after ``at``, in seconds since 1970, else is never refused.
         """
         key = self._key(user)
         for _ in range(_ATTEMPTS):

@@ -7,7 +7,6 @@ from starlette.responses import Response
 
 from proxy.errors import NotFound
 from proxy.memory.archive.records import Query
-from proxy.memory.memory import Archiving
 from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport
 from proxy.page.renderer import HEADERS
@@ -35,14 +34,14 @@ async def _list(request: PageRequest) -> Response:
 
 
 async def _show(request: PageRequest) -> Response:
-    owner, archiving = _owner(request), _archiving(request)
+    owner, memory = _owner(request), request.runtime.memory
     text = request.query.get("query", "").strip()[:_LONGEST_QUERY]
     facts, results = [], []
-    if archiving:
-        facts = await archiving.facts.current(owner)
-        if text:
-            query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
-            results = await archiving.retriever.search(owner, query)
+    if memory and memory.facts:
+        facts = await memory.facts.users.current(owner)
+    if memory and memory.search and text:
+        query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
+        results = await memory.search.search(owner, query)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
         "user.html",
@@ -52,13 +51,14 @@ async def _show(request: PageRequest) -> Response:
         query=text,
         results=results,
         turns=[report for report in reports if report.user == owner.user][:_TURNS],
-        archived=archiving is not None,
+        archived=memory is not None and memory.search is not None,
     )
 
 
 async def _remove_fact(request: PageRequest) -> Response:
-    owner, archiving = _owner(request), _archiving(request)
-    if archiving is None or not await archiving.facts.remove(owner, request.params["fact"]):
+    owner, memory = _owner(request), request.runtime.memory
+    facts = memory.facts if memory else None
+    if facts is None or not await facts.users.remove(owner, request.params["fact"]):
         raise NotFound("This fact is no longer stored.")
     return redirect(_HERE, owner.user)
 
@@ -104,10 +104,6 @@ def _id(request: PageRequest) -> str:
     if id_ is None:
         raise NotFound("This cannot be a user's id.")
     return id_
-
-
-def _archiving(request: PageRequest) -> Archiving | None:
-    return request.runtime.memory.archiving if request.runtime.memory else None
 
 
 ROUTES: Final = (

@@ -78,9 +78,13 @@ def archiving_of(request: Request) -> Archiving:
     """The archive and what belongs to it; raises NotFound where there is none."""
     archiving = memory_of(request).archiving
     if archiving is None:
-        advice = "keep sessions in SQL, or set ARCHIVE_URL"
-        raise NotFound(f"There is no archive; {advice}.", code="archive_off")
+        raise archive_off()
     return archiving
+
+
+def archive_off() -> NotFound:
+    """The error for what an archive would have."""
+    return NotFound("There is no archive; keep sessions in SQL, or set ARCHIVE_URL.", code="archive_off")
 
 
 def key_of(request: Request) -> Key:

@@ -20,14 +20,23 @@ from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.embeddings import EmbeddingWorker
-from proxy.memory.archive.recall import MODEL_TIMEOUT, RecallReader, Reranking, Retriever, VectorSearch
+from proxy.memory.archive.recall import (
+    MODEL_TIMEOUT,
+    RecallReader,
+    Reranking,
+    Retriever,
+    Searcher,
+    VectorSearch,
+)
 from proxy.memory.call_notes import CallNotes
 from proxy.memory.compaction import Window
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
-from proxy.memory.facts.mem0 import open_mem0
-from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, UserFacts
-from proxy.memory.memory import Archiving, Memory
+from proxy.memory.facts.mem0 import Mem0, open_mem0
+from proxy.memory.facts.search import FactSearch
+from proxy.memory.facts.stored import StoredFacts
+from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, FactStore, UserFacts
+from proxy.memory.memory import Archiving, FactMemory, Memory
 from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
 from proxy.memory.recorder import (
@@ -144,7 +153,7 @@ def needs_background_process(settings: Settings) -> bool:
     memory = settings.memory
     if memory is None or not is_shared_store(memory.sessions.get_secret_value()):
         return False
-    return bool(memory.archive_url or (memory.work and memory.summaries))
+    return bool(memory.archive_url or (memory.work and (memory.summaries or memory.facts)))
 
 
 def tells_last_calls(settings: Settings) -> bool:
@@ -205,6 +214,14 @@ def _build_memory(
         summaries=own.summaries.max if own.summaries else 0,
     )
     archiving = _build_archiving(own, stores, models)
+    mem0, stored_facts = _open_mem0(own), StoredFacts(stores.calls)
+    facts = _build_facts(own, stores, mem0, archiving, stored_facts)
+    search: Searcher | None = archiving.retriever if archiving else None
+    if facts and (mem0 or archiving is None):
+        search = FactSearch(facts.users, search)
+    if archiving and search:
+        recall = RecallReader(search, deadline=own.deadline)
+        archiving = msgspec.structs.replace(archiving, recall=recall)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
     worker = None
     calls = _build_calls(own, stores.calls, stores.redaction)
@@ -217,7 +234,12 @@ def _build_memory(
             archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
             archiving = msgspec.structs.replace(archiving, archivist=archivist)
             listeners.append(archivist.enqueue)
-        worker = _build_worker(settings, stores, summaries, archiving, models)
+        jobs = _build_jobs(settings, stores, summaries, facts, models)
+        services: tuple[Service, ...] = ()
+        if archiving and archiving.retriever.embedder:
+            embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
+            services = (embedding,)
+        worker = Worker(stores.background, jobs, tenant_names(settings), services)
         listeners.append(worker.session_written)
         pauses = {own.facts_pause} if own.facts else set()
         pauses |= {own.silence} if tells_last_calls(settings) else set()
@@ -227,10 +249,13 @@ def _build_memory(
     url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
-    if archiving and archiving.mem0:
-        holders.append(archiving.mem0)
+    if mem0:
+        holders.append(mem0)
     # Behind the sessions: what is written of them from then on is refused.
-    holders += [SessionHolder(stores.calls, file=_file_of(url)), calls, traces]
+    holders += [SessionHolder(stores.calls, file=_file_of(url)), calls]
+    if archiving is None:
+        holders.append(stored_facts)
+    holders.append(traces)
     memory = Memory(
         store=stores.calls,
         writer=writer,
@@ -238,6 +263,8 @@ def _build_memory(
         episodes=with_redaction(episodes, stores.redaction),
         summaries=summaries,
         calls=calls,
+        facts=facts,
+        search=search,
         privacy=PrivacyRegistry(tuple(holders)),
         archiving=archiving,
         health=health,
@@ -284,8 +311,8 @@ def _file_of(url: str) -> Path | None:
 
 
 def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -> Archiving | None:
-    """The archive and what reads it. Raises ConfigError where Mem0 does not take its options."""
-    url, facts = settings.archive_url, settings.facts
+    """The archive and what reads it."""
+    url = settings.archive_url
     if not url:
         return None
     foreign_commits = stores.foreign_commits if url == settings.sessions.get_secret_value() else None
@@ -293,24 +320,37 @@ def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -
         url, codec=stores.codec, foreign_commits=foreign_commits, redaction=stores.redaction
     )
     retriever = _build_retriever(archive, settings.recall, models)
+    recall = RecallReader(retriever, deadline=settings.deadline)
+    return Archiving(archive, retriever, recall)
+
+
+def _open_mem0(settings: MemorySettings) -> Mem0 | None:
+    """Mem0, where facts are kept there. Raises ConfigError where it does not take its options."""
+    facts = settings.facts
     try:
-        mem0 = open_mem0(facts.mem0) if facts and facts.store == "mem0" else None
+        return open_mem0(facts.mem0) if facts and facts.store == "mem0" else None
     except ValueError as error:
         raise ConfigError(f"memory.facts: {error}") from None
-    user_facts = UserFacts(
-        mem0 or archive,
-        most=facts.max if facts else MAX_FACTS,
+
+
+def _build_facts(
+    settings: MemorySettings,
+    stores: Stores,
+    mem0: Mem0 | None,
+    archiving: Archiving | None,
+    stored: StoredFacts,
+) -> FactMemory | None:
+    """The facts: in Mem0, in the archive, or beside the sessions; none where the archive is switched off."""
+    if not settings.keeps_facts:
+        return None
+    place: FactStore = mem0 or (archiving.archive if archiving else stored)
+    users = UserFacts(
+        place,
+        most=settings.facts.max if settings.facts else MAX_FACTS,
         conversation=settings.window.ttl,
         redaction=stores.redaction,
     )
-    return Archiving(
-        archive=archive,
-        retriever=retriever,
-        recall=RecallReader(retriever, deadline=settings.deadline),
-        facts=user_facts,
-        fact_reader=FactReader(user_facts, deadline=settings.deadline),
-        mem0=mem0,
-    )
+    return FactMemory(users, FactReader(users, deadline=settings.deadline), mem0)
 
 
 # --- models for background work
@@ -336,9 +376,9 @@ def _build_summariser(settings: SummarySettings | None, models: Models) -> Summa
     )
 
 
-def _build_worker(
-    settings: Settings, stores: Stores, summaries: Summaries, archiving: Archiving | None, models: Models
-) -> Worker:
+def _build_jobs(
+    settings: Settings, stores: Stores, summaries: Summaries, known: FactMemory | None, models: Models
+) -> list[SessionJob]:
     own, store = settings.memory, stores.background
     jobs: list[SessionJob] = [summaries] if own and own.summaries else []
     if own and tells_last_calls(settings):
@@ -346,7 +386,7 @@ def _build_worker(
         writer = _build_summariser(own.summaries, models)
         jobs.append(CallNotes(store, calls, writer, pause=own.silence))
     facts = own.facts if own else None
-    if own and facts and archiving and (target := models.target(facts.upstream)):
+    if own and facts and known and (target := models.target(facts.upstream)):
         extractor = Extractor(
             ModelClient(target, timeout=facts.timeout),
             model=facts.model or target.model or "",
@@ -354,11 +394,8 @@ def _build_worker(
             zone=common_time_zone(settings.pipelines),
             redaction=models.redaction,
         )
-        jobs.append(FactExtraction(store, archiving.facts, extractor, pause=own.facts_pause))
-    services: list[Service] = []
-    if archiving and archiving.retriever.embedder:
-        services.append(EmbeddingWorker(store, archiving.archive, archiving.retriever.embedder))
-    return Worker(store, jobs, tenant_names(settings), tuple(services))
+        jobs.append(FactExtraction(store, known.users, extractor, pause=own.facts_pause))
+    return jobs
 
 
 def _build_calls(settings: MemorySettings, store: SessionStore, redaction: Redaction) -> PastCalls:

@@ -128,9 +128,11 @@ def _usage_warnings(settings: Settings) -> Warnings:
 # --- memory
 
 NEEDS_MEMORY: Final = (RestoreHistory, InjectSummaries, InjectEpisodes, InjectLastCall)
-NEEDS_ARCHIVE: Final = (InjectFacts, Recall)
+NEEDS_FACTS: Final = (InjectFacts,)
+NEEDS_ARCHIVE: Final = (Recall,)
 
 _NO_MEMORY: Final = "nothing is remembered, so this does nothing; set 'memory:', or take this out"
+_NO_FACTS: Final = "no fact is kept with memory.archive switched off; write 'keep: forever', or take this out"
 _NO_ARCHIVE: Final = (
     "there is no archive, without which this does nothing;"
     " set memory.archive.url (ARCHIVE_URL), or take this out"
@@ -151,8 +153,8 @@ def _memory_warnings(settings: Settings, memory: Memory) -> Warnings:
     if not memory.work and memory.sessions.get_secret_value() == "memory:":
         message = "no worker sees sessions in the server's own process (memory:); take this out"
         yield ("memory", "work"), message
-    if memory.facts and not memory.archive_url:
-        yield ("memory", "facts"), _NO_ARCHIVE
+    if memory.facts and not memory.keeps_facts:
+        yield ("memory", "facts"), _NO_FACTS
     if memory.recall != RecallAids() and not memory.archive_url:
         yield ("memory", "recall"), _NO_ARCHIVE
 
@@ -162,9 +164,12 @@ def _memory_warnings(settings: Settings, memory: Memory) -> Warnings:
 
 def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
     if memory is None:
-        yield from _idle(pipeline, (*NEEDS_MEMORY, *NEEDS_ARCHIVE), _NO_MEMORY)
-    elif not memory.archive_url:
-        yield from _idle(pipeline, NEEDS_ARCHIVE, _NO_ARCHIVE)
+        yield from _idle(pipeline, (*NEEDS_MEMORY, *NEEDS_FACTS, *NEEDS_ARCHIVE), _NO_MEMORY, tools=True)
+    else:
+        if not memory.archive_url:
+            yield from _idle(pipeline, NEEDS_ARCHIVE, _NO_ARCHIVE)
+        if not memory.keeps_facts:
+            yield from _idle(pipeline, NEEDS_FACTS, _NO_FACTS, tools=True)
     for i, name in enumerate(pipeline.upstreams):
         if name in pipeline.upstreams[:i] and not pipeline.hedge:
             yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
@@ -176,9 +181,11 @@ def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
             yield ("tests", i), "this case holds whatever comes; say what must: 'expect', for one"
 
 
-def _idle(pipeline: Pipeline, kinds: tuple[type[RequestFilter], ...], message: str) -> Warnings:
-    """Tools and steps that do nothing for want of memory or of an archive."""
-    if pipeline.tools:
+def _idle(
+    pipeline: Pipeline, kinds: tuple[type[RequestFilter], ...], message: str, *, tools: bool = False
+) -> Warnings:
+    """Steps, and ``tools``, that do nothing for want of memory or of a part of it."""
+    if tools and pipeline.tools:
         yield ("tools",), message
     for i, step in enumerate(pipeline.request):
         if isinstance(step, kinds):

@@ -99,7 +99,7 @@ class Facts(SettingsModel):
     max: Annotated[Whole, Field(ge=1, le=1000)] = 100
     """How many facts are kept of a user at the most; beyond it the least important go."""
     store: Annotated[FactStore, AfterValidator(shown_errors(_installed))] = "archive"
-    """Where facts are kept: in the archive, or in Mem0, with its library installed."""
+    """Where facts are kept: in the archive, else beside the sessions, or in Mem0, with its library."""
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
     pause: Duration = 60.0
@@ -199,7 +199,7 @@ class Memory(SettingsModel):
     summaries: Summaries | None = None
     """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
     facts: Facts | None = None
-    """How facts are extracted from what callers say; left out, none are. They are kept in the archive."""
+    """How facts are extracted from what callers say; left out, none are."""
     call_pause: Duration = 60.0
     """How long a call is silent before it counts as over, and notes on it are written for the next one."""
     work: bool = True
@@ -220,6 +220,11 @@ class Memory(SettingsModel):
     def silence(self) -> float:
         """After how many silent seconds a call is over: before its session expires."""
         return min(self.call_pause, self.window.ttl / 2)
+
+    @property
+    def keeps_facts(self) -> bool:
+        """Whether facts are kept: where the archive is switched off, in Mem0 alone."""
+        return self.archive.keep != "off" or (self.facts is not None and self.facts.store == "mem0")
 
     @property
     def calls_kept(self) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from filters.injection import comparable
-from proxy.memory.archive.recall import Retriever
+from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query, SearchResult
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, fact_id
@@ -66,7 +66,7 @@ class MemoryTools:
         self,
         user: Owner,
         facts: UserFacts,
-        retriever: Retriever,
+        search: Searcher,
         zone: tzinfo = UTC,
         pending_changes: PendingChanges | None = None,
         *,
@@ -75,7 +75,7 @@ class MemoryTools:
     ) -> None:
         self._user = user
         self._facts = facts
-        self._retriever = retriever
+        self._search = search
         self._zone = zone
         self._pending_changes = pending_changes or PendingChanges()
         self._retracted = retracted or RetractedTexts()
@@ -154,7 +154,7 @@ class MemoryTools:
         query = Query(text=text, now=time.time(), limit=_MAX_RESULTS, zone=self._zone)
         changed = {change.id: change.text for change in self._changes}
         within = until - asyncio.get_running_loop().time()
-        found = await self._retriever.search(self._user, query, within=within)
+        found = await self._search.search(self._user, query, within=within)
         results: list[dict[str, Any]] = [
             {"text": text, "kind": "fact", "id": fact} for fact, text in changed.items() if text is not None
         ]

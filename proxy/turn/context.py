@@ -87,11 +87,13 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     pipeline, identity = turn.pipeline, turn.identity
     facts: Sequence[Fact] | None = None
     lookups = _side_lookups(turn, memory)
-    if memory.archiving and pipeline.max_facts and identity.user and identity.session:
+    if memory.facts and pipeline.max_facts and identity.user and identity.session:
         user = Owner(identity.tenant, identity.user)
-        facts = memory.archiving.fact_reader.read_nowait(user)
+        facts = memory.facts.reader.read_nowait(user)
         if facts is None:
-            lookups.append(_SideLookup(_FACTS, "facts", partial(memory.archiving.fact_reader.read, user)))
+            lookups.append(_SideLookup(_FACTS, "facts", partial(memory.facts.reader.read, user)))
+    if pipeline.max_recalled and memory.archiving is None:
+        on_missing("recall")
 
     if not lookups:  # a task would cost more than it saves
         snapshot, epoch = await _read_session(turn, memory, on_missing)
@@ -209,8 +211,14 @@ def offer_memory_tools(
 
     They do not find what was ``retracted``, and show what they find as the pipeline redacts it.
     """
-    archiving = pipeline.memory.archiving if pipeline.memory else None
-    if not pipeline.tools or archiving is None or identity.key is None:
+    memory = pipeline.memory
+    if (
+        not pipeline.tools
+        or memory is None
+        or memory.facts is None
+        or memory.search is None
+        or identity.key is None
+    ):
         return None
     offer = offer_tools(fields, pipeline.tools)
     if offer is None:
@@ -224,10 +232,10 @@ def offer_memory_tools(
 
     runner = MemoryTools(
         Owner(identity.tenant, identity.user or ""),
-        archiving.facts,
-        archiving.retriever,
+        memory.facts.users,
+        memory.search,
         pipeline.zone,
-        archiving.pending_changes,
+        memory.facts.pending_changes,
         retracted=retracted,
         redact=redact,
     )

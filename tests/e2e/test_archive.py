@@ -168,7 +168,7 @@ def test_yesterday_is_where_the_step_says(
     say(proxy, asked, session="s2")
     assert (WORDS in sent(upstream)[-1]["content"]) == is_told
     assert (WORDS in str(search(proxy, asked))) == is_told
-    page = proxy.client.get("/people/ann", params={"query": asked}).text
+    page = proxy.client.get("/users/ann", params={"query": asked}).text
     assert ("/conversations/s1" in page.partition('id="turns-kept"')[0]) == is_told
 
 
@@ -293,8 +293,16 @@ def test_no_more_is_found_than_may_be(archiving: ProxyServer, monkeypatch: pytes
     assert asked == [1, 100, 100]
 
 
-def test_without_an_archive_the_search_says_what_to_set(serve: Serve):
+def test_without_an_archive_the_search_finds_facts_and_says_that_it_is_degraded(serve: Serve):
     proxy = serve(CONFIG, MEMORY_URL="memory:")
+    proxy.client.post("/v1/memory/users/ann/facts", json={"text": "Has a dog called Rex."})
+    got = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "Rex"})
+    assert [one["text"] for one in got.json()["results"]] == ["Has a dog called Rex."]
+    assert got.headers["x-turnkeeper-degraded"] == "recall"
+
+
+def test_with_the_archive_switched_off_the_search_says_what_to_set(serve: Serve):
+    proxy = serve(CONFIG, MEMORY_URL="memory:", KEEP="off")
     refused = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "x"})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "archive_off")
     assert say(proxy, WORDS).status_code == 200

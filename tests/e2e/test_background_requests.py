@@ -65,7 +65,7 @@ def everything(proxy: ProxyServer) -> str:
         client.get("/v1/memory/users/ann/system_messages"),
         client.post("/v1/memory/search", json={"user": "ann", "query": "heartbeat scarecrow"}),
         client.get("/conversations"),
-        client.get("/people"),
+        client.get("/users"),
     ]
     return "\n".join(answer.text for answer in answers)
 

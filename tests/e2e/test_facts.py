@@ -314,12 +314,12 @@ def test_what_moves_house_is_told_where_it_is_and_both_are_kept(proxy, upstream)
 def test_facts_that_come_too_late_cost_the_call_nothing_but_themselves(proxy, upstream, monkeypatch) -> None:
     proxy.client.post(ANN, json={"text": "Lives in Paris."})
     memory = proxy.app.memory
-    assert memory and memory.archiving
+    assert memory and memory.facts
 
     async def slow(*_: Any) -> Any:
         await asyncio.sleep(5)
 
-    monkeypatch.setattr(memory.archiving.fact_reader, "_facts", type("Slow", (), {"current": slow})())
+    monkeypatch.setattr(memory.facts.reader, "_facts", type("Slow", (), {"current": slow})())
     began = time.monotonic()
     got = say(proxy, "Hello?")
     assert got.status_code == 200

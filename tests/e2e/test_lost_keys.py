@@ -122,7 +122,7 @@ def test_a_terminal_and_the_page_say_it_too(serve: Serve, places: dict[str, str]
     assert all(session in done.stderr for session in LOST)
     assert "turnkeeper forget --session" in done.stderr
     visit = Visit(proxy)
-    got = visit.post("/people/ann/forget", seen="/people/ann/forget")
+    got = visit.post("/users/ann/forget", seen="/users/ann/forget")
     assert got.status_code == 409
     assert all(session in got.text for session in LOST)
 

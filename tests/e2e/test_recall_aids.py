@@ -121,7 +121,7 @@ def test_the_page_finds_what_means_the_same(start):
     proxy = start()
     say(proxy, WORDS)
     settle(proxy)
-    page = proxy.client.get("/people/ann", params={"query": QUESTION})
+    page = proxy.client.get("/users/ann", params={"query": QUESTION})
     assert page.text.count(WORDS) == 1
 
 

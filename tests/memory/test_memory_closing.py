@@ -3,7 +3,7 @@
 import asyncio
 
 from proxy.memory.facts.user_facts import PendingChanges
-from proxy.memory.memory import Archiving, Memory
+from proxy.memory.memory import Archiving, FactMemory, Memory
 from tests.hurried_loop import run
 
 
@@ -19,9 +19,10 @@ class Place:
 
 async def ended():
     place, promises = Place(), PendingChanges()
-    others = {name: place for name in Archiving.__struct_fields__ if name not in {"pending_changes", "mem0"}}
-    archiving = Archiving(**others, pending_changes=promises)
-    memory = Memory(**dict.fromkeys(Memory.__struct_fields__, place) | {"archiving": archiving})
+    archiving = Archiving(**dict.fromkeys(Archiving.__struct_fields__, place))
+    facts = FactMemory(place, place, None, promises)
+    others = dict.fromkeys(Memory.__struct_fields__, place)
+    memory = Memory(**others | {"archiving": archiving, "facts": facts})
     promises.start([asyncio.Event().wait])
     before = asyncio.get_running_loop().time()
     await memory.aclose()

@@ -56,6 +56,14 @@ class Reranking(NamedTuple):
     top: int
 
 
+class Searcher(Protocol):
+    """Finds what is remembered of a user."""
+
+    async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
+        """What answers a query, best first; models that help have ``within`` seconds. Raises StoreError."""
+        ...
+
+
 class Retriever:
     """Searches an archive. A model that is too slow or fails costs no results.
 
@@ -146,7 +154,7 @@ class RecallReader:
     An archive that is too slow three times in a row is left alone for half a second.
     """
 
-    def __init__(self, retriever: Retriever, *, deadline: float) -> None:
+    def __init__(self, retriever: Searcher, *, deadline: float) -> None:
         self._retriever = retriever
         self._deadline = deadline
         self._breaker = CircuitBreaker(_ARCHIVE_PAUSE, threshold=_FAILURES)

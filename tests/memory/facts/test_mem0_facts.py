@@ -1,4 +1,4 @@
-"""Facts in Mem0 behave as the archive's do; its library is stood in for here, and real in tests/clients."""
+"""What Mem0 does beyond the contract of facts; its library is stood in for here, and real in clients."""
 
 from pathlib import Path
 from typing import Any
@@ -25,29 +25,6 @@ async def texts(facts: Mem0, person: Owner = ANN, now: float = 20.0, **more: Any
     return [one.text for one in await facts.facts(person, now=now, **more)]
 
 
-async def test_a_fact_is_corrected_replaced_and_removed() -> None:
-    facts = Mem0(Library())
-    await facts.add_fact(ANN, fact("a", "Lives in Paris."))
-    await facts.add_fact(ANN, fact("a", "Lives in Rome."))
-    await facts.add_fact(ANN, fact("b", "Lives in Berlin.", replaces="a", created=12.0))
-    assert await texts(facts) == ["Lives in Berlin."]
-    both = await facts.facts(ANN, now=0.0, superseded=True)
-    assert [(one.text, one.superseded) for one in both] == [
-        ("Lives in Rome.", 12.0),
-        ("Lives in Berlin.", None),
-    ]
-    assert await facts.remove_fact(ANN, "b") is True
-    assert await facts.remove_fact(ANN, "b") is False
-    assert await texts(facts) == []
-
-
-async def test_what_has_expired_is_known_no_more() -> None:
-    facts = Mem0(Library())
-    await facts.add_fact(ANN, fact("a", "Is at the zoo.", category="daily", expires=15.0))
-    assert await texts(facts, now=14.0) == ["Is at the zoo."]
-    assert await texts(facts, now=15.0) == []
-
-
 async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None:
     facts = Mem0(Library())
     user_facts = UserFacts(facts)
@@ -57,19 +34,6 @@ async def test_a_fact_that_is_learnt_again_replaces_what_it_is_said_to() -> None
     assert (again.id, again.importance) == (berlin.id, 0.9)
     assert await user_facts.current(ANN) == [again]
     assert sorted(await texts(facts, superseded=True)) == ["Lives in Berlin.", "Lives in Paris."]
-
-
-@pytest.mark.parametrize(
-    "other", [Owner("acme", "bob"), Owner("other", "ann"), Owner("acme"), Owner("ac", "me/ann")]
-)
-async def test_nobody_knows_of_another(other: Owner) -> None:
-    library = Library()
-    facts = Mem0(library)
-    await facts.add_fact(ANN, fact("a", "Lives in Paris."))
-    assert await texts(facts, other) == []
-    assert await facts.remove_fact(other, "a") is False
-    assert await facts.forget(other, at=99.0) == {"facts": 0}
-    assert await texts(facts) == ["Lives in Paris."]
 
 
 async def test_a_person_is_forgotten_in_the_history_too_and_what_comes_late_is_refused() -> None:

@@ -51,33 +51,45 @@ def test_a_step_that_tells_of_memory_needs_some(told: Told, step: str):
         assert told(memory, step) == []
 
 
-@pytest.mark.parametrize("step", ["[inject_facts]", "[recall]"])
-def test_a_step_that_tells_of_an_archive_needs_one(told: Told, step: str):
-    assert told(NOTHING, step)[0].startswith("6: pipelines.default.request.1: warning: nothing is remembered")
+def test_recall_needs_an_archive(told: Told):
+    assert told(NOTHING, "[recall]")[0].startswith("6: pipelines.default.request.1: warning: nothing is rem")
     for memory in (SESSIONS, OFF):
-        (found,) = told(memory, step)
+        (found,) = told(memory, "[recall]")
         assert found.startswith("7: pipelines.default.request.1: warning: there is no archive, without which")
         assert "ARCHIVE_URL" in found
     for memory in (BOTH, ELSEWHERE):
-        assert told(memory, step) == []
+        assert told(memory, "[recall]") == []
 
 
-def test_tools_need_an_archive(told: Told):
-    for memory, line in ((NOTHING, 5), (SESSIONS, 6), (OFF, 6)):
+def test_facts_are_kept_beside_sessions_too_unless_the_archive_is_switched_off(told: Told):
+    assert told(NOTHING, "[inject_facts]")[0].startswith(
+        "6: pipelines.default.request.1: warning: nothing is"
+    )
+    (found,) = told(OFF, "[inject_facts]")
+    assert found.startswith("7: pipelines.default.request.1: warning: no fact is kept with memory.archive")
+    for memory in (SESSIONS, BOTH, ELSEWHERE):
+        assert told(memory, "[inject_facts]") == []
+
+
+def test_tools_need_facts(told: Told):
+    for memory, line in ((NOTHING, 5), (OFF, 6)):
         (found,) = told(memory, tools="[memory_store, memory_recall]")
         assert found.startswith(f"{line}: pipelines.default.tools: warning: ")
-    for memory in (BOTH, ELSEWHERE):
+    for memory in (SESSIONS, BOTH, ELSEWHERE):
         assert told(memory, tools="[memory_store, memory_recall]") == []
 
 
 @pytest.mark.parametrize(
-    ("part", "shown"),
-    [("facts: {upstream: main}", "[inject_facts]"), ("recall: {rerank: {upstream: main}}", "[]")],
+    ("part", "shown", "said"),
+    [
+        ("facts: {upstream: main}", "[inject_facts]", "no fact is kept with memory.archive switched off"),
+        ("recall: {rerank: {upstream: main}}", "[]", "there is no archive, without which"),
+    ],
 )
-def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str):
+def test_what_works_on_the_archive_needs_one(told: Told, part: str, shown: str, said: str):
     name = part.partition(":")[0]
     found = told(OFF.replace("archive:", f"{part}, archive:"), shown)
-    assert found[0].startswith(f"1: memory.{name}: warning: there is no archive, without which")
+    assert found[0].startswith(f"1: memory.{name}: warning: {said}")
     assert told(BOTH.replace("}", f", {part}}}"), shown) == []
 
 

@@ -1,0 +1,95 @@
+"""Facts beside the sessions, where no archive keeps them: on Redis alone, and in the process."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from proxy.memory.archive.records import Fact
+from proxy.memory.errors import SessionDeleted
+from proxy.memory.stores.store import Key, Owner, Store
+from proxy.memory.user_values import UserValues
+
+_MOST_SUPERSEDED: Final = 100
+
+
+class _Facts(msgspec.Struct, frozen=True):
+    facts: tuple[Fact, ...] = ()
+
+
+class StoredFacts:
+    """The facts of users in a session store, one value for each user. Every method may raise StoreError.
+
+    Of superseded facts, the newest hundred are kept. One that was found in what a user said before being
+    erased is dropped.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._values = UserValues(store, "facts", _Facts())
+
+    async def add_fact(self, user: Owner, fact: Fact) -> None:
+        """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
+
+        def change(stored: _Facts) -> _Facts:
+            others = [
+                msgspec.structs.replace(one, superseded=fact.created)
+                if one.id == fact.replaces and one.superseded is None
+                else one
+                for one in stored.facts
+                if one.id != fact.id
+            ]
+            return _Facts(tuple(_kept([*others, fact], now=fact.created)))
+
+        try:
+            await self._values.change(user, change, at=fact.created)
+        except SessionDeleted:
+            return
+
+    async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
+        """A user's facts that have not expired, the oldest first."""
+        if not user.user:
+            return []
+        facts = (await self._values.read(user)).facts
+        return [
+            fact
+            for fact in facts
+            if (fact.expires is None or fact.expires > now) and (superseded or fact.superseded is None)
+        ]
+
+    def facts_nowait(self, user: Owner, *, now: float) -> None:
+        """Return ``None``: the store is waited for."""
+
+    async def remove_fact(self, user: Owner, fact_id: str) -> bool:
+        """Remove a fact; whether there was one."""
+
+        def change(stored: _Facts) -> _Facts:
+            return _Facts(tuple(fact for fact in stored.facts if fact.id != fact_id))
+
+        return await self._values.change(user, change)
+
+    async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
+        """All facts of a user, superseded ones too."""
+        return {"facts": [fact.as_dict() for fact in await self.facts(user, now=0.0, superseded=True)]}
+
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
+        """Delete all facts of a user; how many there were."""
+        facts = (await self._values.read(user, background=True)).facts
+        await self._values.delete(user)
+        return {"facts": len(facts)}
+
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
+        """Delete nothing: facts belong to users."""
+        return {}
+
+    async def scrub(self) -> None:
+        """Do nothing: it has no files of its own."""
+
+
+def _kept(facts: Iterable[Fact], *, now: float) -> list[Fact]:
+    """The facts in order, without those that have expired, and the oldest of many that are superseded."""
+    kept = sorted(
+        (one for one in facts if one.expires is None or one.expires > now), key=lambda one: one.created
+    )
+    former = [one for one in kept if one.superseded is not None]
+    gone = {one.id for one in former[:-_MOST_SUPERSEDED]}
+    return [one for one in kept if one.id not in gone]
