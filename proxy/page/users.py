@@ -51,7 +51,8 @@ async def _show(request: PageRequest) -> Response:
         query=text,
         results=results,
         turns=[report for report in reports if report.user == owner.user][:_TURNS],
-        archived=memory is not None and memory.search is not None,
+        archived=memory is not None and memory.archiving is not None,
+        searchable=memory is not None and memory.search is not None,
     )
 
 
