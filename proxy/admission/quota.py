@@ -1,12 +1,15 @@
 """Limits of API keys: requests and tokens in a minute, and answers at once."""
 
 import asyncio
+import contextlib
+import itertools
 import math
+import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -22,6 +25,8 @@ _MINUTE: Final = 60.0
 _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _SOON: Final = 60.0
+_LEASE: Final = 45.0
+_RENEW_EVERY: Final = 15.0
 _BYTES_OF_A_TOKEN: Final = 4
 _BYTES_OF_A_REQUEST: Final = 64_000
 
@@ -50,8 +55,9 @@ def weight(size: int) -> int:
 class Quota:
     """Admits requests by tenant, the name of a key.
 
-    Requests and tokens may be counted with other servers; answers at once are this process's own. While
-    ``counts`` fail, or take longer than ``deadline`` seconds if there is one, this process counts alone.
+    They may be counted with other servers: an answer has a lease there, which is renewed while it lasts and
+    expires within a minute of its server's death. While ``counts`` fail, or take longer than ``deadline``
+    seconds if there is one, this process counts alone.
     """
 
     def __init__(
@@ -66,6 +72,10 @@ class Quota:
         self._windows = FallbackWindows(limits, counts, deadline=deadline)
         self._on_refusal = refused
         self._open: Counter[str] = Counter()
+        self._lease_names = (f"{secrets.token_hex(8)}:{number}" for number in itertools.count(1))
+        self._leases: dict[str, str] = {}
+        self._renewing: asyncio.Task[None] | None = None
+        self._has_leases = counts is not None and limits.concurrent_streams > 0
         self._spending: set[asyncio.Task[object]] = set()
 
     @property
@@ -79,12 +89,12 @@ class Quota:
 
         Raises LimitExceeded. The answer's headers say what remains.
         """
-        self._open_answer(tenant)
+        lease = self._open_answer(tenant)
         try:
-            self._report(await self._windows.count_request(tenant), reply)
+            self._report(tenant, await self._windows.count_request(tenant, lease), reply)
             yield
         finally:
-            self._open[tenant] -= 1
+            self._close_answer(tenant, lease)
             if self._limits.tokens_per_minute and reply.observation.answer.count:
                 self._spend(self._windows.add_tokens(tenant, _tokens(reply.observation.answer, size)))
 
@@ -95,36 +105,74 @@ class Quota:
         ``size`` is its body's in bytes; what its answer weighs beside that is counted when it has been sent.
         A request is admitted while any are left, however much it weighs. Raises LimitExceeded.
         """
-        self._open_answer(tenant)
+        lease = self._open_answer(tenant)
         try:
-            self._report(await self._windows.count_by_weight(tenant, weight(size)), reply)
+            remaining = await self._windows.count_by_weight(tenant, weight(size), lease)
+            self._report(tenant, remaining, reply, cost=weight(size))
             yield
         finally:
-            self._open[tenant] -= 1
+            self._close_answer(tenant, lease)
             more = weight(size + reply.size) - weight(size)
             if more:
                 self._spend(self._windows.count_by_weight(tenant, more))
 
     async def aclose(self) -> None:
         """Counts what is yet to be counted, then closes the counts."""
+        if self._renewing:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
         await asyncio.gather(*self._spending)
         await self._windows.aclose()
 
-    def _open_answer(self, tenant: str) -> None:
+    def _open_answer(self, tenant: str) -> str | None:
+        """The name of its lease, where other servers count it too."""
         # Counted before anything is awaited: of a burst, all would find the same room.
         limit = self._limits.concurrent_streams
         if limit and self._open[tenant] >= limit:
-            self._refuse("streams", f"This key may have {limit} answers at once.", 1.0)
+            self._refuse_stream()
         self._open[tenant] += 1
+        if not self._has_leases:
+            return None
+        lease = next(self._lease_names)
+        self._leases[lease] = tenant
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+        return lease
+
+    def _close_answer(self, tenant: str, lease: str | None) -> None:
+        self._open[tenant] -= 1
+        if lease is not None:
+            del self._leases[lease]
+            self._spend(self._windows.free(tenant, lease))
+
+    async def _renew(self) -> None:
+        """Renews the leases, also of answers that began while this process counted alone."""
+        while True:
+            await asyncio.sleep(_RENEW_EVERY)
+            for lease, tenant in tuple(self._leases.items()):
+                if lease in self._leases:
+                    await self._windows.renew(tenant, lease)
+                    if lease not in self._leases:  # it may have been given back before it was renewed
+                        await self._windows.free(tenant, lease)
+
+    def _refuse_stream(self) -> NoReturn:
+        limit = self._limits.concurrent_streams
+        self._refuse("streams", f"This key may have {limit} answers at once.", 1.0)
 
     def _spend(self, counting: Coroutine[Any, Any, object]) -> None:
         task = asyncio.get_running_loop().create_task(counting)
         self._spending.add(task)
         task.add_done_callback(self._spending.discard)
 
-    def _report(self, remaining: Mapping[str, Remaining], reply: Reply) -> None:
+    def _report(self, tenant: str, remaining: dict[str, Remaining], reply: Reply, *, cost: int = 1) -> None:
         if self._windows.is_alone:
             reply.add_degraded("limits")
+        streams = remaining.pop("streams", None)
+        if streams and streams.remaining < 0:
+            self._spend(
+                self._windows.count_by_weight(tenant, -cost)
+            )  # it was counted together with its lease
+            self._refuse_stream()
         for kind, each in remaining.items():
             reply.add_header(f"x-ratelimit-limit-{kind}", str(each.limit))
             reply.add_header(f"x-ratelimit-remaining-{kind}", str(max(0, each.remaining)))
@@ -133,7 +181,7 @@ class Quota:
             if each.remaining < 0:
                 self._refuse(kind, f"This key may have {each.limit} {kind} in a minute.", each.reset)
 
-    def _refuse(self, kind: str, message: str, retry_after: float) -> None:
+    def _refuse(self, kind: str, message: str, retry_after: float) -> NoReturn:
         self._on_refusal(kind)
         raise LimitExceeded(message, kind=kind, retry_after=retry_after)
 
@@ -170,13 +218,30 @@ class FallbackWindows:
         """Whether this process counts by itself what all servers should count together."""
         return self._probe is not None and not self._probe.done()
 
-    async def count_request(self, tenant: str) -> dict[str, Remaining]:
-        """Counts a turn's request; returns what remains of each limit."""
-        return await self._count(tenant, lambda windows: windows.count_request(tenant))
+    async def count_request(self, tenant: str, lease: str | None = None) -> dict[str, Remaining]:
+        """Counts a turn's request, and takes its lease; returns what remains of each limit."""
+        return await self._count(tenant, lambda windows: windows.count_request(tenant, lease))
 
-    async def count_by_weight(self, tenant: str, requests: int) -> dict[str, Remaining]:
-        """Counts a request as so many ``requests``; returns what remains of them, where they are limited."""
-        return await self._count(tenant, lambda windows: windows.count_by_weight(tenant, requests))
+    async def count_by_weight(
+        self, tenant: str, requests: int, lease: str | None = None
+    ) -> dict[str, Remaining]:
+        """Counts a request as so many ``requests``, and takes its lease; returns what remains of them."""
+        return await self._count(tenant, lambda windows: windows.count_by_weight(tenant, requests, lease))
+
+    async def renew(self, tenant: str, lease: str) -> None:
+        """Renews a lease where it is shared."""
+        if self._shared and not self.is_alone:
+            try:
+                await self._shared.renew(tenant, lease)
+            except StoreError as error:
+                self._fall_back(self._shared, tenant, error)
+
+    async def free(self, tenant: str, lease: str) -> None:
+        """Gives a lease back; where that fails it expires."""
+        await self._own.free(tenant, lease)
+        if self._shared and not self.is_alone:
+            with contextlib.suppress(StoreError):
+                await self._shared.free(tenant, lease)
 
     async def _count(
         self, tenant: str, count: Callable[["Windows"], Coroutine[Any, Any, dict[str, Remaining]]]
@@ -234,20 +299,43 @@ class Windows:
         self._limits = limits
         self._counts = counts
 
-    async def count_request(self, tenant: str) -> dict[str, Remaining]:
-        """Counts a turn's request; returns what remains of each limit."""
+    async def count_request(self, tenant: str, lease: str | None = None) -> dict[str, Remaining]:
+        """Counts a turn's request, and takes its lease; returns what remains of each limit."""
         requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
         counting = {}
         if requests:
             counting["requests"] = self._count("requests", tenant, requests, cost=1)
         if tokens:
             counting["tokens"] = self._count("tokens", tenant, tokens, cost=0)
+        return await self._gather(tenant, lease, counting)
+
+    async def count_by_weight(
+        self, tenant: str, requests: int, lease: str | None = None
+    ) -> dict[str, Remaining]:
+        """Counts a request as so many ``requests``, and takes its lease; returns what remains of them."""
+        limit = self._limits.requests_per_minute
+        counting = {"requests": self._count("requests", tenant, limit, cost=requests)} if limit else {}
+        return await self._gather(tenant, lease, counting)
+
+    async def renew(self, tenant: str, lease: str) -> None:
+        """Renews a lease, or takes it, whatever the limit is: its answer is under way."""
+        await self._counts.take(f"streams/{tenant}", lease, limit=math.inf, ttl=_LEASE)
+
+    async def free(self, tenant: str, lease: str) -> None:
+        """Gives a lease back."""
+        await self._counts.free(f"streams/{tenant}", lease)
+
+    async def _gather(
+        self, tenant: str, lease: str | None, counting: dict[str, Coroutine[Any, Any, Remaining]]
+    ) -> dict[str, Remaining]:
+        if lease is not None:
+            counting["streams"] = self._take(tenant, lease)
         return dict(zip(counting, await asyncio.gather(*counting.values()), strict=True))
 
-    async def count_by_weight(self, tenant: str, requests: int) -> dict[str, Remaining]:
-        """Counts a request as so many ``requests``; returns what remains of them, where they are limited."""
-        limit = self._limits.requests_per_minute
-        return {"requests": await self._count("requests", tenant, limit, cost=requests)} if limit else {}
+    async def _take(self, tenant: str, lease: str) -> Remaining:
+        limit = self._limits.concurrent_streams
+        taken = await self._counts.take(f"streams/{tenant}", lease, limit=limit, ttl=_LEASE)
+        return Remaining(limit, 0 if taken else -1, 0.0)
 
     async def add_tokens(self, tenant: str, tokens: int) -> None:
         """Counts tokens; 0 probes whether the counts answer."""

@@ -32,7 +32,7 @@ from proxy.server.reload import Reload
 from proxy.server.signals import SIGNALS
 from proxy.settings.build import build_runtime, needs_background_process
 from proxy.settings.load import load
-from proxy.settings.settings import Limits, Settings
+from proxy.settings.settings import Settings, unshared_limits
 
 # A process that lives for less long is started again after a pause.
 _SHORT_LIFE: Final = 5.0
@@ -76,10 +76,9 @@ class Workers:
 
     def serve(self, sockets: list[socket.socket], *, watch: bool) -> bool:
         """Serves until SIGTERM or SIGINT; returns whether all processes ended well."""
-        memory, count = self._settings.memory, len(self._inboxes)
-        sessions = memory.sessions.get_secret_value() if memory else ""
-        if count > 1 and self._settings.limits != Limits() and not sessions.startswith("redis"):
-            self._log.warning("Without Redis each of %d processes counts 'limits' for itself", count)
+        count = len(self._inboxes)
+        if warning := unshared_limits(self._settings, count):
+            self._log.warning("%s", warning)
         with self._shared() if count > 1 else contextlib.nullcontext():
             gc.collect()
             gc.freeze()

@@ -68,7 +68,7 @@ from proxy.settings.build_pipelines import build_pipelines, build_targets, commo
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.memory import RecallAids
 from proxy.settings.memory import Summaries as SummarySettings
-from proxy.settings.settings import Limits, Settings
+from proxy.settings.settings import Settings, counting_address
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.target import Target
@@ -76,6 +76,8 @@ from proxy.upstream.tokens import TokenCounter
 
 # A server of a single model takes any name.
 _ANY_MODEL: Final = "default"
+# What counting may cost a turn, in seconds, where no memory says.
+_COUNTING_DEADLINE: Final = 0.05
 
 
 class Stores(NamedTuple):
@@ -179,15 +181,15 @@ def _channel(settings: MemorySettings) -> ChannelAddress | None:
 
 
 def _build_quota(settings: Settings, count_refusal: Callable[[str], None]) -> Quota | None:
-    """Counts are kept where sessions are if that is a Redis, else, and while it is away, in this process."""
+    """Counts are kept on a Redis if there is one, else, and while it is away, in this process."""
     own, memory = settings.limits, settings.memory
-    if own == Limits():
+    if not own.has_any:
         return None
     limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
-    counts = open_counts(memory.sessions.get_secret_value(), deadline=memory.deadline) if memory else None
+    deadline = memory.deadline if memory else _COUNTING_DEADLINE
+    counts = open_counts(counting_address(settings), deadline=deadline)
     # Counting in this process takes no time.
-    deadline = memory.deadline if memory and counts else None
-    return Quota(limits, counts, deadline=deadline, refused=count_refusal)
+    return Quota(limits, counts, deadline=deadline if counts else None, refused=count_refusal)
 
 
 # --- memory

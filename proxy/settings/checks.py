@@ -18,7 +18,7 @@ from proxy.admission.gate import is_loopback_name
 from proxy.settings.document import KeyPath
 from proxy.settings.memory import Memory, RecallAids
 from proxy.settings.pipeline import Pipeline, Upstream
-from proxy.settings.settings import Settings
+from proxy.settings.settings import Settings, unshared_limits
 from proxy.settings.step_rules import agreement_warnings, duplicates, is_shipped, order_warnings
 from proxy.settings.values import PRACTICE
 from proxy.upstream.providers import provider_at
@@ -40,6 +40,8 @@ def settings_warnings(settings: Settings) -> Warnings:
             message = f"short secrets can be guessed ({names}); make longer ones with: openssl rand -hex 32"
             yield ("keys",), message
     yield from _usage_warnings(settings)
+    if warning := unshared_limits(settings):
+        yield ("limits",), warning
     if memory:
         yield from _memory_warnings(settings, memory)
     for name, pipeline in settings.pipelines.items():

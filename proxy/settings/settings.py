@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters.option_types import Whole
 from proxy.admission.keys import Keys
+from proxy.memory.stores.drivers import is_counting_server
 from proxy.observe.log import Format, Level
 from proxy.observe.tracing import check_endpoint
 from proxy.settings.diagnostics import error_at, shown_errors
@@ -58,15 +59,30 @@ class OpenTelemetry(SettingsModel):
     """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
 
 
+def _counting_address(url: SecretStr) -> SecretStr:
+    """Limits are counted together on Redis alone."""
+    text = url.get_secret_value()
+    if text and not is_counting_server(text):
+        raise ValueError("write the address of a Redis, such as redis://host:6379/0; others do not count")
+    return url
+
+
 class Limits(SettingsModel):
     """What each key may have, shared by all servers on one Redis; 0 is no limit."""
 
+    url: Annotated[SecretStr, AfterValidator(shown_errors(_counting_address))] = SecretStr("")
+    """The Redis that counts for all servers; empty is the one with the sessions, if they are on one."""
     requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
     """How many requests in a minute, which begins with the first; what asks no model counts by its size."""
     tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
     """How many tokens, of prompts and answers; a turn is admitted while any are left."""
     concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
-    """How many answers at once, in each process."""
+    """How many answers at once; those of a server that dies count for 45 seconds more."""
+
+    @property
+    def has_any(self) -> bool:
+        """Whether anything is limited."""
+        return bool(self.requests_per_minute or self.tokens_per_minute or self.concurrent_streams)
 
 
 class Traces(SettingsModel):
@@ -135,3 +151,20 @@ class Settings(SettingsModel):
     """The models that there are, by names of your choice."""
     pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
     """What happens to a request; ``default`` serves it where the path names no other."""
+
+
+def counting_address(settings: Settings) -> str:
+    """Where limits are counted for all servers; without such a place each process counts alone."""
+    memory = settings.memory
+    sessions = memory.sessions.get_secret_value() if memory else ""
+    return settings.limits.url.get_secret_value() or (sessions if is_counting_server(sessions) else "")
+
+
+def unshared_limits(settings: Settings, processes: int = 1) -> str:
+    """A warning where several processes, or the servers of one store, would each count limits for itself."""
+    memory = settings.memory
+    has_servers = memory is not None and memory.sessions.get_secret_value().startswith("postgres")
+    if not settings.limits.has_any or counting_address(settings) or not (has_servers or processes > 1):
+        return ""
+    counting = f"each of {processes} processes" if processes > 1 else "each server"
+    return f"Without Redis {counting} counts 'limits' for itself; name one in limits.url (LIMITS_URL)"

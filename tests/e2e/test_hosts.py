@@ -215,3 +215,94 @@ def test_superseding_outlives_lost_connections(start: Hosts, upstream: FakeUpstr
             newer, _ = speculation.supersede(f"call {number}", 1 - number % 2)
             assert newer.status_code == 200
             assert code(older.result(5)) == SUPERSEDED
+
+
+LIMITED = (
+    CONFIG
+    + """
+keys: "acme:one"
+limits: {url: "${LIMITS_URL:-}", concurrent_streams: 4, requests_per_minute: 1000}
+"""
+)
+ACME = {"Authorization": "Bearer one"}
+
+
+def streams(
+    hosts: list[ServingProcess], pool: ThreadPoolExecutor, each: int
+) -> "list[Future[httpx2.Response]]":
+    """Calls that stay open, the same number at each host."""
+
+    def stay(host: ServingProcess) -> httpx2.Response:
+        body = {"model": "m", "messages": [{"role": "user", "content": "Tell"}]}
+        return httpx2.post(f"{host.root}/v1/chat/completions", json=body, headers=ACME, timeout=100)
+
+    return [pool.submit(stay, host) for host in hosts for _ in range(each)]
+
+
+def admitted(host: ServingProcess) -> bool:
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hello"}]}
+    status = host.client.post("/v1/chat/completions", json=body, headers=ACME).status_code
+    assert status in {200, 429}
+    return status == 200
+
+
+@pytest.mark.long
+def test_streams_are_bounded_over_all_hosts_and_those_of_a_dead_one_are_free_again(
+    start: Hosts, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with redis_server.single(tmp_path) as server, ThreadPoolExecutor(16) as pool:
+        hosts = start(server.url, 3, LIMITED)
+        calls = bounded(hosts, upstream, pool)
+        time.sleep(50)  # longer than a lease: those of the living are renewed
+        assert not any(map(admitted, hosts))
+        open_calls = [sum(not each.done() for each in calls[4 * i : 4 * i + 4]) for i in range(3)]
+        dead = max(range(3), key=open_calls.__getitem__)
+        at = time.monotonic()
+        hosts[dead].kill()
+        left = [host for host in hosts if host is not hosts[dead]]
+        assert until(lambda: admitted(left[0]), 60)
+        assert time.monotonic() - at < 60
+        more = streams(left[:1], pool, 4)
+        assert until(lambda: len([each for each in more if each.done()]) == 4 - open_calls[dead])
+        assert not any(map(admitted, left))
+        for host in left:
+            host.kill()
+
+
+def bounded(
+    hosts: list[ServingProcess], upstream: FakeUpstream, pool: ThreadPoolExecutor
+) -> "list[Future[httpx2.Response]]":
+    """Four calls at each host, of which four are let in."""
+    upstream.script = holding
+    calls = streams(hosts, pool, 4)
+    refused = 4 * len(hosts) - 4
+    assert until(lambda: len([each for each in calls if each.done()]) == refused)
+    assert [each.result().status_code for each in calls if each.done()] == [429] * refused
+    assert until(lambda: len([each for each in upstream.requests if each.method == "POST"]) == 4)
+    assert not any(map(admitted, hosts))
+    return calls
+
+
+def test_streams_are_bounded_over_all_hosts(start: Hosts, upstream: FakeUpstream, tmp_path: Path) -> None:
+    with redis_server.single(tmp_path) as server, ThreadPoolExecutor(16) as pool:
+        hosts = start(server.url, 2, LIMITED)
+        bounded(hosts, upstream, pool)
+        for host in hosts:
+            host.kill()
+
+
+def test_limits_are_counted_where_the_sessions_are_not(
+    start: Hosts, upstream: FakeUpstream, address: Address, tmp_path: Path
+) -> None:
+    config = LIMITED.replace("requests_per_minute: 1000", "requests_per_minute: 30")
+    config = config.replace("${LIMITS_URL:-}", address("redis"))
+    hosts = start(address("postgresql"), 2, config)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(admitted, hosts * 30))
+    assert sum(found) == 30
+    assert not any("'limits'" in host.log for host in hosts)
+
+
+def test_a_server_says_that_it_counts_alone(start: Hosts, address: Address) -> None:
+    (host,) = start(address("postgresql"), 1, LIMITED)
+    assert "each server counts 'limits' for itself; name one in limits.url (LIMITS_URL)" in host.log

@@ -83,9 +83,14 @@ def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits |
     return factory(url, deadline=deadline, foreign_commits=foreign_commits)  # type: ignore[call-arg] # SQLite's
 
 
+def is_counting_server(url: str) -> bool:
+    """Whether the server at an address counts for all that use it."""
+    return _DRIVERS.get(url.partition(":")[0]) == _REDIS
+
+
 def open_counts(url: str, *, deadline: float) -> Counts | None:
     """Counters that all servers share, if the address is a Redis; nothing is connected yet."""
-    if _DRIVERS.get(url.partition(":")[0]) != _REDIS:
+    if not is_counting_server(url):
         return None
     counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)

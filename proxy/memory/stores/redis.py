@@ -96,6 +96,11 @@ class KeyNames:
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
         return KeyPair(tag + ":window", tag + ":unused")
 
+    def leases(self, key: str) -> KeyPair:
+        """A sorted set of leases by when they expire, beside a counter's keys."""
+        tag = f"{self._prefix}{{#{_escaped(key)}}}"
+        return KeyPair(tag + ":leases", tag + ":unused")
+
     def ping(self, name: str) -> KeyPair:
         """Two keys of no session: an index begins otherwise, and a session has a colon."""
         tag = f"{self._prefix}{{{name}}}"
@@ -235,6 +240,20 @@ return {count, over - now}
 """)
 
 
+# By the server's clock alone. The key outlives its leases for the reason that a counter's does.
+TAKE: Final = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local most = tonumber(ARGV[2])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+local open = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if most >= 0 and not open and redis.call('ZCARD', KEYS[1]) >= most then return 0 end
+redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return 1
+""")
+
+
 class RedisStore:
     """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas).
 
@@ -369,7 +388,7 @@ def _milliseconds(ttl: float) -> int:
 
 
 class RedisCounts:
-    """Counters by key, each in one round trip. Raises StoreError after one deadline at the latest."""
+    """Counters and leases by key, each in one round trip; StoreError comes after one deadline at the latest."""
 
     def __init__(self, url: str, *, deadline: float) -> None:
         place = Address.parse(url)
@@ -381,6 +400,17 @@ class RedisCounts:
         arguments = amount, int(ttl * 1000), _COUNTER_MILLISECONDS
         number, left = await self._link.run(lambda client: COUNT(client, self._names.count(key), *arguments))
         return Count(int(number), int(left) / 1000)
+
+    async def take(self, key: str, lease: str, *, limit: float, ttl: float) -> bool:
+        """Takes or renews a lease."""
+        most = -1 if math.isinf(limit) else int(limit)
+        arguments = lease, most, int(ttl * 1000), _COUNTER_MILLISECONDS
+        keys = self._names.leases(key)
+        return bool(await self._link.run(lambda client: TAKE(client, keys, *arguments)))
+
+    async def free(self, key: str, lease: str) -> None:
+        """Gives a lease back."""
+        await self._link.command("ZREM", self._names.leases(key).first, lease)
 
     async def aclose(self) -> None:
         """Closes all connections."""

@@ -1,6 +1,7 @@
 """What all counts do, in the process and on a Redis."""
 
 import asyncio
+import math
 import uuid
 from collections.abc import AsyncIterator, Callable
 
@@ -60,6 +61,30 @@ async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
     found = await asyncio.gather(*(counts.add("a", 1, ttl=MINUTE) for _ in range(50)))
     assert sorted(one.value for one in found) == list(range(1, 51))
     assert all(0 < one.expires_in <= MINUTE for one in found)
+
+
+async def test_no_more_leases_are_taken_than_the_limit_says(counts: Counts) -> None:
+    taken = await asyncio.gather(*(counts.take("a", f"l{each}", limit=3, ttl=MINUTE) for each in range(9)))
+    assert sum(taken) == 3
+    assert await counts.take("b", "l0", limit=1, ttl=MINUTE)
+
+
+async def test_a_lease_that_is_given_back_is_another_s(counts: Counts) -> None:
+    assert await counts.take("a", "one", limit=1, ttl=MINUTE)
+    assert not await counts.take("a", "two", limit=1, ttl=MINUTE)
+    await counts.free("a", "one")
+    assert await counts.take("a", "two", limit=1, ttl=MINUTE)
+
+
+async def test_a_lease_is_renewed_by_its_holder_and_else_expires(counts: Counts) -> None:
+    assert await counts.take("a", "one", limit=1, ttl=0.3)
+    assert await counts.take("a", "one", limit=1, ttl=0.3)
+    assert await counts.take("a", "under way", limit=math.inf, ttl=MINUTE)
+    assert not await counts.take("a", "two", limit=2, ttl=MINUTE)
+    async with asyncio.timeout(5):
+        while not await counts.take("a", "two", limit=2, ttl=MINUTE):  # noqa: ASYNC110 - it expires when it does
+            await asyncio.sleep(0.02)
+    assert not await counts.take("a", "one", limit=2, ttl=MINUTE)
 
 
 async def test_a_clock_that_only_rises_tells_when_it_is_over() -> None:
