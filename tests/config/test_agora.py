@@ -8,11 +8,13 @@ from filters.base import RequestFilter
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.load import config_errors, config_warnings, load
 from proxy.settings.pipeline import Pipeline
-from proxy.settings.settings import Settings
+from proxy.settings.settings import Limits, Settings
 from tests.ready import results_of
 
 READY = (
-    "limits",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_streams",
     "user_context",
     "timestamp_prefix",
     "merge_consecutive",
@@ -25,7 +27,12 @@ READY = (
     "tools",
     "answer",
 )
-KEYS = {*Settings.model_fields, *Pipeline.model_fields, *FilterRegistry().names(RequestFilter)}
+KEYS = {
+    *Settings.model_fields,
+    *Limits.model_fields,
+    *Pipeline.model_fields,
+    *FilterRegistry().names(RequestFilter),
+}
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
 
@@ -65,7 +72,7 @@ def test_what_is_ready_to_uncomment_works_and_leaves_every_case_as_it_was(tmp_pa
 
 
 def test_nothing_that_is_ready_to_uncomment_is_forgotten_here():
-    found = re.findall(r"(?m)^ *# (?:- )?(\w+)(?:: [\[{].*)?\n", AGORA.read_text())
+    found = re.findall(r"(?m)^ *# (?:- )?(\w+)(?:: [\[{\d].*)?\n", AGORA.read_text())
     assert [name for name in found if name in KEYS] == [*READY]
 
 

@@ -388,7 +388,7 @@ def _milliseconds(ttl: float) -> int:
 
 
 class RedisCounts:
-    """Counters and leases by key, each in one round trip; StoreError comes after one deadline at the latest."""
+    """Counters and leases by key, each in one round trip. Raises StoreError after one deadline."""
 
     def __init__(self, url: str, *, deadline: float) -> None:
         place = Address.parse(url)
