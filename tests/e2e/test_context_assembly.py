@@ -77,12 +77,10 @@ def test_all_three_are_asked_at_once_and_none_waits_for_another(proxy, upstream,
 
         return ask
 
-    store, archiving = memory.store, memory.archiving
+    store, facts, archiving = memory.store, memory.facts, memory.archiving
     monkeypatch.setattr(store, "read", met("stm", store.read))
-    monkeypatch.setattr(
-        archiving.fact_reader, "read_nowait", lambda _: None
-    )  # as where a server has to be asked
-    monkeypatch.setattr(archiving.fact_reader, "read", met("ltm", archiving.fact_reader.read))
+    monkeypatch.setattr(facts.reader, "read_nowait", lambda _: None)  # as where a server has to be asked
+    monkeypatch.setattr(facts.reader, "read", met("ltm", facts.reader.read))
     monkeypatch.setattr(archiving.recall, "search", met("search", archiving.recall.search))
     got = say(proxy, "When does the harbour museum open?")
     assert sorted(began[:3]) == ["ltm", "search", "stm"]
