@@ -4,8 +4,9 @@ python -m bench.databases [--memory postgresql,redis,redis-alone] [--callers 4] 
 
 Callers with a user talk to ``config/agora.yaml``, each in a call of its own, over a real server. With a pause
 of more than a second a call is archived after each turn, which costs the most. Statements are those of
-sessions, archive and facts together, in PostgreSQL's own log, without BEGIN and COMMIT. The first turn of
-each call is left out, and so are pages that are written whole behind a checkpoint.
+sessions, archive and facts together, in PostgreSQL's own log, without BEGIN and COMMIT; those that come in a
+minute without any turn stand beside them. The first turn of each call is left out, and so are pages that are
+written whole behind a checkpoint.
 """
 
 import argparse
@@ -14,14 +15,15 @@ import contextlib
 import re
 import sys
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import asyncpg
 import uvloop
 
-from bench.caller import Talk
+from bench.engine import Conversation, Line
 from bench.peers import turnkeeper
 from bench.serving import Running, free_port, running
 from tests.peers.postgres_server import PostgresServer
@@ -30,6 +32,7 @@ from tests.peers.redis_server import RedisServer, closing
 MEMORIES = ("postgresql", "redis", "redis-alone")
 """All in PostgreSQL; sessions in Redis and the rest in PostgreSQL; sessions in Redis, and no archive."""
 _CONFIG = Path("config/agora.yaml")
+_MODEL = "paced-4-5"
 _STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
 _FRAME = re.compile(r"(?:BEGIN|COMMIT|ROLLBACK)\b")
 _WAL = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"
@@ -37,62 +40,79 @@ _SETTLED = 3.0
 
 
 class Cost(NamedTuple):
-    """What one turn costs: statements by their beginning, bytes of log, and milliseconds of CPU."""
+    """What one turn costs: statements by their beginning, bytes of log, and milliseconds of CPU.
+
+    ``resting`` is how many statements there are in a second of which nothing is said.
+    """
 
     statements: Counter[str]
     turns: int
+    resting: float
     wal: float
     server: float
     database: float
 
     @property
+    def count(self) -> float:
+        """Statements a turn."""
+        return self.statements.total() / self.turns
+
+    @property
     def row(self) -> str:
         """A row of the table."""
-        count = self.statements.total() / self.turns
-        return f"{count:.1f} | {self.wal:.0f} | {self.server:.2f} | {self.database:.2f}"
+        return (
+            f"{self.count:.1f} | {self.resting * 60:.0f} | {self.wal:.0f}"
+            f" | {self.server:.2f} | {self.database:.2f}"
+        )
 
 
 async def measure(server: Running, port: int, postgres: PostgresServer, asked: argparse.Namespace) -> Cost:
     """Talks, and measures all turns behind the first of each call."""
-    talks = [Talk(port, f"call-{number}") for number in range(asked.callers)]
-    await _turn(talks, 0, asked.pause)
+    lines = [Line("127.0.0.1", port) for _ in range(asked.callers)]
+    calls = [
+        Conversation(line, _MODEL, f"x-session-id: call-{n}\r\nx-user-id: user-{n}\r\n")
+        for n, line in enumerate(lines)
+    ]
+    await _turn(calls, asked.pause)
     await asyncio.sleep(_SETTLED)
     log = postgres.socket.parent / "log"
-    position, wal = log.stat().st_size, await _wal(postgres)
-    spent, own = server.spent().seconds, Running(postgres.pid, 0.0)
-    database = own.spent().seconds
-    for turn in range(1, asked.turns + 1):
-        await _turn(talks, turn, asked.pause)
+    began = log.stat().st_size
+    await asyncio.sleep(asked.rest)
+    at_rest = _statements(log, began, asked.width)
+    wal, database = await _wal(postgres), Running(postgres.pid, 0.0)
+    position, began_at = log.stat().st_size, time.monotonic()
+    spent, by_database = server.spent().seconds, database.spent().seconds
+    for _ in range(asked.turns):
+        await _turn(calls, asked.pause)
     await asyncio.sleep(_SETTLED)
-    count = asked.callers * asked.turns
-    spent, database = server.spent().seconds - spent, own.spent().seconds - database
-    with log.open() as text:
-        text.seek(position)
-        found = [match[1] for match in map(_STATEMENT.search, text) if match]
-    statements = Counter(
-        " ".join(one.split())[: asked.width]
-        for one in found
-        if not _FRAME.match(one) and "pg_current" not in one[:20]
-    )
+    seconds, count = time.monotonic() - began_at, asked.callers * asked.turns
+    spent, by_database = server.spent().seconds - spent, database.spent().seconds - by_database
+    statements = _statements(log, position, asked.width)
+    for statement, times in at_rest.items():
+        statements[statement] -= round(times / asked.rest * seconds)
     wal = await _wal(postgres) - wal
-    for talk in talks:
-        talk.close()
-    return Cost(statements, count, wal / count, 1000 * spent / count, 1000 * database / count)
+    for line in lines:
+        line.close()
+    cpu = 1000 * spent / count, 1000 * by_database / count
+    return Cost(+statements, count, at_rest.total() / asked.rest, wal / count, *cpu)
 
 
-async def _turn(talks: list[Talk], turn: int, pause: float) -> None:
-    async def one(number: int, talk: Talk) -> None:
-        await asyncio.sleep(pause * number / len(talks))
-        said: dict[str, Any] = {
-            "role": "user",
-            "turn_id": turn,
-            "timestamp": 1790000000000 + turn * 5000,
-            "metadata": {"source": "asr", "user": f"u-{number}"},
-            "content": f"Question {turn}: please tell me about the weather in Lisbon tomorrow morning.",
-        }
-        await talk.turn(said)
+def _statements(log: Path, start: int, width: int) -> Counter[str]:
+    """The statements in the log from a position on, by their beginnings."""
+    with log.open() as text:
+        text.seek(start)
+        found = [match[1] for match in map(_STATEMENT.search, text) if match]
+    return Counter(
+        " ".join(one.split())[:width] for one in found if not _FRAME.match(one) and _WAL not in one
+    )
 
-    await asyncio.gather(*(one(*each) for each in enumerate(talks)))
+
+async def _turn(calls: list[Conversation], pause: float) -> None:
+    async def one(number: int, call: Conversation) -> None:
+        await asyncio.sleep(pause * number / len(calls))
+        await call.turn()
+
+    await asyncio.gather(*(one(*each) for each in enumerate(calls)))
     await asyncio.sleep(pause)
 
 
@@ -136,9 +156,12 @@ def main() -> None:
     options.add_argument("--pause", default=1.5, type=float)
     options.add_argument("--width", default=90, type=int, help="of a statement that is listed")
     options.add_argument("--list", action="store_true", help="the statements, too")
+    options.add_argument("--rest", default=15.0, type=float, help="seconds in which nothing is said")
     asked = options.parse_args()
-    print("| memory | statements | log, bytes | CPU of the server, ms | CPU of PostgreSQL, ms |")
-    print("|---|---|---|---|---|")
+    print(
+        "| memory | statements | a minute at rest | log, bytes | CPU of the server, ms | of PostgreSQL, ms |"
+    )
+    print("|---|---|---|---|---|---|")
     for kind in asked.memory:
         cost = run(kind, asked)
         print(f"| {kind} | {cost.row} |", flush=True)

@@ -196,9 +196,10 @@ class Archive:
         """Remove a document; whether there was one."""
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
-    async def sweep(self, *, before: float, limit: int = 20) -> int:
-        """Delete a few turns that were recorded before a time; how many."""
-        return await self._database.write(partial(erasure.sweep, before=before, limit=limit))
+    async def sweep(self, *, before: float, limit: int = 0) -> int:
+        """Delete a few turns that were recorded before a time, as many as the database likes; how many."""
+        limit = limit or self._codec.dialect.swept
+        return await self._database.write(partial(erasure.sweep, self._codec, before=before, limit=limit))
 
     async def expire(self, *, now: float, limit: int = 20) -> int:
         """Delete a few facts that have expired; how many."""

@@ -6,10 +6,10 @@ import time
 from typing import Final
 
 from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
-from proxy.memory.archive.sql import RowCodec, Steps, fetch, fetch_value, find_owner
+from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
 from proxy.memory.archive.statements import (
     ANONYMOUS,
-    DELETE_EMPTY_SESSIONS,
+    DELETE_IF_EMPTY,
     DELETE_OLD_TOMBSTONES,
     DELETE_OWNER,
     DELETE_TOMBSTONE,
@@ -19,7 +19,6 @@ from proxy.memory.archive.statements import (
     FORGET_PASSAGES,
     FORGET_SESSION,
     FORGET_SESSION_PASSAGES,
-    FORGET_TURN_PASSAGES,
     FORGET_TURNS,
     INSERT_SECRET,
     MOVE_TOMBSTONE,
@@ -27,11 +26,9 @@ from proxy.memory.archive.statements import (
     NEXT_SECRET,
     SECRETS,
     SESSION,
-    SWEEP_PASSAGES,
-    SWEEP_SESSIONS,
-    SWEEP_TURNS,
     TOMBSTONE,
     TOMBSTONES,
+    TURN,
     UPDATE_SECRET,
     UPSERT_TOMBSTONE,
     USER,
@@ -49,18 +46,17 @@ _KEY_BYTES: Final = 32
 
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
     """Delete everything of a user and leave a tombstone."""
-    tenant = {"tenant": id_bytes(user.tenant)}
     yield from _leave_tombstone(codec, user.tenant, USER, user.user, at)
     owner = yield from find_owner(user)
     if owner is None:
         return ErasureCount()
     own = {"owner": owner}
-    # Facts before their passages, as everywhere: two transactions that lock them crosswise would deadlock.
+    # Facts and turns before their passages, as everywhere: two transactions that lock them crosswise would
+    # deadlock.
     facts = yield from fetch(FORGET_FACTS, own)
-    yield from fetch(FORGET_PASSAGES, own)
-    yield from fetch(FORGET_TURN_PASSAGES, own)
     turns = yield from fetch(FORGET_TURNS, own)
-    yield from fetch(DELETE_EMPTY_SESSIONS, tenant)
+    yield from fetch(FORGET_PASSAGES, own)
+    yield from _unindex(codec, turns)
     yield from fetch(DELETE_OWNER, own)
     return ErasureCount(turns=len(turns), facts=len(facts))
 
@@ -68,10 +64,10 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     """Delete a session and leave a tombstone; how many turns it had."""
     yield from _leave_tombstone(codec, key.tenant, SESSION, key.session, at)
+    turns = yield from fetch(FORGET_SESSION, key_arguments(key))
     yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
-    rows = yield from fetch(FORGET_SESSION, key_arguments(key))
-    yield from fetch(DELETE_EMPTY_SESSIONS, key_arguments(key))
-    return len(rows)
+    yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
+    return len(turns)
 
 
 def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
@@ -79,10 +75,18 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     yield from _leave_tombstone(codec, key.tenant, ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": ANONYMOUS}
     yield from fetch(DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
-    rows = yield from fetch(FORGET_ANONYMOUS, key_arguments(key))
-    if rows:
-        yield from fetch(DELETE_EMPTY_SESSIONS, key_arguments(key))
-    return len(rows)
+    turns = yield from fetch(FORGET_ANONYMOUS, key_arguments(key))
+    if turns:
+        yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
+    return len(turns)
+
+
+def _unindex(codec: RowCodec, turns: Rows) -> Steps[None]:
+    """Take deleted turns, by id and session, out of the index, and delete sessions that have none left."""
+    if turns:
+        yield from fetch(codec.dialect.unindex, {"kind": TURN, "ids": json_array(item for item, _ in turns)})
+        sessions = json_array({talk for _, talk in turns})
+        yield from fetch(codec.dialect.delete_empty, {"ids": sessions})
 
 
 def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[float]:
@@ -162,10 +166,10 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
 
 def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
     """The tombstones that were left between two times."""
-    readable = yield from _read_keys(codec)
+    between = {"tenant": id_bytes(tenant), "since": since, "until": until}
+    readable, rows = yield from gather(_read_keys(codec), fetch(TOMBSTONES, between))
     # Without a key there are only names, which older versions have left.
     keys = TombstoneKeys(tuple(key for _, key, _ in readable) or (b"",))
-    rows = yield from fetch(TOMBSTONES, {"tenant": id_bytes(tenant), "since": since, "until": until})
     times: dict[bytes, float] = {}
     for kind, name, at in rows:
         digest = bytes(name)
@@ -175,14 +179,13 @@ def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> S
     return Tombstones(tenant, keys, times)
 
 
-def sweep(*, before: float, limit: int) -> Steps[int]:
+def sweep(codec: RowCodec, *, before: float, limit: int) -> Steps[int]:
     """Delete a few turns that were recorded before a time; how many."""
-    arguments = {"before": before, "limit": limit}
-    yield from fetch(SWEEP_PASSAGES, arguments)
-    rows = yield from fetch(SWEEP_TURNS, arguments)
-    if rows:
-        yield from fetch(SWEEP_SESSIONS, arguments)
-    return len(rows)
+    turns = yield from fetch(codec.dialect.old_turns, {"before": before, "limit": limit})
+    if turns:
+        yield from fetch(codec.dialect.delete_turns, {"ids": json_array(item for item, _ in turns)})
+        yield from _unindex(codec, turns)
+    return len(turns)
 
 
 def expire(codec: RowCodec, *, now: float, limit: int) -> Steps[int]:

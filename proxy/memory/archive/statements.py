@@ -145,29 +145,23 @@ LATEST_TURNS: Final = Statement(
 _OWN: Final = "owner = :owner OR speaker = :owner"
 _SESSION_IDS: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
-FORGET_TURN_PASSAGES: Final = Statement(
-    "DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN"
-    f" (SELECT id FROM turnkeeper_turns WHERE {_OWN})"
-)
-FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_OWN} RETURNING id")
+FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_OWN} RETURNING id, talk")
 FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")
-DELETE_EMPTY_SESSIONS: Final = Statement(
-    "DELETE FROM turnkeeper_talks WHERE tenant = :tenant"
-    " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+FORGET_SESSION: Final = Statement(
+    f"DELETE FROM turnkeeper_turns WHERE talk IN ({_SESSION_IDS}) RETURNING id, talk"
+)
+FORGET_ANONYMOUS: Final = Statement(
+    f"DELETE FROM turnkeeper_turns WHERE owner IS NULL AND talk IN ({_SESSION_IDS}) RETURNING id, talk"
 )
 FORGET_SESSION_PASSAGES: Final = Statement(
     f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND talk IN ({_SESSION_IDS})"
 )
-FORGET_SESSION: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE talk IN ({_SESSION_IDS}) RETURNING id")
-FORGET_ANONYMOUS: Final = Statement(
-    f"DELETE FROM turnkeeper_turns WHERE owner IS NULL AND talk IN ({_SESSION_IDS}) RETURNING id"
-)
-_OLD: Final = "SELECT id FROM turnkeeper_turns WHERE recorded < :before ORDER BY recorded, id LIMIT :limit"
-SWEEP_PASSAGES: Final = Statement(f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND item IN ({_OLD})")
-SWEEP_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({_OLD}) RETURNING id")
-SWEEP_SESSIONS: Final = Statement(
-    "DELETE FROM turnkeeper_talks WHERE mark < :before AND length(session) > 0"
+DELETE_IF_EMPTY: Final = Statement(
+    f"DELETE FROM turnkeeper_talks WHERE id IN ({_SESSION_IDS})"
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+)
+_OLD_TURNS: Final = (
+    "SELECT id, talk FROM turnkeeper_turns WHERE recorded < :before ORDER BY recorded, id LIMIT :limit"
 )
 
 # --- facts and documents
@@ -412,6 +406,14 @@ class Dialect(msgspec.Struct, frozen=True):
     """Deletes a few expired facts and returns their ids; facts locked by another transaction are skipped."""
     unindex: Statement
     """Deletes the passages of one kind that belong to the items of ``:ids``."""
+    old_turns: Statement
+    """Id and session of a few turns from before a time; those that another transaction locks are skipped."""
+    delete_turns: Statement
+    """Deletes the turns of ``:ids``."""
+    delete_empty: Statement
+    """Deletes the sessions of ``:ids`` that have no turns."""
+    swept: int
+    """How many old turns one transaction deletes."""
 
 
 def json_array(ids: Iterable[int]) -> str:
@@ -464,6 +466,13 @@ def _dialect(
         texts=texts,
         expire=Statement(expire),
         unindex=Statement(unindex),
+        old_turns=Statement(_OLD_TURNS + skip_locked),
+        delete_turns=Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({ids})"),
+        delete_empty=Statement(
+            f"DELETE FROM turnkeeper_talks WHERE id IN ({ids})"
+            " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+        ),
+        swept=1000 if skip_locked else 20,
     )
 
 

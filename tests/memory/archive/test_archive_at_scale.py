@@ -16,7 +16,7 @@ from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.sql import Statement
-from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store
+from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Owner, Store
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +97,11 @@ async def test_a_start_costs_as_much_with_many_archived_sessions_as_with_none(
     assert among_many[0] < alone[0] + 2, f"{count} archived: {among_many}, none: {alone}"
     assert among_many[1] < alone[1] + 500_000  # no more than noise; all ids would be 100 bytes each
     assert [turn.entry.text for turn in await archive.session_turns(KEY)] == ["a"]
+    began = time.monotonic()
+    assert await archive.sweep(before=time.time() - 100) == 0
+    assert (await archive.forget(Owner("acme", "ann"), at=time.time())).turns == 1
+    assert time.monotonic() - began < 0.5
+    assert len(await archive.list_sessions("acme", limit=5)) == 5  # those of others
 
 
 class CountingStore(SessionStore):
