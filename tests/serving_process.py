@@ -69,6 +69,12 @@ class ServingProcess:
 
     def start(self) -> None:
         """It is up; again, on the same port, after it has ended."""
+        self.begin()
+        assert until(lambda: self.is_up() or self.process.poll() is not None, 30)
+        assert self.is_up(), self.log
+
+    def begin(self) -> None:
+        """Starts it, and waits for nothing."""
         with self.said.open("ab") as out:
             self.process = subprocess.Popen(
                 self.command,
@@ -76,9 +82,7 @@ class ServingProcess:
                 stdout=out,
                 stderr=out,
             )
-        self.client = httpx2.Client(base_url=self.root, timeout=10, verify=False)
-        assert until(lambda: self.is_up() or self.process.poll() is not None, 30)
-        assert self.is_up(), self.log
+        self.client = httpx2.Client(base_url=self.root, timeout=10, verify=False, trust_env=False)
 
     def __exit__(self, *_: object) -> None:
         self.client.close()

@@ -128,7 +128,7 @@ class FakeUpstream(LoopbackServer):
 
     @property
     def url(self) -> str:
-        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}/v1"
+        return f"{'https' if self._tls else 'http'}://{self.address}:{self.port}/v1"
 
     @property
     def last(self) -> Received:

@@ -9,6 +9,8 @@ from typing import Self
 class LoopbackServer:
     """Serves each connection until it is left, and leaves none; over TLS where it is given."""
 
+    address = "127.0.0.1"
+
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
         self._writers: set[asyncio.StreamWriter] = set()
@@ -32,7 +34,7 @@ class LoopbackServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, "127.0.0.1", 0, backlog=2048, ssl=self._tls)
+            asyncio.start_server(self._serve, self.address, 0, backlog=2048, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
