@@ -1,8 +1,9 @@
-"""The last hour in minutes: counts of turns, their states and the times to their first tokens."""
+"""The last hour in minutes: counts of turns, their states and tokens, and how long they took."""
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Final
 
 from proxy.observe.observation import TurnReport
@@ -13,26 +14,63 @@ _BINS: Final = 64
 _SHORTEST: Final = 0.0001
 
 
-class MinuteStats:
-    """Counts of one minute; ``start`` is in seconds since 1970, ``first_tokens`` a histogram."""
+class Histogram:
+    """``counts`` of durations, each bin a quarter longer than the one before, from 0.1 ms on."""
 
-    __slots__ = ("first_tokens", "start", "states", "turns")
+    __slots__ = ("counts",)
 
-    def __init__(self, start: int) -> None:
-        self.start = start
-        self.turns = 0
-        self.states: dict[str, int] = {}
-        self.first_tokens = [0] * _BINS
+    def __init__(self, parts: Iterable["Histogram"] = ()) -> None:
+        columns = zip_longest(*(part.counts for part in parts), fillvalue=0)
+        self.counts: list[int] = [sum(column) for column in columns]
 
-    def first_token(self, share: float) -> float | None:
-        """The quantile ``share`` of the times to the first token in seconds, 12 % off at most."""
-        least = share * sum(self.first_tokens)
+    def add(self, seconds: float) -> None:
+        """Counts a duration."""
+        place = int(math.log(seconds / _SHORTEST, _STEP)) if seconds > _SHORTEST else 0
+        place = min(place, _BINS - 1)
+        self.counts += [0] * (place + 1 - len(self.counts))
+        self.counts[place] += 1
+
+    def quantile(self, share: float) -> float | None:
+        """The quantile ``share`` in seconds, 12 % off at most; ``None`` where nothing was counted."""
+        least = share * sum(self.counts)
         total = 0
-        for place, count in enumerate(self.first_tokens):
+        for place, count in enumerate(self.counts):
             total += count
             if count and total >= least:
                 return float(_SHORTEST * _STEP ** (place + 0.5))
         return None
+
+
+class MinuteStats:
+    """Counts of one minute, which starts at ``start``, in seconds since 1970.
+
+    ``first_token`` is by request, ``added`` what passed here before an upstream was asked, and ``upstreams``
+    hold the time from there to the first token, by upstream. Tokens are those that upstreams report.
+    """
+
+    __slots__ = ("added", "cached", "first_token", "input", "output", "start", "states", "turns", "upstreams")
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.turns = self.input = self.cached = self.output = 0
+        self.states: dict[str, int] = {}
+        self.first_token, self.added = Histogram(), Histogram()
+        self.upstreams: dict[str, Histogram] = {}
+
+    def add(self, turn: TurnReport) -> None:
+        """Counts a turn."""
+        self.turns += 1
+        self.states[turn.state] = self.states.get(turn.state, 0) + 1
+        self.input += turn.input_tokens or 0
+        self.cached += turn.cached_tokens or 0
+        self.output += turn.output_tokens or 0
+        if turn.first_token is not None:
+            self.first_token.add(turn.first_token)
+        if turn.upstream is None:
+            return
+        self.added.add(turn.added)
+        if turn.first_token is not None:
+            self.upstreams.setdefault(turn.upstream, Histogram()).add(turn.first_token - turn.added)
 
 
 class Hour:
@@ -49,12 +87,7 @@ class Hour:
             minutes.pop()
         if not minutes or minutes[-1].start < start:
             minutes.append(MinuteStats(start))
-        minute, state, seconds = minutes[-1], turn.state, turn.first_token
-        minute.turns += 1
-        minute.states[state] = minute.states.get(state, 0) + 1
-        if seconds is not None:
-            place = int(math.log(seconds / _SHORTEST, _STEP)) if seconds > _SHORTEST else 0
-            minute.first_tokens[min(place, _BINS - 1)] += 1
+        minutes[-1].add(turn)
 
     def minutes(self, now: float, tenant: str) -> Sequence[MinuteStats]:
         """A tenant's last sixty minutes, the present one last; those without turns are empty."""

@@ -4,8 +4,8 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import msgspec
 
@@ -91,6 +91,7 @@ class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fell_back: bool
     primary_model: str | None = None
     excerpt: Excerpt | None = None
+    cached_tokens: int | None = None
 
     @property
     def added(self) -> float:
@@ -279,7 +280,8 @@ class Observation(msgspec.Struct, eq=False):
 
     def report(self, *, with_excerpt: bool = False) -> TurnReport:
         """A report of what is known now; ``with_excerpt`` adds one where the turn's content may be kept."""
-        timer, usage = self.timer, usage_of(self.answer.tail)
+        timer, fields = self.timer, _usage_fields(self.answer.tail)
+        usage, details = _usage(fields), fields.get("prompt_tokens_details")
         return TurnReport(
             id=self.id,
             request=self.request,
@@ -301,6 +303,7 @@ class Observation(msgspec.Struct, eq=False):
             duration=self.duration,
             input_tokens=usage.input,
             output_tokens=usage.output,
+            cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
             degraded=tuple(self.degraded),
             ignored=tuple(self.ignored()) if self.outcome else (),
             attempts=self.attempts,
@@ -330,18 +333,24 @@ class Usage(NamedTuple):
 
 def usage_of(answer: bytes) -> Usage:
     """The last usage that an upstream gives at the end of an answer, streamed or whole."""
+    return _usage(_usage_fields(answer))
+
+
+def _usage_fields(answer: bytes) -> Mapping[str, Any]:
     tail = answer[-_USAGE_TAIL:]
     key = tail.rfind(_USAGE_KEY)
     if key < 0:
-        return Usage()
+        return {}
     try:
         usage, _ = _decoder.raw_decode(tail[key + len(_USAGE_KEY) :].decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):
-        return Usage()
-    if not isinstance(usage, dict):
-        return Usage()
-    counts: list[int | None] = []
-    for name in ("prompt_tokens", "completion_tokens"):
-        count = usage.get(name)
-        counts.append(count if type(count) is int and 0 <= count < 2**53 else None)
-    return Usage(*counts)
+        return {}
+    return usage if isinstance(usage, dict) else {}
+
+
+def _usage(fields: Mapping[str, Any]) -> Usage:
+    return Usage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**53 else None

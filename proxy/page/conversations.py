@@ -1,7 +1,10 @@
 """Pages of conversations: stored ones to read, correct and delete, archived ones to read and delete."""
 
 import re
+import time
 from collections.abc import Sequence
+from math import ceil
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -9,10 +12,11 @@ from starlette.responses import Response
 
 from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.archive.archive import Archive
-from proxy.memory.session import Entry, Session
+from proxy.memory.archive.recall import Searcher
+from proxy.memory.archive.records import Query, SearchResult
+from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.session_store import SessionWrite, StoredSession
-from proxy.memory.stores.store import KEEP_EXPIRY, Key
-from proxy.observe.observation import TurnReport
+from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
 from proxy.page.lines import Line, is_unchanged, lines_of, reworded
 from proxy.page.request import PageRequest, redirect
 from proxy.page.timeline import TurnMark, call_timeline, turns_of_lines
@@ -22,29 +26,107 @@ from proxy.turn.identity import identifier
 
 _HERE: Final = "conversations"
 _PAGE: Final = 50
+_CARDS: Final = 30
 _LINES: Final = 200
-_LATEST: Final = 8
+_LISTED: Final = 10_000
+_SEARCHED: Final = 50
+_RESULTS: Final = 20
+_LAST_PAGE: Final = 10_000
+_LONGEST_SEARCH: Final = 200
+_FIRST_WORDS: Final = 160
+# For how many seconds after its last turn a call is taken to go on.
+_LIVE: Final = 60.0
 _LAST_POSITION: Final = 10**9
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation as a row of the list. ``seconds`` is how long it took so far; ``words`` are its first.
+
+    ``turns`` and ``barge_ins`` are those of the window; ``is_cut`` is whether there are earlier ones.
+    """
+
+    id: str
+    updated: float
+    user: str | None = None
+    words: str = ""
+    turns: int = 0
+    barge_ins: int = 0
+    is_cut: bool = False
+    seconds: float = 0.0
+    state: str = "ended"
 
 
 async def _list(request: PageRequest) -> Response:
     if name := request.query.get("id", "").strip():
         return redirect(_HERE, name)
-    after = request.query.get("after", "")
-    sessions = await request.memory.store.list(request.tenant, after=after, limit=_PAGE + 1)
-    latest: dict[str, TurnReport] = {}
-    for trace in request.server.traces.newest(request.tenant):
-        if trace.report.session is not None and len(latest) < _LATEST:
-            latest.setdefault(trace.report.session, trace.report)
+    text = request.query.get("q", "").strip()[:_LONGEST_SEARCH]
+    page = _position(request.query.get("page"), _LAST_PAGE) if "page" in request.query else 1
+    listed = await request.memory.store.list(request.tenant, limit=_LISTED + 1)
+    newest = sorted(listed[:_LISTED], key=attrgetter("updated"), reverse=True)
+    archiving, search = request.memory.archiving, request.memory.search
+    results: Sequence[SearchResult] = ()
+    if text and archiving and search:
+        results = await _search(request, search, newest, text)
+    if text:
+        newest = [each for each in newest if text.casefold() in each.session.casefold()]
+    start = _CARDS * (max(1, page) - 1)
     return await request.page(
         "conversations.html",
         _HERE,
-        sessions=sessions[:_PAGE],
-        after=after,
-        more=sessions[_PAGE - 1].session if len(sessions) > _PAGE else None,
-        latest=list(latest.values()),
-        archived=request.memory.archiving is not None,
+        cards=[await _card(request, each) for each in newest[start : start + _CARDS]],
+        count=len(newest),
+        more=len(listed) > _LISTED,
+        page=max(1, page),
+        pages=ceil(len(newest) / _CARDS),
+        query=text,
+        results=results,
+        archived=archiving is not None,
     )
+
+
+async def _card(request: PageRequest, listed: ListedSession) -> Card:
+    """Of what cannot be read, or is gone meanwhile, the name alone."""
+    try:
+        stored = await request.memory.store.load(Key(request.tenant, listed.session), background=True)
+    except UNREADABLE:
+        stored = None
+    if stored is None:
+        return Card(id=listed.session, updated=listed.updated)
+    session = stored.session
+    spoken = [entry for entry in session.entries if entry.role == "user" and entry.text.strip()]
+    turns = {entry.turn_ref for entry in session.entries if entry.role == "user"}
+    started = session.created or min((entry.at for entry in session.entries), default=listed.updated)
+    is_live = time.time() - session.updated < _LIVE
+    return Card(
+        id=listed.session,
+        updated=session.updated,
+        user=session.user,
+        words=spoken[0].text[:_FIRST_WORDS] if spoken else "",
+        turns=len(turns),
+        barge_ins=sum(entry.interrupted for entry in session.entries),
+        is_cut=session.cold_count > 0,
+        seconds=max(0.0, session.updated - started),
+        state="live" if is_live else "ended",
+    )
+
+
+async def _search(
+    request: PageRequest, search: Searcher, newest: Sequence[ListedSession], text: str
+) -> Sequence[SearchResult]:
+    """What the users of the newest conversations said, and were told."""
+    users = []
+    for listed in newest[:_SEARCHED]:
+        card = await _card(request, listed)
+        if card.user is not None and card.user not in users:
+            users.append(card.user)
+    query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
+    results = [
+        each
+        for user in users
+        for each in await search.search(Owner(request.tenant, user), query)
+        if each.kind == "turn"
+    ]
+    return sorted(results, key=lambda each: -each.score)[:_RESULTS]
 
 
 async def _show(request: PageRequest) -> Response:

@@ -1,38 +1,57 @@
 """The health page: memory, upstreams, and a tenant's last hour as plots."""
 
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Literal
 
 import msgspec
 from starlette.responses import Response
 
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
-from proxy.observe.hour import MinuteStats
+from proxy.observe.hour import Histogram, MinuteStats
 from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, State, TurnReport
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
+_NONE: Final = "\N{EN DASH}"
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure over an hour. ``lines`` hold the points of each line; ``bars`` are x, y, width, height."""
+    """One figure over an hour.
+
+    ``lines`` hold the points of each run of each line, and ``bars`` are x, y, width and height.
+    """
 
     title: str
     what: str
     last: str
-    most: str
-    lines: Sequence[str] = ()
+    peak: str
+    lines: Sequence[Sequence[str]] = ()
     bars: Sequence[tuple[float, float, float, float]] = ()
     alarm: bool = False
+
+
+class HourSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant's last hour in a few figures: durations in seconds, and tokens as upstreams report them.
+
+    ``added`` are the median and the 99th percentile, ``first_token`` the median and the 95th, and ``tokens``
+    those of the prompts and of the answers.
+    """
+
+    turns: int
+    added: tuple[float | None, float | None]
+    first_token: tuple[float | None, float | None]
+    tokens: tuple[int, int]
+    cached: str | None
 
 
 class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream, the pipelines that use it, and how a tenant's newest turns at it ended.
 
+    ``first_token`` are the median and the 95th percentile of the last hour, from when it was asked.
     ``breakers`` are those of its models that are not closed, as far as the tenant knows the models.
     """
 
@@ -43,6 +62,7 @@ class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     turns: int
     failed: int
     last: str | None
+    first_token: tuple[float | None, float | None]
     breakers: Mapping[str, str]
 
 
@@ -64,12 +84,13 @@ async def _show(request: PageRequest) -> Response:
     if status == "ready" and memory and not memory.answers:  # before /readyz knows
         status = "degraded"
     values: dict[str, Any] = {
-        "upstreams": _upstreams(request, recent),
+        "upstreams": _upstreams(request, recent, minutes),
         "memory": memory,
         "session_advice": SESSION_ADVICE,
         "without_session": sum(NO_SESSION in report.degraded for report in recent),
         "plots": _plots(minutes),
-        "turns": sum(minute.turns for minute in minutes),
+        "summary": _summary(minutes),
+        "begin": minutes[0].start,
         "server_status": status,
         "gauges": server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
@@ -92,13 +113,16 @@ async def _memory_status(memory: Memory) -> MemoryStatus:
     return MemoryStatus(answers=True, message=message, failing=memory.degraded)
 
 
-def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[UpstreamStatus]:
+def _upstreams(
+    request: PageRequest, recent: Sequence[TurnReport], minutes: Sequence[MinuteStats]
+) -> Sequence[UpstreamStatus]:
     pipelines = request.runtime.pipelines.values()
     targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
     # A model's name may be one that another tenant's clients made up.
     own = {model for report in recent for model in (report.primary_model, report.model)}
     statuses = []
     for name, target in targets.items():
+        times = Histogram(minute.upstreams[name] for minute in minutes if name in minute.upstreams)
         states = [report.state for report in recent if report.upstream == name]
         status = UpstreamStatus(
             name=name,
@@ -108,6 +132,7 @@ def _upstreams(request: PageRequest, recent: Sequence[TurnReport]) -> Sequence[U
             turns=len(states),
             failed=states.count("failed"),
             last=states[0] if states else None,
+            first_token=(times.quantile(0.5), times.quantile(0.95)),
             breakers={
                 model: state
                 for model, state in target.health.states().items()
@@ -122,46 +147,89 @@ def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
     def counts(*states: State) -> list[int]:
         return [sum(minute.states.get(state, 0) for state in states) for minute in minutes]
 
+    def quantiles(name: Literal["added", "first_token"], share: float) -> list[float | None]:
+        return [getattr(minute, name).quantile(share) for minute in minutes]
+
+    cached = [minute.cached / minute.input if minute.input else None for minute in minutes]
     return [
         _bar_plot("Turns", "a minute", [minute.turns for minute in minutes]),
-        _line_plot("First token, p50", [minute.first_token(0.5) for minute in minutes]),
-        _line_plot("First token, p95", [minute.first_token(0.95) for minute in minutes]),
+        _line_plot(
+            "First token, p50 and p95",
+            "since the request arrived",
+            [quantiles("first_token", share) for share in (0.5, 0.95)],
+        ),
+        _line_plot(
+            "Added by Turnkeeper, p50 and p99",
+            "before the model was asked",
+            [quantiles("added", share) for share in (0.5, 0.99)],
+        ),
+        _bar_plot("Prompt tokens", "a minute", [minute.input for minute in minutes]),
+        _bar_plot("Answer tokens", "a minute", [minute.output for minute in minutes]),
+        _line_plot("Cached share of prompts", "as upstreams report it", [cached], text=_percent),
         _bar_plot("Failed", "turns a minute", counts("failed"), alarm=True),
         _bar_plot("Cancelled", "turns a minute", counts("interrupted", "cancelled")),
         _bar_plot("Degraded", "turns a minute", counts("degraded"), alarm=True),
     ]
 
 
+def _summary(minutes: Sequence[MinuteStats]) -> HourSummary:
+    added = Histogram(minute.added for minute in minutes)
+    first = Histogram(minute.first_token for minute in minutes)
+    prompt = sum(minute.input for minute in minutes)
+    cached = sum(minute.cached for minute in minutes)
+    return HourSummary(
+        turns=sum(minute.turns for minute in minutes),
+        added=(added.quantile(0.5), added.quantile(0.99)),
+        first_token=(first.quantile(0.5), first.quantile(0.95)),
+        tokens=(prompt, sum(minute.output for minute in minutes)),
+        cached=_percent(cached / prompt) if prompt else None,
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def _bar_plot(title: str, what: str, values: Sequence[int], *, alarm: bool = False) -> Plot:
-    most = max(values)
+    peak = max(values)
     step = WIDTH / len(values)
     bars = [
         (round(i * step + 0.5, 2), round(HEIGHT - height, 2), round(step - 1, 2), round(height, 2))
         for i, value in enumerate(values)
-        if (height := value / (most or 1) * HEIGHT)
+        if (height := value / (peak or 1) * HEIGHT)
     ]
-    return Plot(title=title, what=what, last=str(values[-1]), most=str(most), bars=bars, alarm=alarm)
+    return Plot(title=title, what=what, last=f"{values[-1]:,}", peak=f"{peak:,}", bars=bars, alarm=alarm)
 
 
-def _line_plot(title: str, values: Sequence[float | None]) -> Plot:
-    """A line for each run of values; a value alone is a short one."""
-    numbers = [value for value in values if value is not None]
-    most = max(numbers, default=0.0)
+def _line_plot(
+    title: str,
+    what: str,
+    series: Sequence[Sequence[float | None]],
+    *,
+    text: Callable[[float], str] = took,
+) -> Plot:
+    """One or two lines on one scale, each of them in runs of values; a value alone is a short run."""
+    numbers = [[value for value in values if value is not None] for values in series]
+    peak = max((max(each, default=0.0) for each in numbers), default=0.0)
+    return Plot(
+        title=title,
+        what=what,
+        last=" / ".join(text(each[-1]) if each else _NONE for each in numbers),
+        peak=text(peak) if any(numbers) else _NONE,
+        lines=[_runs(values, peak) for values in series],
+    )
+
+
+def _runs(values: Sequence[float | None], peak: float) -> Sequence[str]:
     step = WIDTH / len(values)
     runs: list[list[str]] = [[]]
     for i, value in enumerate(values):
         if value is None:
             runs.append([])
             continue
-        y = round(HEIGHT - 1 - value / (most or 1) * (HEIGHT - 2), 2)
+        y = round(HEIGHT - 1 - value / (peak or 1) * (HEIGHT - 2), 2)
         runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
-    return Plot(
-        title=title,
-        what="since the request arrived",
-        last=took(numbers[-1]) if numbers else "-",
-        most=took(most) if numbers else "-",
-        lines=[" ".join(run) for run in runs if run],
-    )
+    return [" ".join(run) for run in runs if run]
 
 
 ROUTES: Final = (("GET", "/health", _show),)

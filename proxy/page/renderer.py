@@ -43,7 +43,14 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        own = {"took": took, "iso": iso, "clock": clock, "step": step, "tojson_text": as_json}
+        own = {
+            "took": took,
+            "lasting": lasting,
+            "iso": iso,
+            "clock": clock,
+            "step": step,
+            "tojson_text": as_json,
+        }
         self._environment.filters |= own
         self._environment.tests["step"] = is_step
         self._environment.globals |= {"asset": self._asset_url, "version": VERSION}
@@ -79,6 +86,18 @@ def took(seconds: float | None) -> str:
     if abs(seconds) < _SECOND:
         return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"  # noqa: PLR2004 - three digits either way
     return f"{seconds:.2f} s"
+
+
+def lasting(seconds: float) -> str:
+    """A length of time in the two largest of its units: ``2.5 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def step(name: str) -> str:

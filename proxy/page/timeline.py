@@ -13,7 +13,7 @@ from unicodedata import east_asian_width
 import msgspec
 
 from proxy.page.lines import Line
-from proxy.page.renderer import took
+from proxy.page.renderer import lasting, took
 
 SECOND: Final = 40.0
 """The width of a second."""
@@ -28,7 +28,6 @@ _LONGEST_SPEECH: Final = 60.0
 _SAME: Final = 0.25
 _TICK: Final = 5.0
 _MARGIN: Final = 12.0
-_MINUTE: Final = 60
 
 
 class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +126,7 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
             for mark, span in waits
         ],
         silences=[
-            Mark(round((x(gap.start) + x(gap.end)) / 2, 1), _lasting(gap.end - gap.start))
+            Mark(round((x(gap.start) + x(gap.end)) / 2, 1), lasting(gap.end - gap.start))
             for gap in scale.gaps
             if gap.end - gap.start >= _NAMED_SILENCE
         ],
@@ -231,15 +230,3 @@ def _clock(seconds: int) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def _lasting(seconds: float) -> str:
-    """A length of time in the two largest of its units."""
-    if seconds < _MINUTE:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"

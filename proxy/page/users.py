@@ -1,6 +1,7 @@
 """Pages of users and agents: what is remembered of a user to search, export and erase, and episodes."""
 
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from starlette.responses import Response
@@ -18,6 +19,9 @@ from proxy.turn.identity import identifier
 _HERE: Final = "users"
 _RESULTS: Final = 20
 _TURNS: Final = 20
+_PAGE: Final = 50
+_LATEST: Final = 12
+_CALLS: Final = 50
 _EPISODES: Final = 100
 _DAY: Final = 86_400.0
 _LONGEST_QUERY: Final = 2000
@@ -26,22 +30,36 @@ _LONGEST_QUERY: Final = 2000
 async def _list(request: PageRequest) -> Response:
     if name := request.query.get("id", "").strip():
         return redirect(_HERE, name)
+    memory, after = request.runtime.memory, request.query.get("after", "")
+    users: Sequence[str] = ()
+    if memory and memory.archiving:
+        users = await memory.archiving.archive.list_users(request.tenant, after=after, limit=_PAGE + 1)
     latest: dict[str, TurnReport] = {}
-    for trace in request.server.traces.newest(request.tenant):
-        if trace.report.user:
-            latest.setdefault(trace.report.user, trace.report)
-    return await request.page("users.html", _HERE, turns=list(latest.values()))
+    for report in request.server.feed.newest(request.tenant):
+        if report.user:
+            latest.setdefault(report.user, report)
+    return await request.page(
+        "users.html",
+        _HERE,
+        latest=list(latest.values())[:_LATEST] if not after else [],
+        users=users[:_PAGE],
+        after=after,
+        more=users[_PAGE - 1] if len(users) > _PAGE else None,
+        archived=memory is not None and memory.archiving is not None,
+    )
 
 
 async def _show(request: PageRequest) -> Response:
     owner, memory = _owner(request), request.runtime.memory
     text = request.query.get("query", "").strip()[:_LONGEST_QUERY]
-    facts, results = [], []
+    facts, results, sessions = [], [], []
     if memory and memory.facts:
         facts = await memory.facts.users.current(owner)
     if memory and memory.search and text:
         query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
         results = await memory.search.search(owner, query)
+    if memory and memory.archiving:
+        sessions = await memory.archiving.archive.user_sessions(owner, limit=_CALLS)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
         "user.html",
@@ -50,6 +68,7 @@ async def _show(request: PageRequest) -> Response:
         facts=facts,
         query=text,
         results=results,
+        sessions=sessions,
         turns=[report for report in reports if report.user == owner.user][:_TURNS],
         archived=memory is not None and memory.archiving is not None,
         searchable=memory is not None and memory.search is not None,

@@ -806,3 +806,22 @@ async def test_a_session_is_read_in_parts_and_found_by_its_name(archive: Archive
     assert await archive.list_sessions(KEY.tenant, after=KEY.session) == {"zz": 6.0}
     assert list(await archive.list_sessions(KEY.tenant, limit=1)) == [KEY.session]
     assert await archive.list_sessions("nobody") == {}
+
+
+async def test_users_are_listed_with_their_sessions(archive: Archive):
+    await archive.save_session(KEY, session("one", "two"), as_of=5.0)
+    await archive.save_session(Key(KEY.tenant, "zz"), session("three"), as_of=6.0)
+    await archive.save_session(Key(KEY.tenant, "b"), session("four", user="bob"), as_of=7.0)
+    await archive.save_session(Key("other", "c"), session("five", user="cid"), as_of=8.0)
+    await archive.add_document(KEY.tenant, "a.md", [Chunk(title="", text="no user's")], at=NOW)
+    assert await archive.list_users(KEY.tenant) == ["ann", "bob"]
+    assert await archive.list_users(KEY.tenant, after="ann") == ["bob"]
+    assert await archive.list_users(KEY.tenant, limit=1) == ["ann"]
+    assert await archive.list_users("nobody") == []
+    spoken = await archive.user_sessions(ANN)
+    assert {each.session: each.messages for each in spoken} == {KEY.session: 2, "zz": 1}
+    assert [each.at for each in spoken] == sorted((each.at for each in spoken), reverse=True)
+    assert len(await archive.user_sessions(ANN, limit=1)) == 1
+    assert await archive.user_sessions(Owner("other", "ann")) == []
+    await archive.forget(ANN, at=NOW)
+    assert await archive.user_sessions(ANN) == [] and await archive.list_users(KEY.tenant) == ["bob"]

@@ -481,14 +481,45 @@ def test_a_call_is_a_time_line_and_each_of_its_lines_leads_to_its_turn(open_prox
     assert "<html" not in part and "The call" in part
 
 
-def test_conversations_come_in_pages(open_proxy: ProxyServer, visit: Visit):
-    for i in range(60):
-        open_proxy.client.put(f"/v1/memory/sessions/s{i:02}", json={"contents": []})
+def listed(page: str) -> list[str]:
+    """The sessions of a list of conversations."""
+    rows = page.partition("<tbody>")[2]
+    return re.findall(r'href="/conversations/([^"/?]+)"', rows)
+
+
+def test_conversations_come_in_pages_the_newest_first(open_proxy: ProxyServer, visit: Visit):
+    names = [f"s{i * 7 % 40:02}" for i in range(40)]
+    for name in names:
+        open_proxy.client.put(f"/v1/memory/sessions/{name}", json={"contents": []})
     first = visit.page("/conversations")
-    assert "s49" in first and "s50" not in first
-    following = next(a["href"] for a in Markup(first).of("a") if "after=" in (a["href"] or ""))
-    second = visit.page(following)
-    assert "s59" in second and "s49</a>" not in second and "after=" not in second
+    assert listed(first) == names[:-31:-1]
+    (older,) = [a["href"] for a in Markup(first).of("a") if a.get("rel") == "next"]
+    second = visit.page(f"/conversations{older}")
+    assert listed(second) == names[-31::-1] and not [
+        a for a in Markup(second).of("a") if a.get("rel") == "next"
+    ]
+    assert "page 2 of 2" in words(second)
+    assert listed(visit.page("/conversations?q=S07")) == ["s07"]
+    for odd in ("0", "-1", "x", "99999999999999"):
+        assert visit.get(f"/conversations?page={odd}").status_code == 200
+
+
+def test_a_conversation_is_listed_with_its_caller_its_first_words_and_its_barge_ins(
+    open_proxy: ProxyServer, visit: Visit
+):
+    talk(open_proxy)
+    text = words(visit.page("/conversations").partition("<tbody>")[2])
+    assert re.search(r"room-1 user123 Can you tell me a joke\? 2 1 [\d.]+ s live", text), text
+
+
+def test_what_was_said_is_searched_in_the_archive_of_the_newest_callers(archiving: ProxyServer):
+    talk(archiving, user_id="ann")
+    assert archived(archiving, "Can you tell me a joke?")
+    visit = Visit(archiving)
+    assert until(lambda: "Why did the scarecrow" in visit.page("/conversations?q=scarecrow"))
+    page = visit.page("/conversations?q=scarecrow")
+    assert "/conversations/room-1" in page and "No session has this in its name" in page
+    assert "No results" in visit.page("/conversations?q=nothing-of-this")
 
 
 def test_a_session_is_found_by_its_name(visit: Visit):
@@ -503,7 +534,7 @@ def test_a_thousand_sessions_stay_quick(open_proxy: ProxyServer, visit: Visit):
         )
     visit.page("/conversations")
     began = time.monotonic()
-    visit.page("/conversations?after=s0500")
+    visit.page("/conversations?page=17")
     assert time.monotonic() - began < 1
 
 
@@ -706,15 +737,38 @@ def test_no_more_turns_are_kept_than_the_setting_says(serve: Serve):
     assert not list(off.app.traces.newest("default")) and not off.app.traces._unwritten
 
 
+def test_users_are_those_of_whom_anything_is_stored(archiving: ProxyServer):
+    for name in ("ann", "bob"):
+        talk(archiving, user_id=name, channel=f"room-{name}")
+    archived(archiving, "Can you tell me a joke?")
+    archiving.app.traces.feed.remove("default", lambda *_: True)  # as after a restart
+    visit = Visit(archiving)
+    assert until(
+        lambda: re.findall(r'href="/users/(\w+)"', visit.page("/users")) == ["ann", "bob", "user123"]
+    )
+    assert "/conversations/room-ann" in visit.page("/users/ann").partition('id="calls"')[2]
+    assert re.findall(r'href="/users/(\w+)"', visit.page("/users?after=ann")) == ["bob", "user123"]
+
+
 def test_users_are_listed_once_they_were_named(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy, user_id="ann")
     assert "ann" in words(visit.page("/users"))
 
 
-def test_health_tells_of_upstreams_memory_and_the_hour(open_proxy: ProxyServer, visit: Visit):
+def test_health_tells_of_upstreams_memory_and_the_hour(
+    open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream
+):
+    usage = {"prompt_tokens": 1200, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 900}}
+    said = delta(content="Yes.") + delta(finish="stop") + event(choices=[], usage=usage)
+    upstream.says(HEAD, chunk(ROLE + said + DONE), END)
     talk(open_proxy)
-    page = words(visit.page("/health"))
-    assert "Memory answers in" in page and "Turns, last hour 1" in page and "main openai" in page
+    page = visit.page("/health")
+    text = words(page)
+    assert "Memory answers in" in text and "Turns, last hour 1" in text and "main openai" in text
+    assert re.search(r"Added by Turnkeeper, last hour p50 [\d.]+ (ms|µs), p99 [\d.]+ (ms|µs)", text)
+    assert "Tokens, last hour 1,200 in, 3 out" in text and "Cached share of prompts 75 %" in text
+    times = [each["datetime"] for each in Markup(page).of("time") if each.get("data-form") == "hour"]
+    assert len(times) == 27 and times[0] < times[1] < times[2]
 
 
 FALLING_BACK = """

@@ -270,7 +270,7 @@ def test_a_minute_counts_its_turns_by_how_they_ended():
 def test_a_first_token_is_told_to_an_eighth(seconds: float):
     hour = Hour()
     hour.add(60.0, report("done", seconds))
-    told = hour.minutes(60.0, "t")[-1].first_token(0.5)
+    told = hour.minutes(60.0, "t")[-1].first_token.quantile(0.5)
     assert told == pytest.approx(max(seconds, 0.0001), rel=0.125)
 
 
@@ -279,8 +279,8 @@ def test_the_median_and_the_slowest_are_told_apart():
     for seconds in [0.1] * 90 + [2.0] * 10:
         hour.add(60.0, report("done", seconds))
     minute = hour.minutes(60.0, "t")[-1]
-    assert minute.first_token(0.5) < 0.12 and minute.first_token(0.95) > 1.7
-    assert Hour().minutes(60.0, "t")[-1].first_token(0.5) is None
+    assert minute.first_token.quantile(0.5) < 0.12 and minute.first_token.quantile(0.95) > 1.7
+    assert Hour().minutes(60.0, "t")[-1].first_token.quantile(0.5) is None
 
 
 def test_what_is_older_than_an_hour_is_gone():

@@ -19,6 +19,7 @@ from proxy.memory.archive.records import (
     Tombstones,
     Turn,
     UnembeddedText,
+    UserSession,
     Vector,
 )
 from proxy.memory.archive.saving import BatchWriter
@@ -105,6 +106,14 @@ class Archive:
     async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
         """By session, the newest time that it was saved as of: those behind ``after``, in order."""
         return await self._database.read(partial(turns.list_sessions, tenant, after, limit))
+
+    async def list_users(self, tenant: str, *, after: str = "", limit: int = 100) -> list[str]:
+        """The users of whom anything is stored, behind ``after``, in the order of their ids."""
+        return await self._database.read(partial(turns.list_users, tenant, after, limit))
+
+    async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
+        """The sessions in which a user spoke or was spoken to, the newest first."""
+        return await self._database.read(partial(turns.user_sessions, user, limit))
 
     async def turns(self, user: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """What was said by a user and in their sessions; each with the number to continue ``after``."""

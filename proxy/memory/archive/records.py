@@ -32,6 +32,14 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     entry: Entry
 
 
+class UserSession(NamedTuple):
+    """A session of a user: when its newest turn was said, in seconds since 1970, and how many there are."""
+
+    session: str
+    at: float
+    messages: int
+
+
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A fact about a user; times are in seconds since 1970.
 

@@ -28,6 +28,14 @@ INSERT_OWNER: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
     " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
 )
+LIST_OWNERS: Final = Statement(
+    "SELECT person FROM turnkeeper_people WHERE tenant = :tenant AND person > :after"
+    " ORDER BY person LIMIT :limit"
+)
+OWNER_SESSIONS: Final = Statement(
+    "SELECT k.session, MAX(t.at), COUNT(*) FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+    " WHERE t.owner = :owner OR t.speaker = :owner GROUP BY k.session ORDER BY MAX(t.at) DESC LIMIT :limit"
+)
 DELETE_OWNER: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
 SECRETS: Final = Statement(
     "SELECT number, blob FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number"

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from proxy.memory.archive.records import Turn
+from proxy.memory.archive.records import Turn, UserSession
 from proxy.memory.archive.sql import (
     IndexRow,
     RowCodec,
@@ -21,7 +21,9 @@ from proxy.memory.archive.statements import (
     DELETE_UNOWNED,
     LATEST_SESSION,
     LATEST_TURNS,
+    LIST_OWNERS,
     LIST_SESSIONS,
+    OWNER_SESSIONS,
     SAVED_TIME,
     SESSION_TURNS,
     SET_COMPARISONS,
@@ -118,6 +120,22 @@ def list_sessions(tenant: str, after: str, limit: int) -> Steps[dict[str, float]
     arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
     rows = yield from fetch(LIST_SESSIONS, arguments)
     return {id_text(session): mark for session, mark in rows}
+
+
+def list_users(tenant: str, after: str, limit: int) -> Steps[list[str]]:
+    """A page of the users of whom anything is stored, in the order of their ids."""
+    arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+    rows = yield from fetch(LIST_OWNERS, arguments)
+    return [id_text(user) for (user,) in rows]
+
+
+def user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
+    """The sessions in which a user spoke or was spoken to, the newest first."""
+    owner = yield from find_owner(user)
+    if owner is None:
+        return []
+    rows = yield from fetch(OWNER_SESSIONS, {"owner": owner, "limit": limit})
+    return [UserSession(id_text(session), at, count) for session, at, count in rows]
 
 
 def user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:

@@ -3,6 +3,7 @@
 "use strict";
 
 const CLOCK = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+const HOUR = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 const DAY = { year: "numeric", month: "short", day: "numeric" };
 
 function localise(root) {
@@ -11,6 +12,10 @@ function localise(root) {
     const moment = new Date(time.dateTime);
     if (Number.isNaN(moment.valueOf()) || time.dataset.local) continue;
     time.dataset.local = "yes";
+    if (time.dataset.form === "hour") {
+      time.textContent = moment.toLocaleTimeString([], HOUR);
+      continue;
+    }
     const today = moment.toDateString() === now;
     const clock = moment.toLocaleTimeString([], CLOCK);
     time.textContent = today ? clock : `${moment.toLocaleDateString([], DAY)} ${clock}`;
