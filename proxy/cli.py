@@ -24,13 +24,13 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong"))(serve)
+app.command(epilog=exit_codes(good="ended by a signal", bad="the configuration is wrong"))(serve)
 app.command(epilog=exit_codes(good="written", bad="the file exists, or cannot be written"))(init)
-app.command(epilog=exit_codes(good="sound", bad="an error, or with --strict a warning"))(check)
+app.command(epilog=exit_codes(good="no error", bad="an error, or with --strict a warning"))(check)
 app.command(epilog=exit_codes(good="explained", bad="the configuration or the request is wrong"))(explain)
-app.command(
-    "test", epilog=exit_codes(good="all cases hold", bad="one does not, or a configuration is wrong")
-)(run_tests)
+app.command("test", epilog=exit_codes(good="all cases pass", bad="one fails, or a configuration is wrong"))(
+    run_tests
+)
 app.command(
     epilog=exit_codes(
         good="shown, whether prompts differ or not",
@@ -41,7 +41,7 @@ app.command(epilog=exit_codes(good="shown", bad="the configuration is wrong"))(f
 app.command(
     epilog=exit_codes(good="printed", bad="the configuration is wrong, or the file cannot be written")
 )(schema)
-app.command(epilog=exit_codes(good="ended as told", bad="the configuration is wrong, or remembers nothing"))(
+app.command(epilog=exit_codes(good="ended by a signal", bad="the configuration is wrong, or has no memory"))(
     worker
 )
 app.command(epilog=exit_codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)

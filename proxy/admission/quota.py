@@ -274,7 +274,7 @@ class FallbackWindows:
 
     def _fall_back(self, shared: "Windows", tenant: str, error: Exception) -> None:
         if not self.is_alone:
-            self._outage.begin(str(error) or "nobody counts in time")
+            self._outage.begin(str(error) or "the store does not count in time")
             again = time.monotonic() < self._back_at + _SOON
             self._failures = self._failures + 1 if again else 1
             self._probe = asyncio.create_task(self._probe_until_back(shared, tenant))

@@ -38,10 +38,10 @@ _STDIN: Final = Path("-")
 def check(
     files: Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files; - reads stdin.")],
     *,
-    strict: Annotated[bool, typer.Option("--strict", help="Take warnings for faults.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Tell all that is wrong with configurations: file, line, place, and what to write instead."""
+    """Check configurations: every error with its file, line and key, and what to write instead."""
     # A pipe can be read once.
     stdin = sys.stdin.buffer.read(MAX_BYTES + 1) if _STDIN in files else b""
 
@@ -55,7 +55,7 @@ def check(
     if as_json:
         rows = [
             {**msgspec.to_builtins(diagnostic), "severity": severity}
-            for severity, by_file in (("fault", errors), ("warning", warnings))
+            for severity, by_file in (("error", errors), ("warning", warnings))
             for diagnostics in by_file.values()
             for diagnostic in diagnostics
         ]
@@ -94,7 +94,7 @@ def filters(
     *,
     as_json: Json = False,
 ) -> None:
-    """List the filters that there are, or show one: what it does, its options, examples."""
+    """List the available filters, or show one: what it does, its options, examples."""
     every = pages(_registry(config))
     selected = [page for page in every if page.name == (name or page.name)]
     if not selected:

@@ -19,7 +19,7 @@ _UNUSED: Final = (
     " 'memory_recall'. In the shipped configuration 'recall' stands ready to be uncommented"
 )
 
-documents = typer.Typer(help="What the filter 'recall' tells of your own documents.", no_args_is_help=True)
+documents = typer.Typer(help="Documents that the filter 'recall' quotes.", no_args_is_help=True)
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders: Markdown, text, PDF.")]
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'documents list' shows them.")]

@@ -1,6 +1,7 @@
 """``export`` and ``forget``, and what all commands on memory share."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 MaybeUser = Annotated[str, typer.Argument(metavar="[USER]", help="The user's id.")]
-Session = Annotated[str, typer.Option("--session", metavar="ID", help="A session alone, whoever's it is.")]
+Session = Annotated[str, typer.Option("--session", metavar="ID", help="One session, of any user.")]
 Tenant = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
 ]
@@ -74,9 +75,9 @@ def run_on_memory(
         settings = load_configured(config)
         tenants = tenant_names(settings)
         if tenant and tenant not in tenants:
-            raise TurnkeeperError(f"There is no key named '{tenant}'; available: {', '.join(tenants)}.")
+            raise TurnkeeperError(f"no key named '{tenant}'; available: {', '.join(tenants)}")
         if not tenant and len(tenants) > 1:
-            raise TurnkeeperError(f"Say whose memory with --tenant: {', '.join(tenants)}.")
+            raise TurnkeeperError(f"several tenants; name one with --tenant; available: {', '.join(tenants)}")
         for url in existing(settings.memory) if settings.memory else ():
             path = Path(url.removeprefix("sqlite:"))
             if url == "memory:":
@@ -87,7 +88,7 @@ def run_on_memory(
         async def run() -> T:
             memory = build_memory(settings)
             if memory is None:
-                raise TurnkeeperError("Nothing is remembered here; set 'memory:' in the configuration.")
+                raise TurnkeeperError("this configuration has no memory; set 'memory:'")
             try:
                 return await work(memory, tenant or tenants[0])
             except StoreError as error:
@@ -101,12 +102,12 @@ def run_on_memory(
 def require_archiving(memory: Memory) -> Archiving:
     """The archive of a memory. Raises TurnkeeperError where there is none."""
     if memory.archiving is None:
-        raise TurnkeeperError("There is no archive: keep sessions in SQL, or set ARCHIVE_URL.")
+        raise TurnkeeperError("there is no archive; store sessions in SQL, or set ARCHIVE_URL")
     return memory.archiving
 
 
 def export(user: User, *, config: ConfigOption, tenant: Tenant = "") -> None:
-    """Write all that is held of a person, as JSON: sessions, turns and facts."""
+    """Write all that is stored of a user, as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, tenant: str) -> dict[str, Any]:
         return await memory.privacy.export(Owner(tenant, user))
@@ -114,10 +115,20 @@ def export(user: User, *, config: ConfigOption, tenant: Tenant = "") -> None:
     write_json(msgspec.json.encode(run_on_memory(config, tenant, work)))
 
 
-def forget(user: MaybeUser = "", *, session: Session = "", config: ConfigOption, tenant: Tenant = "") -> None:
-    """Remove all that is held of a person, or of one session, for good."""
+def forget(
+    user: MaybeUser = "",
+    *,
+    session: Session = "",
+    config: ConfigOption,
+    tenant: Tenant = "",
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first, as on a terminal.")] = False,
+) -> None:
+    """Delete all that is stored of a user, or one session, for good; on a terminal it asks first."""
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")
+    if not yes and sys.stdin.isatty():
+        what = f"the session '{session}'" if session else f"all that is stored of '{user}'"
+        typer.confirm(f"Delete {what} for good?", abort=True)
 
     async def work(memory: Memory, tenant: str) -> tuple[Mapping[str, int], bool]:
         servers_notice = memory.archiving is not None

@@ -35,8 +35,8 @@ _PLAIN_ADDRESS: Final = re.compile(
 def serve(
     config: ConfigArgument,
     *,
-    reload: Annotated[bool, typer.Option("--reload", help="Follow changes of the file.")] = False,
-    workers: Annotated[int, typer.Option(min=1, max=64, help="How many processes serve it as one.")] = 1,
+    reload: Annotated[bool, typer.Option("--reload", help="Reload when the file changes.")] = False,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Number of serving processes.")] = 1,
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.block(signals.RELOAD)
@@ -142,7 +142,7 @@ _NOT_SHARED: Final = (
 
 
 def worker(config: ConfigArgument) -> None:
-    """Do what no caller waits for, beside servers that have `work: false`, until SIGTERM or SIGINT.
+    """Run background jobs, beside servers that have `work: false`, until SIGTERM or SIGINT.
 
     SIGHUP reads the configuration again.
     """

@@ -84,7 +84,7 @@ def unwritable(file: Path, error: OSError | ValueError) -> str:
 
 def exit_codes(*, good: str, bad: str) -> str:
     """The line on exit codes in the help of a command."""
-    return f"Exit code: 0 {good}, 1 {bad}, 2 the command is written wrongly."
+    return f"Exit code: 0 {good}, 1 {bad}, 2 usage error."
 
 
 def write_lines(lines: Iterable[render.Line], file: TextIO) -> None:

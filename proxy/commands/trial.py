@@ -30,7 +30,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Tell what each filter does to a request, and what would be sent. Nothing is sent."""
+    """Show what each filter does to a request, and what would be sent. Nothing is sent."""
     with reported_errors():
         try:
             headers = dict(map(parse_header, header or ()))
@@ -40,7 +40,7 @@ def explain(
         posted = request_from_file(_read(request, settings.listen.max_body), headers)
         pipelines = build_pipelines(settings)
         if pipeline not in pipelines:
-            raise usage_error(f"There is no pipeline '{pipeline}'; available: {', '.join(pipelines)}.")
+            raise usage_error(f"no pipeline named '{pipeline}'; available: {', '.join(pipelines)}")
         explanation = explain_request(
             posted, pipelines[pipeline], time.time(), remembers=settings.memory is not None
         )
@@ -65,7 +65,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
 
 
 def run_tests(files: Files, *, as_json: Json = False) -> None:
-    """Try the cases that stand beside the pipelines of configurations, under 'tests'."""
+    """Run the test cases of configurations, under 'tests' of each pipeline."""
     results: dict[str, list[Result]] = {}
     with reported_errors():
         for file in files:

@@ -21,7 +21,7 @@ KINDS: Mapping[Side, type[Filter]] = {"request": RequestFilter, "answer": Answer
 _LINE_LENGTH = 100
 _NAMES = {
     "string": "text",
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "boolean": "true or false",
     "null": "nothing",
@@ -220,7 +220,7 @@ def _type_text(schema: Schema, definitions: Schema) -> str:
         return f"{', '.join(most)} or {last}" if most else last
     if alternatives := schema.get("anyOf") or schema.get("oneOf"):
         kinds = dict.fromkeys(_type_text(each, definitions) for each in alternatives)
-        return " or ".join(kind for kind in kinds if kind != "whole number" or "number" not in kinds)
+        return " or ".join(kind for kind in kinds if kind != "integer" or "number" not in kinds)
     if schema.get("type") == "array":
         kind = _type_text(schema.get("items", {}), definitions)
         return f"list of {kind}" + (", not empty" if schema.get("minItems") else "")

@@ -37,7 +37,7 @@ class TurnTooLong(StoreError):
     """One turn has more messages than a session holds, and turns are not cut."""
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"one turn of its session has more than {limit:,} messages, and more are not held")
+        super().__init__(f"one turn of its session has more than {limit:,} messages, and more are not stored")
 
 
 class Unreadable(StoreError):

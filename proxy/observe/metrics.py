@@ -254,8 +254,8 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The values now."""
         now = self._read()
-        yield GaugeMetricFamily("turnkeeper_turns_in_flight", "Turns being answered", now.in_flight)
-        yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns yet to be written", now.queued)
+        yield GaugeMetricFamily("turnkeeper_turns_in_flight", "Turns in flight", now.in_flight)
+        yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns in the write queue", now.queued)
         yield GaugeMetricFamily("turnkeeper_memory_failing", "1 while memory takes no turns", now.failing)
         yield CounterMetricFamily("turnkeeper_lost_turns", "Turns that memory never got", now.lost)
         if now.background:

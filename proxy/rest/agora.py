@@ -71,11 +71,11 @@ async def _receive(request: Request) -> Response:
     """Applies an event to its session; one that was applied before changes nothing."""
     webhook = runtime_of(request).agora_webhook
     if webhook is None:
-        message = "No notice is believed without a secret: set AGORA_WEBHOOK_SECRET."
+        message = "Webhook events are refused without a webhook secret: set AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="webhooks_off")
     body = await body_of(request)
     if not webhook.verify(request.headers, body):
-        message = "The notice is not signed with AGORA_WEBHOOK_SECRET."
+        message = "The webhook event is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="invalid_signature")
     event = await asyncio.to_thread(_decode, body)
     memory, now = memory_of(request), time.time()
@@ -109,7 +109,7 @@ def _decode(body: bytes) -> WebhookEvent:
     try:
         return _decoder.decode(msgspec.json.encode(fields))
     except (msgspec.DecodeError, RecursionError):
-        raise RequestError(f"The body is no notice; send {_EXAMPLE}.") from None
+        raise RequestError(f"The body is no webhook event; send {_EXAMPLE}.") from None
 
 
 def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> Change | None:

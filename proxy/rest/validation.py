@@ -11,13 +11,13 @@ from proxy.errors import RequestError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_WRITE: Final = "write "
-_TEXT, _NUMBER, _WHOLE = "write text", "write a number", "write a whole number"
-_ARRAY, _OBJECT, _BOOL = "write an array", "write an object", "write true or false"
+_EXPECTED: Final = "expected "
+_TEXT, _NUMBER, _WHOLE = "expected a string", "expected a number", "expected an integer"
+_ARRAY, _OBJECT, _BOOL = "expected an array", "expected an object", "expected true or false"
 _ADVICE: Final[Mapping[str, str]] = {
     "value_error": "{error}",  # of a check of ours
     "string_type": _TEXT,
-    "string_unicode": "write text that is UTF-8",
+    "string_unicode": "expected a string in UTF-8",
     "int_type": _WHOLE,
     "int_parsing": _WHOLE,
     "int_parsing_size": _WHOLE,
@@ -29,12 +29,12 @@ _ADVICE: Final[Mapping[str, str]] = {
     "bool_parsing": _BOOL,
     "list_type": _ARRAY,
     "dict_type": _OBJECT,
-    "greater_than": "write a number above {gt:g}",
-    "greater_than_equal": "write a number of at least {ge:g}",
-    "less_than_equal": "write a number of at most {le:g}",
-    "string_too_short": "write text of {min_length} or more characters",
-    "string_too_long": "write text of at most {max_length} characters",
-    "literal_error": "write {expected}",
+    "greater_than": "expected a number above {gt:g}",
+    "greater_than_equal": "expected a number of at least {ge:g}",
+    "less_than_equal": "expected a number of at most {le:g}",
+    "string_too_short": "expected a string of {min_length} or more characters",
+    "string_too_long": "expected a string of at most {max_length} characters",
+    "literal_error": "expected {expected}",
 }
 _TYPES: Final = {
     "string": _TEXT,
@@ -82,14 +82,14 @@ def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestErr
         message = f"'{path}': unknown key; available: {keys}."
     elif "missing" in types:
         type_ = model.model_json_schema()["properties"][path].get("type", "")
-        message = f"'{path}' is missing; {_TYPES.get(type_, 'write it')}. The keys are: {keys}."
+        message = f"'{path}' is missing; {_TYPES.get(type_, 'expected a value')}. The keys are: {keys}."
     else:
         advice = [
-            _ADVICE.get(each["type"], "write something else").format(**each.get("ctx", {}))
+            _ADVICE.get(each["type"], "expected another value").format(**each.get("ctx", {}))
             for each in details
         ]
         first, *others = dict.fromkeys(advice)
-        message = f"'{path}': {' or '.join([first, *(other.removeprefix(_WRITE) for other in others)])}."
+        message = f"'{path}': {' or '.join([first, *(other.removeprefix(_EXPECTED) for other in others)])}."
     return RequestError(message, param=path)
 
 

@@ -150,7 +150,7 @@ def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
 
 
 class Window(SettingsModel):
-    """How much of a session is held ready, and for how long."""
+    """How much of a session each call reads, and for how long it is stored."""
 
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
     """A session with more messages than this is cut down, by whole turns."""
@@ -195,9 +195,9 @@ class Memory(SettingsModel):
     deadline: Duration = 0.05
     """What a slow or dead memory may cost a call."""
     window: Window = Window()
-    """How much of a session is held ready."""
+    """How much of a session each call reads, and for how long it is stored."""
     summaries: Summaries | None = None
-    """What becomes of turns that are held ready no longer; left out, they are kept and no model sees them."""
+    """What becomes of turns beyond the window; left out, they are stored and no model sees them."""
     facts: Facts | None = None
     """How facts are extracted from what callers say; left out, none are."""
     call_pause: Duration = 60.0

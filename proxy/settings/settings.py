@@ -45,7 +45,7 @@ class Log(SettingsModel):
     """What is written to stderr: a line for each turn that has ended, and errors."""
 
     format: Format = "text"
-    """``text`` for people, ``json`` for machines."""
+    """``text`` to read, ``json`` for machines."""
     level: Level = "info"
     """The least that is worth a line; ``warning`` leaves out the line of each turn that did not fail."""
     content: bool = False

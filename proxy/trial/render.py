@@ -60,7 +60,7 @@ def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iter
         yield line()
         yield from _render_step(number, step, timed=timed)
     yield line()
-    yield line("not sent as it came:" if explanation.stripped else "everything is sent as it is", "bold")
+    yield line("stripped before sending:" if explanation.stripped else "nothing is stripped", "bold")
     for field in explanation.stripped:
         times = f" ({field.count} times)" if field.count > 1 else ""
         form = f" ({field.form})" if field.form else ""

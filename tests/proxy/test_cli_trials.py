@@ -109,7 +109,7 @@ def test_a_wrong_request_is_told_in_a_line(file, request_, options, said):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--pipeline", "none"], "There is no pipeline 'none'; available: default, other.\n"),
+        (["--pipeline", "none"], "no pipeline named 'none'; available: default, other\n"),
         (["--header", "x"], "Write a header as 'Name: value'.\n"),
         (["--header", "A: b", "--header", ": x"], "Write a header as 'Name: value'.\n"),
     ],
@@ -282,7 +282,7 @@ def test_faults_and_warnings_can_be_json(file):
     done = run("check", doubtful, wrong, "--json")
     assert done.exit_code == 1
     assert [(row["file"], row["line"], row["severity"]) for row in json.loads(done.stdout)] == [
-        (str(wrong), 1, "fault"),
+        (str(wrong), 1, "error"),
         (str(doubtful), 2, "warning"),
     ]
 
@@ -293,7 +293,7 @@ def test_faults_and_warnings_can_be_json(file):
 @pytest.mark.parametrize("command", ["check", "explain", "test"])
 def test_the_help_tells_the_exit_codes(command):
     said = " ".join(run(command, "--help").stdout.split())
-    assert re.search(r"Exit code: 0 .+, 1 .+, 2 the command is written wrongly\.", said)
+    assert re.search(r"Exit code: 0 .+, 1 .+, 2 usage error\.", said)
 
 
 @pytest.mark.parametrize("arguments", [["explain", AGORA], ["test"], ["check", "--strct", AGORA]])

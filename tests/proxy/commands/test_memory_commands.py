@@ -1,7 +1,11 @@
 """A command that would look where nothing can be seen says so, and changes nothing."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +105,25 @@ def test_a_document_from_elsewhere_has_its_whole_path(run: Run, tmp_path_factory
 def test_a_pipe_gets_nothing_of_how_far_it_is(run: Run, tmp_path: Path):
     (tmp_path / "a.md").write_text("We open at nine.")
     assert run("documents", "add", "a.md").stderr == ""
+
+
+@pytest.mark.parametrize(("answer", "code"), [(b"y\n", 0), (b"n\n", 1), (b"\n", 1)])
+@pytest.mark.parametrize("yes", [[], ["--yes"]])
+def test_on_a_terminal_it_asks_before_it_forgets(
+    run: Run, tmp_path: Path, answer: bytes, code: int, yes: list[str]
+):
+    sqlite3.connect(tmp_path / "turnkeeper.db").close()
+    ours, theirs = os.openpty()
+    with closing(os.fdopen(ours, "r+b", buffering=0)) as keyboard, closing(os.fdopen(theirs, "rb")) as stdin:
+        keyboard.write(answer)
+        command = [sys.executable, "-m", "proxy", "forget", "ann", "--config", "c.yaml", *yes]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, stdin=stdin, capture_output=True, timeout=60, check=False
+        )
+    assert done.returncode == (0 if yes else code)
+    assert (b"for good?" in done.stdout) != bool(yes)
+    assert (b"nothing to forget" in done.stdout) == (done.returncode == 0)
 
 
 def test_documents_that_no_model_is_shown_are_told(run: Run, tmp_path: Path):

@@ -103,7 +103,7 @@ def test_options_are_told_in_words_and_nested_ones_too(odd):
         ("named", "keys and values, by name or nothing", "null"),
         ("named.*.find", "text", None),
         ("named.*.limit", "number, above 0", "1"),
-        ("size", "whole number, at least 1 or nothing", "null"),
+        ("size", "integer, at least 1 or nothing", "null"),
     ]
 
 
