@@ -129,7 +129,7 @@ def test_a_worker_of_its_own_summarises_where_the_server_does_not(
 ) -> None:
     upstream.script = model()
     killable.kill()
-    killable.config.write_text(killable.config.read_text().replace("${MEMORY_WORK:-true}", "false"))
+    killable.config.write_text(killable.config.read_text().replace("memory:\n", "memory:\n  work: false\n"))
     killable.start("serve")
     call = LongCall(killable, upstream)
     for _ in range(8):
