@@ -12,7 +12,7 @@ import msgspec
 from proxy.admission.gate import Gate
 from proxy.admission.keys import Webhook
 from proxy.admission.quota import Quota
-from proxy.background.worker import EVERY, Worker
+from proxy.background.worker import Worker
 from proxy.errors import NotFound
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
@@ -92,8 +92,6 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         own, other = self.memory and self.memory.archiving, former.memory and former.memory.archiving
         if own and own.archivist and other and other.archivist:
             own.archivist.resume(other.archivist.progress)
-        if self.worker and former.worker:
-            self.worker.resume(former.worker.scanned_until)
 
     @property
     def background_failures(self) -> Mapping[str, bool]:
@@ -158,10 +156,10 @@ class Generation:
         if self.runtime.runs_worker:
             self.start_worker()
 
-    def start_worker(self, *, every: float = EVERY) -> None:
-        """Starts the background jobs, which look through the store ``every`` so many seconds."""
+    def start_worker(self) -> None:
+        """Starts the background jobs."""
         if self.runtime.worker:
-            self._worker = asyncio.get_running_loop().create_task(self.runtime.worker.run(every=every))
+            self._worker = asyncio.get_running_loop().create_task(self.runtime.worker.run())
 
     async def close(self) -> None:
         """Cancels the tasks; once the last call has left, closes memory and the connections to upstreams."""

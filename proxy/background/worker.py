@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.background.backoff import JobCircuit, SessionFailures, concerns_model
@@ -12,18 +12,16 @@ from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
-from proxy.memory.stores.store import Key
+from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 
-EVERY: Final = 60.0
-"""How often a process that hears which sessions were written scans the store, in seconds."""
-ALONE_EVERY: Final = 5.0
-"""The same for a process that hears of none."""
+EVERY: Final = 5.0
+"""How often a process asks the store for sessions whose work is due, in seconds."""
 
 _AT_ONCE: Final = 4
-_PAGE: Final = 100
-# How far the clocks of two machines may be apart.
-_CLOCKS: Final = 120.0
-_SLACK: Final = 0.05
+_TAKEN_AT_ONCE: Final = 20
+# Work that fails rests here, in its back-off, and is not taken by others all the time.
+_RESTING: Final = 30.0
+_UNREADABLE_FOR: Final = 3600.0
 
 
 class SessionJob(Protocol):
@@ -34,13 +32,11 @@ class SessionJob(Protocol):
         """A name of its own."""
         ...
 
-    @property
-    def delay(self) -> float:
-        """How many seconds after a session's last write the job may still become due."""
-        ...
+    def due_at(self, session: Session) -> float:
+        """From when on there is something to do for a session, in seconds since 1970; ``NEVER_DUE``.
 
-    def is_due(self, session: Session) -> bool:
-        """Whether there is something to do for a session; this is cheap."""
+        This is cheap: each write of a session asks it.
+        """
         ...
 
     async def run(self, key: Key, unusable: int) -> bool:
@@ -58,6 +54,11 @@ class SessionJob(Protocol):
     async def run_fallback(self, key: Key) -> None:
         """Does what can be done while ``run`` fails."""
         ...
+
+
+def first_due(jobs: Sequence[SessionJob], session: Session) -> float:
+    """When the first of the jobs is due for a session."""
+    return min((job.due_at(session) for job in jobs), default=NEVER_DUE)
 
 
 class Service(Protocol):
@@ -89,17 +90,8 @@ class Worker:
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._circuits = {job.name: JobCircuit(job.name) for job in jobs}
         self._outage = Outage("Memory does not answer: %s", "Memory answers again")
-        self._running, self._since = False, 0.0
-        self._is_complete = False
-
-    @property
-    def scanned_until(self) -> float:
-        """From when on another worker with these jobs is to scan; 0 where this one ended with work undone."""
-        return self._since if self._is_complete else 0.0
-
-    def resume(self, scanned_until: float) -> None:
-        """Scans, at the start, what was written since then."""
-        self._since = scanned_until
+        self._running = False
+        self._is_free = asyncio.Event()
 
     def session_written(self, key: Key, session: Session) -> None:
         """Starts the jobs that are due for a session that was just written, while the worker runs."""
@@ -107,15 +99,10 @@ class Worker:
             item = job.name, key
             if item in self._tasks or item in self._queue:
                 self._again.add(item)  # it may be past its last look
-                if job.has_fallback and self._circuits[job.name].failing and job.is_due(session):
+                if job.has_fallback and self._circuits[job.name].failing and _is_due(job, session):
                     self._spawn(self._run_fallback(job, key))
-            elif job.is_due(session):
+            elif _is_due(job, session):
                 self._start(job, key)
-
-    def check(self, key: Key) -> None:
-        """Reads a session that may have become due, and starts the jobs that are."""
-        if self._running:
-            self._spawn(self._check(key))
 
     @property
     def failing(self) -> Mapping[str, bool]:
@@ -123,52 +110,61 @@ class Worker:
         return {name: circuit.failing for name, circuit in self._circuits.items()}
 
     async def run(self, *, every: float = EVERY) -> None:
-        """Works until it is cancelled; scans the store at once and then every few seconds."""
+        """Works until it is cancelled; takes what is due while there is any, else looks every few seconds."""
         self._running = True
         services = [asyncio.create_task(service.run()) for service in self._services]
         try:
             while self._jobs or services:
-                done = not self._jobs or await self._scan()
-                await asyncio.sleep(every if done else min(every, ALONE_EVERY))
+                if not (self._jobs and await self._take()):
+                    await asyncio.sleep(every)
+                while self._is_busy:
+                    self._is_free.clear()
+                    await self._is_free.wait()
         finally:
             self._running = False
-            self._is_complete = not (self._tasks or self._queue or self._side_tasks)
             self._queue.clear()
             tasks = [*self._tasks.values(), *self._side_tasks, *services]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _scan(self) -> bool:
-        """Checks the sessions that were written since the last scan; returns whether the store answered."""
-        start = time.time()
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._queue) or self._slots.locked()
+
+    async def _take(self) -> bool:
+        """Takes sessions that are due and starts their jobs; returns whether there were any."""
         try:
-            for tenant in self._tenants:
-                after = ""
-                while page := await self._store.list(tenant, after=after, limit=_PAGE):
-                    for line in page:
-                        if line.updated >= self._since:
-                            await self._check(Key(tenant, line.session))
-                    after = page[-1].session
+            taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=lease.TTL)
+            for each in taken:
+                await self._check(each)
         except StoreError as error:
             self._outage.begin(error)
             return False
         self._outage.end()
-        self._since = start - _CLOCKS - max((job.delay for job in self._jobs), default=0.0)
-        return True
+        return bool(taken)
 
-    async def _check(self, key: Key) -> None:
+    async def _check(self, taken: DueSession) -> None:
+        """Starts the jobs that are due for a session; it is taken again after the lease, until none is."""
+        key, now = taken.key, time.time()
         try:
             await asyncio.sleep(0)  # turns come first
             stored = await self._store.load(key, background=True)
         except UNREADABLE:
+            await self._store.settle(taken, now + _UNREADABLE_FOR)
             return
-        if stored:
+        if stored is None:
+            await self._store.settle(taken, NEVER_DUE)
+        elif key.tenant in self._tenants:
+            resting = any((job.name, key) in self._tasks for job in self._jobs)
+            due = now + _RESTING if resting else first_due(self._jobs, stored.session)
+            if due > now:
+                await self._store.settle(taken, due)
             self.session_written(key, stored.session)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
-            # What cannot be read or written now is found by the next scan.
+            # What cannot be read or written now is taken again.
             with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
                 await work
 
@@ -198,6 +194,8 @@ class Worker:
             item, job = next(iter(self._queue.items()))
             del self._queue[item]
             self._start(job, item[1])
+        if not self._is_busy:
+            self._is_free.set()
 
     async def _run_until_done(self, job: SessionJob, key: Key) -> None:
         circuit, failures = self._circuits[job.name], SessionFailures()
@@ -214,15 +212,13 @@ class Worker:
             finally:
                 self._start_next()
             # The exception is freed by now, and with it all that had been read.
-            if done is False:
-                return
             if pause:
                 await circuit.rest(pause)
             elif done:
                 failures = SessionFailures()
                 await asyncio.sleep(0)
-            else:
-                await asyncio.sleep(lease.TTL / 4)
+            else:  # nothing is left, or another process works on it: what it leaves is taken again
+                return
 
     async def _run_in_turn(self, job: SessionJob, key: Key, failures: SessionFailures) -> bool | None:
         """Runs a job once the circuit admits this session; ``None`` where another process has the lease."""
@@ -260,33 +256,5 @@ class Worker:
                 await job.run_fallback(key)
 
 
-class IdleTimer:
-    """Calls ``listener`` once a session has not been written for ``after`` seconds.
-
-    Timers end with the process; a scan of the store finds what they would have.
-    """
-
-    def __init__(self, listener: Callable[[Key], None], *, after: float) -> None:
-        self._listener = listener
-        self._after = after + _SLACK
-        # In the order of their times: one timer is enough.
-        self._waiting: dict[Key, float] = {}
-        self._timer: asyncio.TimerHandle | None = None
-
-    def session_written(self, key: Key, _: Session) -> None:
-        """Restarts the timer of a session; only its name is kept."""
-        loop = asyncio.get_running_loop()
-        self._waiting.pop(key, None)
-        self._waiting[key] = loop.time() + self._after
-        if self._timer is None:
-            self._timer = loop.call_later(self._after, self._ring)
-
-    def _ring(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = None
-        for key, at in [*self._waiting.items()]:
-            if at > loop.time():
-                self._timer = loop.call_at(at, self._ring)
-                return
-            del self._waiting[key]
-            self._listener(key)
+def _is_due(job: SessionJob, session: Session) -> bool:
+    return job.due_at(session) <= time.time()

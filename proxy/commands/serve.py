@@ -11,7 +11,6 @@ from typing import Annotated, Final
 
 import typer
 
-from proxy.background.worker import ALONE_EVERY
 from proxy.commands.terminal import ConfigArgument, load_configured, load_with_hint, reported_errors
 from proxy.errors import ConfigError
 from proxy.runtime import Generation, Runtime
@@ -166,7 +165,7 @@ def _load(config: Path) -> tuple[Settings, Runtime]:
 
 @asynccontextmanager
 async def _jobs_alone(generation: Generation) -> AsyncIterator[None]:
-    generation.start_worker(every=ALONE_EVERY)
+    generation.start_worker()
     yield
 
 

@@ -11,7 +11,7 @@ from proxy.memory.past_calls import PastCall, PastCalls, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
+from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 from proxy.memory.summaries import WrittenNotes
 
 _WRITE_ATTEMPTS: Final = 10
@@ -52,19 +52,15 @@ class CallNotes:
         self._pause = pause
         self._clock = clock
 
-    @property
-    def delay(self) -> float:
-        """How many seconds after a session's last write it may be due."""
-        return self._pause
-
-    def is_due(self, session: Session) -> bool:
-        """Whether a call is to be listed, or is over."""
+    def due_at(self, session: Session) -> float:
+        """Now where a call is to be listed; else from when on it is over."""
         if not session.entries:
-            return False
+            return NEVER_DUE
         newest, noted = session.entries[-1].turn_ref, session.noted_until
-        if newest <= noted or (newest.call == noted.call and noted.turn < 0 and not self._is_over(session)):
-            return False
-        return bool(speakers(session, newest.call))
+        if newest <= noted or not speakers(session, newest.call):
+            return NEVER_DUE
+        is_listed = newest.call == noted.call and noted.turn < 0
+        return self._over_at(session) if is_listed else 0.0
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """List the newest call, and write what notes are due; whether there was any. Raises SummaryFailed."""
@@ -77,10 +73,10 @@ class CallNotes:
     async def _run(self, key: Key, writer: CallWriter | None, *, mark: bool) -> bool:
         began = self._clock()
         stored = await self._store.load(key, background=True)
-        if stored is None or not self.is_due(stored.session):
+        if stored is None or self.due_at(stored.session) > began:
             return False
         session, newest = stored.session, stored.session.entries[-1].turn_ref
-        over = self._is_over(session)
+        over = self._over_at(session) <= began
         call = PastCall(
             session=key.session, created=session.created, call=newest.call, at=session.updated
         ).told(session)
@@ -98,8 +94,9 @@ class CallNotes:
             await self._mark(key, session, newest if over else TurnRef(newest.call, -1))
         return True
 
-    def _is_over(self, session: Session) -> bool:
-        return session.call > session.entries[-1].call or self._clock() - session.updated >= self._pause
+    def _over_at(self, session: Session) -> float:
+        """From when on the newest call is over, unless it goes on."""
+        return 0.0 if session.call > session.entries[-1].call else session.updated + self._pause
 
     async def _finish(
         self, tenant: str, call: PastCall, writer: CallWriter | None, *, settled: bool, at: float

@@ -28,7 +28,7 @@ from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import START, Entry, Segment, Session, entries_fingerprint, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import KEEP_EXPIRY, Key
+from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key
 from proxy.memory.tasks import in_thread_if_long
 
 T = TypeVar("T")
@@ -94,7 +94,6 @@ class Summaries:
     """Summaries of the sessions in a store; without a writer they are digests. It is a background job."""
 
     name: Final = "summaries"
-    delay: Final = 0.0
     has_fallback: Final = True
 
     def __init__(
@@ -112,9 +111,9 @@ class Summaries:
 
     # --- the background job
 
-    def is_due(self, session: Session) -> bool:
-        """Whether there is anything to summarise."""
-        return next_plan(session, self._window, model=self._has_model) is not None
+    def due_at(self, session: Session) -> float:
+        """Now where there is anything to summarise."""
+        return 0.0 if next_plan(session, self._window, model=self._has_model) else NEVER_DUE
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""

@@ -1,6 +1,7 @@
 """From settings to the runtime: memory, background work, admission and pipelines; nothing is connected."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from proxy.background.extractor import Extractor
 from proxy.background.models import ModelClient, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
-from proxy.background.worker import IdleTimer, Service, SessionJob, Worker
+from proxy.background.worker import Service, SessionJob, Worker, first_due
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
@@ -225,7 +226,8 @@ def _build_memory(
         recall = RecallReader(search, deadline=own.deadline)
         archiving = msgspec.structs.replace(archiving, recall=recall)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
-    worker = None
+    worker, jobs = None, _build_jobs(settings, stores, summaries, facts, models)
+    stores.calls.due = stores.background.due = partial(first_due, jobs)
     calls = _build_calls(own, stores.calls, stores.redaction)
     listeners: list[SessionListener] = [traces.session_written]
     if notify:
@@ -236,16 +238,12 @@ def _build_memory(
             archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
             archiving = msgspec.structs.replace(archiving, archivist=archivist)
             listeners.append(archivist.enqueue)
-        jobs = _build_jobs(settings, stores, summaries, facts, models)
         services: tuple[Service, ...] = ()
         if archiving and archiving.retriever.embedder:
             embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
             services = (embedding,)
         worker = Worker(stores.background, jobs, tenant_names(settings), services)
         listeners.append(worker.session_written)
-        pauses = {own.facts_pause} if own.facts else set()
-        pauses |= {own.silence} if tells_last_calls(settings) else set()
-        listeners += [IdleTimer(worker.check, after=pause).session_written for pause in pauses]
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
     url = own.sessions.get_secret_value()

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, Store, StoredBlob
+from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, BlobWrite, DueSession, Key, Store, StoredBlob
 from tests.memory.conftest import FORGETFUL, SEALED, Open
 
 pytestmark = pytest.mark.anyio
@@ -660,6 +660,169 @@ async def test_closing_waits_for_what_was_accepted(reopen: Open, driver: str):
     assert accepted
     there = {line.session for line in await reopen().list("acme")}
     assert {key.session for key in accepted} <= there
+
+
+# --- background work that is due
+
+
+async def taken(store: Store, *, limit: int = 10, lease: float = 60) -> list[DueSession]:
+    """What is due by now, once every part of the index was looked into."""
+    found: list[DueSession] = []
+    for _ in range(20):
+        found += await store.take_due(["acme"], limit=limit, lease=lease)
+    return found
+
+
+async def due(store: Store, count: int = 1, *, lease: float = 60) -> list[DueSession]:
+    """So many sessions, once they are due: that may take a moment."""
+    found: list[DueSession] = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            found += await store.take_due(["acme"], limit=count, lease=lease)
+            await asyncio.sleep(0.01)
+    assert len(found) == count
+    return found
+
+
+async def schedule(store: Store, at: float, key: Key = KEY) -> None:
+    """Writes a session that is due at a time."""
+    stored = await store.read(key)
+    assert await store.write(key, BlobWrite(b"1", stored.version if stored else 0, ttl=60, due=at))
+
+
+async def test_a_session_without_work_is_never_due(store: Store):
+    await put(store)
+    await schedule(store, time.time() + 60, Key("acme", "later"))
+    await asyncio.sleep(1.2)
+    assert await taken(store) == []
+
+
+@pytest.mark.parametrize("way", ["write", "replace"])
+async def test_a_session_is_taken_once_its_work_is_due(store: Store, way: str):
+    at = time.time() + 1.5
+    assert await getattr(store, way)(KEY, BlobWrite(b"1", version=0, ttl=60, due=at))
+    assert await taken(store) == []
+    assert [each.key for each in await due(store)] == [KEY]
+    assert time.time() > at - 0.1
+    assert await taken(store) == []
+    assert await read(store) == await read(store), "taking it does not touch it"
+
+
+async def test_each_of_many_sessions_is_taken_by_one_worker(reopen: Open, driver: str):
+    one = reopen()
+    other = one if driver in FORGETFUL else reopen()
+    keys = [Key("acme", f"s{n}") for n in range(60)]
+    await asyncio.gather(*(schedule(one, time.time(), key) for key in keys))
+    found: list[Key] = []
+    async with asyncio.timeout(10):
+        while len(found) < len(keys):
+            pages = await asyncio.gather(
+                *(store.take_due(["acme"], limit=7, lease=60) for store in (one, other))
+            )
+            assert all(len(page) <= 7 for page in pages)
+            found += [each.key for page in pages for each in page]
+    assert sorted(found) == sorted(keys)
+
+
+async def test_what_a_worker_took_and_left_is_due_again_after_its_lease(store: Store):
+    await schedule(store, time.time())
+    await due(store, lease=0.5)
+    assert await taken(store) == []
+    assert [each.key for each in await due(store)] == [KEY]
+
+
+async def test_what_is_settled_is_due_when_that_says(store: Store):
+    await schedule(store, time.time())
+    (first,) = await due(store, lease=0.5)
+    await store.settle(first, time.time() + 1.5)
+    await asyncio.sleep(0.7)
+    assert await taken(store) == []
+    (second,) = await due(store, lease=0.5)
+    await store.settle(second, NEVER_DUE)
+    await asyncio.sleep(0.7)
+    assert await taken(store) == []
+
+
+@pytest.mark.parametrize("wait", [0.3, 3.0], ids=["sooner than the lease", "later than the lease"])
+async def test_a_worker_settles_nothing_that_was_written_since(store: Store, wait: float):
+    await schedule(store, time.time())
+    (first,) = await due(store, lease=1.5)
+    await schedule(store, time.time() + wait)
+    await store.settle(first, NEVER_DUE)
+    assert [each.key for each in await due(store)] == [KEY]
+
+
+async def test_a_worker_settles_nothing_that_another_took_since(store: Store):
+    await schedule(store, time.time())
+    (first,) = await due(store, lease=0.2)
+    await due(store, lease=0.5)
+    await store.settle(first, NEVER_DUE)
+    assert [each.key for each in await due(store)] == [KEY]
+
+
+async def test_work_that_another_process_did_early_is_due_again_after_the_next_write(
+    reopen: Open, driver: str
+):
+    one = reopen()
+    other = one if driver in FORGETFUL else reopen()
+    await schedule(one, time.time() + 2.0)
+    await schedule(other, time.time())
+    (first,) = await due(other, lease=5)
+    version = (await read(other)).version
+    await other.settle(first, NEVER_DUE)
+    assert await other.write(KEY, BlobWrite(b"done", version, ttl=60))
+    await schedule(one, time.time() + 2.2)
+    assert [each.key for each in await due(one)] == [KEY]
+
+
+async def test_a_deleted_session_is_due_at_most_once_more(store: Store):
+    await schedule(store, time.time() + 0.5)
+    await store.delete(KEY)
+    await asyncio.sleep(1.5)
+    for each in await taken(store):
+        assert await store.read(each.key) is None
+        await store.settle(each, NEVER_DUE)
+    assert await taken(store, lease=0.1) == []
+
+
+@FEW
+@given(key=st.builds(Key, IDS, IDS))
+async def test_any_session_is_taken_under_its_name(store: Store, key: Key):
+    await schedule(store, time.time(), key)
+    (first,) = await due(store)
+    assert first.key == key
+    await store.settle(first, NEVER_DUE)
+    await store.delete(key)
+
+
+# --- leases
+
+
+async def test_a_lease_has_one_holder_until_it_ends(store: Store):
+    assert await store.acquire("work", b"one", ttl=60) is None
+    assert await store.acquire("work", b"two", ttl=60) == b"one"
+    assert await store.acquire("other work", b"two", ttl=60) is None
+    assert await store.acquire("work", b"one", ttl=60) is None, "renewed"
+    await store.release("work", b"two")
+    assert await store.acquire("work", b"two", ttl=60) == b"one"
+    await store.release("work", b"one")
+    assert await store.acquire("work", b"two", ttl=60) is None
+
+
+async def test_a_lease_expires_and_may_be_taken_over(store: Store):
+    assert await store.acquire("work", b"one", ttl=0.5) is None
+    assert await store.acquire("work", b"two", ttl=60, former=b"three") == b"one"
+    assert await store.acquire("work", b"two", ttl=0.5, former=b"one") is None
+    assert await store.acquire("work", b"one", ttl=60) == b"two"
+    await asyncio.sleep(0.7)
+    assert await store.acquire("work", b"one", ttl=60) is None
+
+
+async def test_of_two_who_want_a_lease_one_has_it(store: Store):
+    tokens = [b"%d" % n for n in range(8)]
+    holders = await asyncio.gather(*(store.acquire("work", token, ttl=60) for token in tokens))
+    assert holders.count(None) == 1
+    assert {*holders} - {None} == {tokens[holders.index(None)]}
 
 
 async def test_a_closed_store_says_so(store: Store, driver: str):

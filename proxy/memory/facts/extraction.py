@@ -17,7 +17,7 @@ from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
+from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 
 ENOUGH: Final = 100
 """After so many turns a model is asked though the call goes on without a pause."""
@@ -75,24 +75,17 @@ class FactExtraction:
         self._pause = pause
         self._clock = clock
 
-    @property
-    def delay(self) -> float:
-        """How many seconds after a session's last write it may be due."""
-        return self._pause
-
-    def is_due(self, session: Session) -> bool:
-        """Whether there is anything to extract now."""
+    def due_at(self, session: Session) -> float:
+        """From when on there is anything to extract."""
         entries, since = session.entries, session.learned_until
         start = bisect_right(entries, since, key=_turn_ref)
-        if start == len(entries):
-            return False
+        if start == len(entries) or not unexamined_entries(session, entries[start:]):
+            return NEVER_DUE
         first = since if _may_have_moved(session) else entries[start].turn_ref
         turns = session.next_turn - (since.turn + 1 if since.call == session.call else 0)
-        if not (
-            first.call < session.call or turns >= ENOUGH or self._clock() - session.updated >= self._pause
-        ):
-            return False
-        return bool(unexamined_entries(session, entries[start:]))
+        if first.call < session.call or turns >= ENOUGH:
+            return 0.0
+        return session.updated + self._pause
 
     async def run(self, key: Key, unusable: int) -> bool:
         """Extract facts from what is due, or a part of it; whether there was anything.
@@ -102,7 +95,7 @@ class FactExtraction:
         """
         began = self._clock()
         session = await self._read(key)
-        if session is None or not self.is_due(session):
+        if session is None or self.due_at(session) > began:
             return False
         entries: Sequence[Entry] = session.entries
         if _may_have_moved(session):

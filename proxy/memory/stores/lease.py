@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import BlobWrite, Key, Store
+from proxy.memory.stores.store import Key, Store
 
 TTL: Final = 10.0
 """How long a killed process still holds a lease, in seconds, where no other sees that it is dead."""
 
-# No tenant has such a name.
-_TENANT: Final = "~leases"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 
@@ -26,40 +24,29 @@ _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 @asynccontextmanager
 async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> AsyncIterator[bool]:
     """Holds the lease of a job on a session; false where another process has it."""
-    own = Key(_TENANT, hashlib.sha256("\n".join((work, *key)).encode()).hexdigest())
+    name = hashlib.sha256("\n".join((work, *key)).encode("utf-8", "surrogatepass")).hexdigest()
     token = f"{machine_id()}\n{os.getpid()}\n{secrets.token_hex(8)}".encode()
-    if not await _acquire(store, own, token, ttl):
+    holder = await store.acquire(name, token, ttl=ttl)
+    if holder is not None and _holder_is_dead(holder):
+        holder = await store.acquire(name, token, ttl=ttl, former=holder)
+    if holder is not None:
         yield False
         return
-    renewing = asyncio.create_task(_renew(store, own, token, ttl))
+    renewing = asyncio.create_task(_renew(store, name, token, ttl))
     try:
         yield True
     finally:
         renewing.cancel()
         await asyncio.wait({renewing})
         with suppress(StoreError):
-            stored = await store.read(own, background=True)
-            if stored and stored.blob == token:
-                await store.delete(own)
+            await store.release(name, token)
 
 
-async def _acquire(store: Store, own: Key, token: bytes, ttl: float) -> bool:
-    """Whether the lease was free, or its holder is dead."""
-    if await store.write(own, BlobWrite(token, version=0, ttl=ttl, background=True)):
-        return True
-    stored = await store.read(own, background=True)
-    if stored is None or not _holder_is_dead(stored.blob):
-        return False
-    return await store.write(own, BlobWrite(token, version=stored.version, ttl=ttl, background=True))
-
-
-async def _renew(store: Store, own: Key, token: bytes, ttl: float) -> None:
+async def _renew(store: Store, name: str, token: bytes, ttl: float) -> None:
     while True:
         await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
-            stored = await store.read(own, background=True)
-            if stored and stored.blob == token:
-                await store.write(own, BlobWrite(token, version=stored.version, ttl=ttl, background=True))
+            await store.acquire(name, token, ttl=ttl)
 
 
 def _holder_is_dead(token: bytes) -> bool:

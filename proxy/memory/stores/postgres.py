@@ -3,12 +3,14 @@
 import asyncio
 import math
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import (
+    ACQUIRE,
     CLEAR,
     COLD,
     CREATE,
@@ -17,9 +19,13 @@ from proxy.memory.stores.sql import (
     ERASED_SINCE,
     EXPIRE,
     EXPIRE_COLD,
+    EXPIRED,
+    HOLDER,
     LIST,
     READ,
+    RELEASE,
     REPLACE,
+    SETTLE,
     STATE,
     TOMBSTONE,
     Arguments,
@@ -27,11 +33,13 @@ from proxy.memory.stores.sql import (
     id_bytes,
     id_text,
     key_arguments,
+    lease_arguments,
     sweep_arguments,
 )
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     BlobWrite,
+    DueSession,
     Key,
     ListedSession,
     Store,
@@ -49,7 +57,12 @@ _SWEPT_AT_ONCE: Final = 50
 _LOCKED: Final = Statement(f"{READ.named} FOR UPDATE")
 # What another process is about to sweep is left to it.
 _SWEEP: Final = Statement(
-    f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED) RETURNING id"
+    f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED.named} FOR UPDATE SKIP LOCKED) RETURNING id"
+)
+# What another process takes at this moment is left to it.
+_TAKE_DUE: Final = Statement(
+    f"UPDATE turnkeeper_sessions SET due = :until WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED)"
+    " RETURNING tenant, session"
 )
 
 
@@ -66,6 +79,9 @@ def _with_cold(change: Statement) -> Statement:
 
 _CREATE: Final = _with_cold(CREATE)
 _REPLACE: Final = _with_cold(REPLACE)
+
+
+_ACQUIRE: Final = Statement(f"{ACQUIRE.named} RETURNING name")
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
@@ -151,6 +167,35 @@ class PostgresStore:
         rows = await self._fetch(LIST, arguments, self._background)
         return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
+    async def take_due(
+        self,
+        tenants: Sequence[str],  # noqa: ARG002 - the column's default has all that older versions wrote
+        *,
+        limit: int,
+        lease: float,
+    ) -> Sequence[DueSession]:
+        """Sessions that are due, in one statement."""
+        until = time.time() + lease
+        rows = await self._fetch(_TAKE_DUE, {"limit": limit, "until": until}, self._background)
+        return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session is due again."""
+        arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
+        await self._fetch(SETTLE, arguments, self._background)
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease."""
+        arguments = lease_arguments(name, token, ttl, former)
+        if await self._fetch(_ACQUIRE, arguments, self._background):
+            return None
+        rows = await self._fetch(HOLDER, arguments, self._background)
+        return rows[0][0] if rows else b""  # it was released since
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        await self._fetch(RELEASE, {"name": name, "token": token}, self._background)
+
     async def ping(self) -> None:
         """Raises StoreError for a standby, or a server set to read only, which takes no turn."""
 
@@ -188,6 +233,7 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
         "count": len(put.cold),
         "entries": list(put.cold),
         "at": put.at,
+        "due": put.due,
     }
 
 

@@ -1,31 +1,48 @@
 """Sessions on Redis: one server, Sentinel or Cluster.
 
 A session is two keys in one hash slot: a hash with its version, its hot part and when it was written, and a
-list with its cold part. A tenant's list of sessions stands in another slot: a session's place in it may be
-lost, which its next write puts right, and may outlive the session, which the list does not show.
+list with its cold part. Its places in the index of sessions and among those with background work stand in
+other slots, in buckets that are spread evenly over a Cluster. A place in the index may be lost, which a write
+within a minute puts right, and may outlive the session, which no list shows.
 """
 
 import asyncio
 import contextlib
 import hashlib
+import heapq
+import itertools
 import math
 import secrets
 import time
+import zlib
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
+from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
+from proxy.circuit import Backoff
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.counts import Count
-from proxy.memory.stores.redis_client import Address, Argument, Client, PipelinedRedis, client_factory
+from proxy.memory.stores.redis_client import (
+    CLUSTER,
+    Address,
+    Argument,
+    Client,
+    PipelinedRedis,
+    client_factory,
+)
 from proxy.memory.stores.redis_link import Link
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
     KEEP_EXPIRY,
+    NEVER_DUE,
     TOMBSTONE_SECONDS,
     BlobWrite,
+    DueSession,
     Key,
     ListedSession,
     Store,
@@ -42,6 +59,23 @@ _MAX_TTL: Final = 100 * 365 * 86400.0
 _END_OF_TIME: Final = 1e12
 _PAGE: Final = 100
 _PING_MILLISECONDS: Final = 1000
+_INDEX_BUCKETS: Final = 64
+_DUE_BUCKETS: Final = 16
+"""On a Cluster. One server has one bucket, which it looks into with one command."""
+_BUCKETS_AT_ONCE: Final = 2
+_RENEW_EVERY: Final = 60.0
+"""Seconds after which a write renews a session's place in the index, which lasts as much longer."""
+_SETTLING: Final = 1.0
+"""Seconds between the note that a session is due and the first look for it: by then it is written."""
+_LEAST_KEPT: Final = 86400.0
+_MAX_PLACES: Final = 10_000
+_LATE: Final = Backoff(1.0, 60.0)
+_LATE_ATTEMPTS: Final = 30
+# What a version without buckets left is moved into these, a page at a time, and looked through over a while.
+_MOVED_AT_ONCE: Final = 14
+_MOVE_EVERY: Final = 600.0
+_MOVE_MILLISECONDS: Final = int(2000 * BACKGROUND_DEADLINE)
+_LOOK_WITHIN_MILLISECONDS: Final = 900_000
 # Longer than sessions are mostly kept. There is one key for each limit of a tenant, and no more.
 _COUNTER_MILLISECONDS: Final = 7 * 86400 * 1000
 
@@ -61,7 +95,8 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     background_deadline = max(deadline, background_deadline)
     link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
     background = Link(client_factory(place, background_deadline), deadline=background_deadline)
-    return RedisStore(link, writing, background, KeyNames(place.prefix))
+    names = KeyNames(place.prefix, due_buckets=_DUE_BUCKETS if place.form == CLUSTER else 1)
+    return RedisStore(link, writing, background, names)
 
 
 class KeyPair(NamedTuple):
@@ -78,18 +113,36 @@ class KeyNames:
     ids are, and no id leaves its place within the hash tag.
     """
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, *, due_buckets: int = 1) -> None:
         self._prefix = prefix
+        # An empty tag would be none, and an older version's index has a tenant's name after the sign.
+        tags = _spread_tags("=:", _INDEX_BUCKETS)
+        self.indexes = tuple(KeyPair(f"{prefix}{{{tag}}}:ids", f"{prefix}{{{tag}}}:due") for tag in tags)
+        """The sorted sets with the places of sessions: by tenant and id, and by when they expire."""
+        self.due = tuple(f"{prefix}{{{tag}}}:work" for tag in _spread_tags("@", due_buckets))
+        """The sorted sets of the sessions with background work, by when it is due."""
 
     def session(self, key: Key) -> KeyPair:
         """The hash with the hot part, and the list with the cold part."""
         tag = f"{self._prefix}{{{_escaped(key.tenant)}:{_escaped(key.session)}}}"
         return KeyPair(tag + ":hot", tag + ":cold")
 
-    def index(self, tenant: str) -> KeyPair:
-        """The sorted sets with a tenant's session ids: by id, and by when they expire."""
-        tag = f"{self._prefix}{{={_escaped(tenant)}}}"  # an empty tag would be none
+    def index(self, place: bytes) -> KeyPair:
+        """The bucket of a place in the index."""
+        return self.indexes[zlib.crc32(place) % len(self.indexes)]
+
+    def due_bucket(self, place: bytes) -> str:
+        """The bucket of a session with background work."""
+        return self.due[zlib.crc32(place) % len(self.due)]
+
+    def former_index(self, tenant: str) -> KeyPair:
+        """A tenant's index of a version that had no buckets: session ids, and when they expire."""
+        tag = f"{self._prefix}{{={_escaped(tenant)}}}"
         return KeyPair(tag + ":ids", tag + ":due")
+
+    def lease(self, name: str) -> str:
+        """A lease, under a tag that no session has."""
+        return f"{self._prefix}{{+{_escaped(name)}}}:lease"
 
     def count(self, key: str) -> KeyPair:
         """A counter, under a tag that no session has."""
@@ -112,55 +165,81 @@ def member(session: str) -> bytes:
     return session.encode("utf-8", "surrogatepass")
 
 
+def place_of(key: Key) -> bytes:
+    """A session in the index: of one tenant, the order of such bytes is that of the ids."""
+    return _escaped(key.tenant).encode() + b":" + member(key.session)
+
+
+def key_of(place: bytes) -> Key:
+    """The session of a place in the index."""
+    tenant, _, session = place.partition(b":")
+    return Key(*(each.decode("utf-8", "surrogatepass") for each in (unquote_to_bytes(tenant), session)))
+
+
+@cache
+def _spread_tags(sign: str, count: int) -> tuple[str, ...]:
+    """So many hash tags, each of which stands in another equal part of a Cluster's slots."""
+    tags: dict[int, str] = {}
+    for number in itertools.count():
+        tag = f"{sign}{number}"
+        tags.setdefault(key_slot(tag.encode()) * count // REDIS_CLUSTER_HASH_SLOTS, tag)
+        if len(tags) == count:
+            return tuple(tags[part] for part in range(count))
+    raise AssertionError
+
+
 def _escaped(name: str) -> str:
     return quote(name.encode("utf-8", "surrogatepass"), safe="")
 
 
 class Script:
-    """A Lua script over two keys of one slot."""
+    """A Lua script over two keys of one slot, or over one key."""
 
     def __init__(self, source: str) -> None:
         self._source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def __call__(self, client: Client, keys: KeyPair, *arguments: Argument) -> Any:
+    async def __call__(self, client: Client, keys: Sequence[str], *arguments: Argument) -> Any:
         """The script's result: one round trip, two where the server does not know the script yet."""
         try:
             return await client.execute_command(*self.command(keys, *arguments))
         except NoScriptError:
-            return await client.execute_command("EVAL", self._source, 2, *keys, *arguments)
+            return await client.execute_command("EVAL", self._source, len(keys), *keys, *arguments)
 
-    def command(self, keys: KeyPair, *arguments: Argument) -> tuple[Argument, ...]:
+    def command(self, keys: Sequence[str], *arguments: Argument) -> tuple[Argument, ...]:
         """The command for a server that knows the script."""
-        return ("EVALSHA", self._digest, 2, *keys, *arguments)
+        return ("EVALSHA", self._digest, len(keys), *keys, *arguments)
 
 
 class ScriptCall(NamedTuple):
     """A script with its keys and arguments."""
 
     script: Script
-    keys: KeyPair
+    keys: Sequence[str]
     arguments: tuple[Argument, ...]
 
 
 async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
-    """The results of the calls, one after the other; an error of the server stands among the results.
+    """The results of the calls, the last of which is run last; an error of the server stands among them.
 
-    One round trip for all of them, but one for each on a Cluster, where keys may be on several servers, and
-    for those whose script the server does not know yet.
+    One round trip for all of them, but two on a Cluster, where keys may be on several servers, and one more
+    for each whose script the server does not know yet.
     """
-    if isinstance(client, PipelinedRedis):
-        commands = (call.script.command(call.keys, *call.arguments) for call in calls)
-        results = await client.execute_all(*commands)
-    else:
-        results = [NoScriptError() for _ in calls]
-    for at, call in enumerate(calls):
-        if isinstance(results[at], NoScriptError):
-            try:
-                results[at] = await call.script(client, call.keys, *call.arguments)
-            except (RedisError, RedisClusterException) as error:
-                results[at] = error
-    return results
+
+    async def run(call: ScriptCall) -> Any:
+        try:
+            return await call.script(client, call.keys, *call.arguments)
+        except (RedisError, RedisClusterException) as error:
+            return error
+
+    if not isinstance(client, PipelinedRedis):
+        *others, last = calls
+        return [*(await asyncio.gather(*map(run, others)) if others else ()), await run(last)]
+    results = await client.execute_all(*(call.script.command(call.keys, *call.arguments) for call in calls))
+    return [
+        await run(call) if isinstance(result, NoScriptError) else result
+        for call, result in zip(calls, results, strict=True)
+    ]
 
 
 # Lasting 0 milliseconds is as long as before, of the cold part too, which may be new.
@@ -213,6 +292,51 @@ return 1
 """)
 
 
+# Times are the server's own, since clocks of hosts differ; the result is in how many milliseconds it is due.
+# A place that is there changes in any case: a worker that took the session before this write settles nothing.
+# It never comes sooner than the write that is under way. What is overdue for as long as a session lasts has
+# expired.
+SCHEDULE = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local due, least, lasting = now + ARGV[2], now + ARGV[3], tonumber(ARGV[4])
+local former = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil)
+if former and former <= due then due = former - 1 end
+if due < least then due = least end
+if due == former then due = due + 1 end
+redis.call('ZADD', KEYS[1], string.format('%d', due), ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now - lasting))
+local last = due - now + lasting
+if redis.call('PTTL', KEYS[1]) < last then redis.call('PEXPIRE', KEYS[1], string.format('%d', last)) end
+return due - now
+""")
+TAKE_DUE = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local places = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now), 'LIMIT', 0, ARGV[1])
+local until_ = string.format('%d', now + ARGV[2])
+for _, place in ipairs(places) do redis.call('ZADD', KEYS[1], until_, place) end
+return {until_, unpack(places)}
+""")
+SETTLE = Script("""
+if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil) ~= tonumber(ARGV[2]) then return 0 end
+if ARGV[3] == 'never' then return redis.call('ZREM', KEYS[1], ARGV[1]) end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+return redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[3]), ARGV[1])
+""")
+ACQUIRE = Script("""
+if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return false end
+local holder = redis.call('GET', KEYS[1])
+if holder ~= ARGV[1] and holder ~= ARGV[3] then return holder end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return false
+""")
+RELEASE = Script("""
+return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
+""")
+
+
 # When it was deleted is all that is left of the hash. DEL comes first: a full server takes a script's later
 # writes, as long as it took one.
 REMOVE = Script("""
@@ -254,10 +378,23 @@ return 1
 """)
 
 
+class _Places(NamedTuple):
+    """What this process noted elsewhere of a session when it wrote ``version``, by the loop's clock.
+
+    The index needs no renewal before ``renew_at``. While no other process has written the session, it is
+    among those with background work until ``due_at``.
+    """
+
+    version: int = 0
+    renew_at: float = -math.inf
+    due_at: float = math.inf
+
+
 class RedisStore:
     """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas).
 
-    Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading.
+    Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading. A turn
+    is one command for its read and one for its write: other places are written when they change.
     """
 
     def __init__(self, link: Link, writing: Link, background: Link, names: KeyNames) -> None:
@@ -265,6 +402,10 @@ class RedisStore:
         self._writing = writing
         self._background = background
         self._names = names
+        self._places: dict[Key, _Places] = {}
+        self._next_bucket = secrets.randbelow(len(names.due))
+        self._move_at: dict[str, float] = {}
+        self._late: set[asyncio.Task[None]] = set()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
@@ -297,14 +438,16 @@ class RedisStore:
 
     async def delete(self, key: Key) -> bool:
         """Removes both parts, then the session's place in its tenant's list."""
-        keys, index = self._names.session(key), self._names.index(key.tenant)
+        keys, place = self._names.session(key), place_of(key)
+        self._places.pop(key, None)
 
         async def work(client: Client) -> bool:
             now, ttl = _timestamp(time.time()), _milliseconds(TOMBSTONE_SECONDS)
             existed = bool(await REMOVE(client, keys, now, ttl))
             # A place without a session is not shown, and goes when the session would have expired.
             with contextlib.suppress(RedisError, RedisClusterException):
-                await LEAVE(client, index, member(key.session))
+                await LEAVE(client, self._names.index(place), place)
+                await LEAVE(client, self._names.former_index(key.tenant), member(key.session))
             return existed
 
         return await self._background.run(work)
@@ -316,16 +459,15 @@ class RedisStore:
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions: pages of ids, then what is still there of them, until there are enough."""
-        index = self._names.index(tenant).first
 
         async def work(client: Client) -> list[ListedSession]:
             listed: list[ListedSession] = []
-            bound = b"(" + member(after) if after else b"-"
+            last = member(after)
             while len(listed) < limit:
-                members = await client.execute_command("ZRANGEBYLEX", index, bound, "+", "LIMIT", 0, _PAGE)
+                members = await self._members(client, tenant, last)
                 if not members:
                     break
-                bound = b"(" + members[-1]
+                last = members[-1]
                 ids = [each.decode("utf-8", "surrogatepass") for each in members]
                 pipeline = client.pipeline(transaction=False)
                 for each in ids:
@@ -338,6 +480,42 @@ class RedisStore:
 
         return await self._background.run(work) if limit > 0 else []
 
+    async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
+        """Sessions that are due; on a Cluster, one call looks into a part of the buckets after the other."""
+        names, milliseconds = self._names.due, int(lease * 1000)
+
+        async def work(client: Client) -> list[DueSession]:
+            for tenant in tenants:
+                await self._move_former(client, tenant)
+            taken: list[DueSession] = []
+            for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
+                name = names[self._next_bucket % len(names)]
+                until, *places = await TAKE_DUE(client, (name,), limit - len(taken), milliseconds)
+                taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
+                if len(taken) == limit:
+                    break
+                self._next_bucket += 1
+            return taken
+
+        return await self._background.run(work)
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session is due again."""
+        name, _, until = taken.lease.rpartition(" ")
+        delay = "never" if due == NEVER_DUE else max(0, int((due - time.time()) * 1000))
+        arguments = place_of(taken.key), until, delay
+        await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease."""
+        keys, arguments = (self._names.lease(name),), (token, int(ttl * 1000), former)
+        holder: bytes | None = await self._background.run(lambda client: ACQUIRE(client, keys, *arguments))
+        return holder
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        await self._background.run(lambda client: RELEASE(client, (self._names.lease(name),), token))
+
     async def ping(self) -> None:
         """Reads, and writes for a second as all writes are made."""
         keys = self._names.ping(f"trial-{secrets.token_hex(8)}")
@@ -349,27 +527,129 @@ class RedisStore:
 
     async def aclose(self) -> None:
         """Ends what is in flight and closes all connections."""
+        for task in self._late:
+            task.cancel()
+        await asyncio.gather(*self._late, return_exceptions=True)
         await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._background.aclose())
 
     async def _swap(self, link: Link, key: Key, put: BlobWrite, cold: str) -> bool:
-        keys, index = self._names.session(key), self._names.index(key.tenant)
-        ttl, bounds = _milliseconds(put.ttl), _deletion_bounds(put.at)
+        keys, ttl, bounds = self._names.session(key), _milliseconds(put.ttl), _deletion_bounds(put.at)
         version = put.new_version or draw_version()
         arguments: tuple[Argument, ...] = (put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
 
-        async def work(client: Client) -> int:
-            # The place in the list comes first: without its session it is not shown. Where it is refused, in
-            # another slot than the session's, the next write makes it.
-            enter = (ScriptCall(ENTER, index, (member(key.session), ttl)),) if ttl else ()
-            *_, swapped = await run_scripts(client, *enter, ScriptCall(SWAP, keys, arguments))
+        began = asyncio.get_running_loop().time()
+        places = self._places.get(key, _Places()) if put.version else _Places()
+        due_at = began + max(_SETTLING, put.due - time.time())
+        enter = ttl and began >= places.renew_at
+        is_noted = places.version == put.version and began < places.due_at <= due_at
+        schedule = due_at < math.inf and not is_noted
+        others = [self._enter(key, ttl)] if enter else []
+        if schedule:
+            others.append(self._schedule(key, due_at - began, ttl))
+
+        async def work(client: Client) -> tuple[int, list[Any]]:
+            # The other places come first: without its session none is shown, and a worker that finds none
+            # leaves it.
+            *results, swapped = await run_scripts(client, *others, ScriptCall(SWAP, keys, arguments))
             if isinstance(swapped, Exception):
                 raise swapped
-            return int(swapped)
+            return int(swapped), results
 
-        swapped = await link.run(work)
+        swapped, results = await link.run(work)
         if swapped == REFUSED:
             raise SessionDeleted("the session was deleted")
-        return bool(swapped)
+        if not swapped:
+            return False
+        failed = [isinstance(result, Exception) for result in results]
+        places = places._replace(version=version)
+        if enter and not failed[0]:
+            places = places._replace(renew_at=began + _RENEW_EVERY)
+        if schedule:
+            if failed[-1] or asyncio.get_running_loop().time() - began >= _SETTLING:
+                self._schedule_late(key, put.due, ttl)
+            places = places._replace(due_at=-math.inf if failed[-1] else began + results[-1] / 1000)
+        self._places.pop(key, None)
+        self._places[key] = places
+        if len(self._places) > _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        return True
+
+    def _enter(self, key: Key, ttl: int) -> ScriptCall:
+        place = place_of(key)
+        return ScriptCall(ENTER, self._names.index(place), (place, ttl + int(_RENEW_EVERY * 1000)))
+
+    def _schedule(self, key: Key, delay: float, ttl: int) -> ScriptCall:
+        """Notes that there is work on a session in so many seconds."""
+        place = place_of(key)
+        arguments = place, int(delay * 1000), int(_SETTLING * 1000), max(ttl, int(_LEAST_KEPT * 1000))
+        return ScriptCall(SCHEDULE, (self._names.due_bucket(place),), arguments)
+
+    def _schedule_late(self, key: Key, due: float, ttl: int) -> None:
+        """Notes that there is work on a session that was written, where that failed or came too early."""
+
+        async def run(client: Client) -> None:
+            script, keys, arguments = self._schedule(key, max(_SETTLING, due - time.time()), ttl)
+            await script(client, keys, *arguments)
+
+        async def schedule() -> None:
+            for attempt in range(1, _LATE_ATTEMPTS + 1):
+                with contextlib.suppress(StoreError):
+                    await self._background.run(run)
+                    return
+                await asyncio.sleep(_LATE.pause(attempt))
+
+        task = asyncio.get_running_loop().create_task(schedule())
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def _members(self, client: Client, tenant: str, after: bytes) -> Sequence[bytes]:
+        """The next ids of a tenant's sessions, of all buckets and of the index that had none."""
+        head = _escaped(tenant).encode() + b":"
+        low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
+        share = max(2, 2 * _PAGE // _INDEX_BUCKETS)
+        pipeline = client.pipeline(transaction=False)
+        for index in self._names.indexes:
+            pipeline.execute_command("ZRANGEBYLEX", index.first, low, high, "LIMIT", 0, share)
+        former = self._names.former_index(tenant).first
+        low = b"(" + after if after else b"-"
+        pipeline.execute_command("ZRANGEBYLEX", former, low, "+", "LIMIT", 0, share)
+        *buckets, formers = await pipeline.execute()
+        pages = [[place.removeprefix(head) for place in bucket] for bucket in buckets] + [formers]
+        # Behind the end of a page there may be more of its bucket.
+        end = min((page[-1] for page in pages if len(page) == share), default=None)
+        members = dict.fromkeys(heapq.merge(*pages))
+        return [each for each in members if end is None or each <= end]
+
+    async def _move_former(self, client: Client, tenant: str) -> None:
+        """Moves a tenant's index into buckets, as far as time allows; each session is due within a while."""
+        now = asyncio.get_running_loop().time()
+        if now < self._move_at.get(tenant, 0.0):
+            return
+        former, lease = self._names.former_index(tenant), self._names.lease(f"move {tenant}")
+        while members := await client.execute_command("ZRANGE", former.first, 0, _MOVED_AT_ONCE - 1):
+            if not await client.execute_command("SET", lease, b"", "NX", "PX", _MOVE_MILLISECONDS):
+                return
+            await self._move(client, tenant, members)
+            await client.execute_command("DEL", lease)
+            if asyncio.get_running_loop().time() > now + BACKGROUND_DEADLINE / 4:
+                return
+        self._move_at[tenant] = now + _MOVE_EVERY
+
+    async def _move(self, client: Client, tenant: str, members: Sequence[bytes]) -> None:
+        keys = [Key(tenant, each.decode("utf-8", "surrogatepass")) for each in members]
+        pipeline = client.pipeline(transaction=False)
+        for key in keys:
+            pipeline.execute_command("PTTL", self._names.session(key).first)
+        calls: list[ScriptCall] = []
+        for key, left in zip(keys, await pipeline.execute(), strict=True):
+            if left > 0:
+                delay = secrets.randbelow(_LOOK_WITHIN_MILLISECONDS) / 1000
+                calls += self._enter(key, left), self._schedule(key, delay, left)
+        for result in await run_scripts(client, *calls) if calls else ():
+            if isinstance(result, Exception):
+                raise result
+        for name in self._names.former_index(tenant):
+            await client.execute_command("ZREM", name, *members)
 
 
 def _deletion_bounds(at: float) -> tuple[str, str]:

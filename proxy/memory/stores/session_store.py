@@ -14,7 +14,15 @@ from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.store import BlobWrite, Key, ListedSession, Store, StoredBlob
+from proxy.memory.stores.store import (
+    NEVER_DUE,
+    BlobWrite,
+    DueSession,
+    Key,
+    ListedSession,
+    Store,
+    StoredBlob,
+)
 from proxy.memory.tasks import in_thread_if_long
 
 T = TypeVar("T")
@@ -61,19 +69,25 @@ class _Cached(NamedTuple):
     at: float
 
 
+def never_due(_session: Session) -> float:
+    """When background work on a session is due where there is no such work."""
+    return NEVER_DUE
+
+
 def no_meter(_operation: str, _outcome: str, _seconds: float) -> None:
     """A meter that counts nothing."""
 
 
 class SessionStore:
-    """Sessions over a driver, which stores bytes; it is a store of bytes itself, for leases and episodes.
+    """Sessions over a driver, which stores bytes; it is a store of bytes itself, for episodes.
 
     The sessions that were written last are cached for a minute: a read that finds the same bytes is not
     decoded. ``heads`` are sessions whose newest turns are not written yet: calls go on from these. ``meter``
     counts the operations: one is ``lost`` where another writer was faster, and ``failed`` with StoreError.
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
-    store, 0 where it is answered without waiting.
+    store, 0 where it is answered without waiting. ``due`` tells of a session from when on there may be
+    background work on it.
     """
 
     def __init__(  # noqa: PLR0913 - a driver, and what stands before it
@@ -92,6 +106,7 @@ class SessionStore:
         self.rounds = rounds
         self.deadline = deadline
         self.heads: dict[Key, StoredSession] = {}
+        self.due: Callable[[Session], float] = never_due
         self._codec = codec
         self._redaction = redaction
         self._meter = meter
@@ -227,6 +242,22 @@ class SessionStore:
         """A tenant's sessions; their sizes are those of the encoded bytes."""
         return await self._ask("list", lambda driver: driver.list(tenant, after=after, limit=limit))
 
+    async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
+        """Takes sessions whose background work is due."""
+        return await self._ask("take_due", lambda driver: driver.take_due(tenants, limit=limit, lease=lease))
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session that was taken is due again."""
+        await self._ask("settle", lambda driver: driver.settle(taken, due))
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease; its token is stored as it is."""
+        return await self._ask("acquire", lambda driver: driver.acquire(name, token, ttl=ttl, former=former))
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        await self._ask("release", lambda driver: driver.release(name, token))
+
     async def ping(self) -> None:
         """Returns if a turn could be written in time."""
         await self._ask("ping", lambda driver: driver.ping(), background=False)
@@ -272,8 +303,9 @@ class SessionStore:
             if self._redaction.enabled:
                 session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
             cold = [*map(msgspec.msgpack.encode, entries)]
+            blob, due = encode(session), self.due(put.session)
             return session, BlobWrite(
-                encode(session), put.version, put.ttl, cold, put.at, put.background, put.new_version
+                blob, put.version, put.ttl, cold, put.at, put.background, put.new_version, due
             )
 
         return await in_thread_if_long(work, len(put.session.entries) + len(put.cold))

@@ -21,6 +21,8 @@ APPLIED: Final = f"SELECT name FROM {LEDGER}"
 
 NAMED: Final = re.compile(r"(?<!:):([a-z]+)")
 """A parameter of a statement, by its name."""
+# Any time that comes is below it, and so is none of NEVER_DUE.
+_NEVER: Final = "1e300"
 _THIS: Final = "tenant = :tenant AND session = :session"
 _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
 
@@ -58,6 +60,12 @@ def key_arguments(key: Key) -> dict[str, object]:
     return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
 
 
+def lease_arguments(name: str, token: bytes, ttl: float, former: bytes) -> dict[str, object]:
+    """The arguments that take a lease."""
+    now = time.time()
+    return {"name": name, "token": token, "former": former, "expires": now + ttl, "now": now}
+
+
 def sweep_arguments(limit: int) -> dict[str, object]:
     """The arguments for sweeping: what has expired, and tombstones that are old enough."""
     now = time.time()
@@ -70,15 +78,15 @@ STATE: Final = Statement(
     f" FROM turnkeeper_sessions WHERE {_THIS}"
 )
 REPLACE: Final = Statement(
-    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, expires ="
+    "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, due = :due, expires ="
     " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"
     f" cold = cold + :count WHERE {_UNCHANGED} AND (deleted < :at OR deleted - {CLOCK_TOLERANCE} > :now)"
 )
 CREATE: Final = Statement(
-    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold)"
-    " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count)"
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, due)"
+    " VALUES (:tenant, :session, :blob, :fresh, :now, :expires, :count, :due)"
     " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = excluded.version,"
-    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold"
+    " updated = excluded.updated, expires = excluded.expires, cold = excluded.cold, due = excluded.due"
     " WHERE turnkeeper_sessions.expires <= :now AND turnkeeper_sessions.cold = 0"
     f" AND (turnkeeper_sessions.deleted < :at OR turnkeeper_sessions.deleted - {CLOCK_TOLERANCE} > :now)"
 )
@@ -102,10 +110,10 @@ EXPIRE_COLD: Final = Statement(
     f" (SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND expires <= :now)"
 )
 TOMBSTONE: Final = Statement(
-    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted)"
-    " VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now)"
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, deleted, due)"
+    f" VALUES (:tenant, :session, :blob, 0, 0, 0, 0, :now, {_NEVER})"
     " ON CONFLICT (tenant, session) DO UPDATE SET blob = excluded.blob, version = 0, updated = 0,"
-    " expires = 0, cold = 0, deleted = excluded.deleted"
+    " expires = 0, cold = 0, deleted = excluded.deleted, due = excluded.due"
 )
 COLD: Final = Statement(
     "SELECT turnkeeper_cold.blob FROM turnkeeper_cold"
@@ -116,11 +124,23 @@ LIST: Final = Statement(
     "SELECT session, updated, length(blob) FROM turnkeeper_sessions"
     " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
 )
+# Sessions without work stand in no index: the second condition is the one of the partial index.
 DUE: Final = Statement(
+    f"SELECT id FROM turnkeeper_sessions WHERE due <= :now AND due < {_NEVER} ORDER BY due LIMIT :limit"
+)
+SETTLE: Final = Statement(f"UPDATE turnkeeper_sessions SET due = :due WHERE {_THIS} AND due = :until")
+ACQUIRE: Final = Statement(
+    "INSERT INTO turnkeeper_leases (name, token, expires) VALUES (:name, :token, :expires)"
+    " ON CONFLICT (name) DO UPDATE SET token = excluded.token, expires = excluded.expires"
+    " WHERE turnkeeper_leases.expires <= :now OR turnkeeper_leases.token IN (:token, :former)"
+)
+HOLDER: Final = Statement("SELECT token FROM turnkeeper_leases WHERE name = :name")
+RELEASE: Final = Statement("DELETE FROM turnkeeper_leases WHERE name = :name AND token = :token")
+EXPIRED: Final = Statement(
     "SELECT id FROM turnkeeper_sessions WHERE expires <= :now AND deleted <= :forgotten"
     " ORDER BY expires LIMIT :limit"
 )
-SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({DUE.named})")
+SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED.named})")
 
 
 class Types(msgspec.Struct, frozen=True):
@@ -304,6 +324,18 @@ def m009_secrets(types: Types) -> tuple[str, ...]:
     return (secrets,)
 
 
+def m010_due(types: Types) -> tuple[str, ...]:
+    """When there may be background work on a session; all that older versions wrote are looked at once."""
+    column = f"ALTER TABLE turnkeeper_sessions ADD COLUMN due {types.real} NOT NULL DEFAULT 0"
+    by_due = f"CREATE INDEX turnkeeper_sessions_due ON turnkeeper_sessions (due) WHERE due < {_NEVER}"
+    leases = f"""CREATE TABLE turnkeeper_leases (
+        name TEXT PRIMARY KEY,
+        token {types.blob} NOT NULL,
+        expires {types.real} NOT NULL
+    )"""
+    return column, by_due, leases
+
+
 MIGRATIONS: Final[tuple[Migration, ...]] = (
     m001_sessions,
     m002_deletions,
@@ -314,6 +346,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m007_talks,
     m008_speakers,
     m009_secrets,
+    m010_due,
 )
 
 

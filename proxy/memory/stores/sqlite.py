@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.sql import (
+    ACQUIRE,
     APPEND,
     CLEAR,
     COLD,
@@ -21,9 +22,13 @@ from proxy.memory.stores.sql import (
     ERASED_SINCE,
     EXPIRE,
     EXPIRE_COLD,
+    EXPIRED,
+    HOLDER,
     LIST,
     READ,
+    RELEASE,
     REPLACE,
+    SETTLE,
     STATE,
     SWEEP,
     TOMBSTONE,
@@ -32,6 +37,7 @@ from proxy.memory.stores.sql import (
     id_bytes,
     id_text,
     key_arguments,
+    lease_arguments,
     sweep_arguments,
 )
 from proxy.memory.stores.sqlite_file import (
@@ -47,6 +53,7 @@ from proxy.memory.stores.store import (
     CLOCK_TOLERANCE,
     KEEP_EXPIRY,
     BlobWrite,
+    DueSession,
     Key,
     ListedSession,
     Store,
@@ -175,6 +182,37 @@ class SqliteStore:
         rows = await self._fetch(LIST, arguments)
         return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
+    async def take_due(
+        self,
+        tenants: Sequence[str],  # noqa: ARG002 - the column's default has all that older versions wrote
+        *,
+        limit: int,
+        lease: float,
+    ) -> Sequence[DueSession]:
+        """Sessions that are due; where there are none, nothing is written."""
+        await self._opened(BACKGROUND_DEADLINE)
+        arguments = {"now": time.time(), "limit": limit}
+        if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
+            return []
+        taking = self._writer.submit(partial(_take_due, arguments, lease))
+        return await self._outcome(taking, BACKGROUND_DEADLINE)
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session is due again."""
+        arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
+        await self._outcome(self._writer.submit(partial(_execute, SETTLE, arguments)), BACKGROUND_DEADLINE)
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease."""
+        await self._opened(BACKGROUND_DEADLINE)
+        work = partial(_acquire, lease_arguments(name, token, ttl, former))
+        return await self._outcome(self._writer.submit(work), BACKGROUND_DEADLINE)
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        work = partial(_execute, RELEASE, {"name": name, "token": token})
+        await self._outcome(self._writer.submit(work), BACKGROUND_DEADLINE)
+
     async def ping(self) -> None:
         """Writes something: nothing less shows a full disk."""
         await self._outcome(self._writer.submit(_touch))
@@ -211,6 +249,7 @@ class SqliteStore:
             "count": len(put.cold),
             "now": now,
             "expires": expires,
+            "due": put.due,
         }
         pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
         return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
@@ -314,10 +353,38 @@ def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:
     return bool(rows)
 
 
+def _take_due(arguments: Arguments, lease: float, connection: sqlite3.Connection) -> list[DueSession]:
+    """Has the sessions that are due be due again after the lease."""
+    now = time.time()
+    until = now + lease
+    ids = [row[0] for row in connection.execute(DUE.named, {**arguments, "now": now}).fetchall()]
+    taken = []
+    for row_id in ids:
+        change = "UPDATE turnkeeper_sessions SET due = ? WHERE id = ?"
+        connection.execute(change, (until, row_id))
+        name = "SELECT tenant, session FROM turnkeeper_sessions WHERE id = ?"
+        tenant, session = connection.execute(name, (row_id,)).fetchone()
+        taken.append(DueSession(Key(id_text(tenant), id_text(session)), repr(until)))
+    return taken
+
+
+def _acquire(arguments: Arguments, connection: sqlite3.Connection) -> bytes | None:
+    """Takes a lease, or tells the token of its holder."""
+    if connection.execute(ACQUIRE.named, arguments).rowcount:
+        return None
+    ((holder,),) = connection.execute(HOLDER.named, arguments).fetchall()
+    return bytes(holder)
+
+
+def _execute(statement: Statement, arguments: Arguments, connection: sqlite3.Connection) -> None:
+    """Makes one change."""
+    connection.execute(statement.named, arguments)
+
+
 def _sweep(connection: sqlite3.Connection) -> bool:
     """Removes a few expired sessions; whether there may be more. A look is free, a transaction is not."""
     arguments = sweep_arguments(_SWEPT_AT_ONCE)
-    rows = connection.execute(DUE.named, arguments).fetchall()
+    rows = connection.execute(EXPIRED.named, arguments).fetchall()
     if rows:
         connection.execute(SWEEP.named, arguments)
     return len(rows) == _SWEPT_AT_ONCE

@@ -5,6 +5,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+NEVER_DUE: Final = math.inf
+"""The ``due`` of a write that leaves no background work."""
 KEEP_EXPIRY: Final = -math.inf
 """The ``ttl`` of a write that leaves the expiry as it is: nothing was said."""
 BACKGROUND_DEADLINE: Final = 5.0
@@ -48,7 +50,8 @@ class BlobWrite(NamedTuple):
     ``new_version`` is the version that is written, drawn by the driver where it is 0.
     ``cold`` goes to the cold part. The session expires after ``ttl`` seconds, with ``KEEP_EXPIRY`` when it
     would have. ``at`` is when what is written arrived, in seconds since 1970; ``replace`` ignores it. A
-    ``background`` write may take as long as a list.
+    ``background`` write may take as long as a list. ``due`` is from when on there may be background work on
+    the session, in seconds since 1970.
     """
 
     blob: bytes
@@ -58,6 +61,7 @@ class BlobWrite(NamedTuple):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
+    due: float = NEVER_DUE
 
 
 def draw_version() -> int:
@@ -66,6 +70,13 @@ def draw_version() -> int:
     Versions that are counted would come again after an expiry or a failover.
     """
     return secrets.randbits(_VERSION_BITS) + 1
+
+
+class DueSession(NamedTuple):
+    """A session that was taken for background work; ``lease`` names this one taking of it."""
+
+    key: Key
+    lease: str
 
 
 class ListedSession(NamedTuple):
@@ -122,6 +133,30 @@ class Store(Protocol):
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions in the order of their ids' code points, from the first after ``after`` on."""
+        ...
+
+    async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
+        """Takes sessions whose ``due`` has come, which no other call gets for ``lease`` seconds.
+
+        They are found by an index: sessions that are not due cost nothing. One that was written twice may be
+        taken at the earlier time, and one that has just become due by a later call. What an older version of
+        the driver wrote is due once; ``tenants`` are those whose sessions it may have to look for.
+        """
+        ...
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session that was taken is due again, unless it was written or taken again since."""
+        ...
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes a lease, or renews it, for ``ttl`` seconds; ``None``, or the token of the other who has it.
+
+        A lease that ``former`` has is taken over.
+        """
+        ...
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease that ``token`` has."""
         ...
 
     async def ping(self) -> None:

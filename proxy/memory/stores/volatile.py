@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Sequence
 
 import msgspec
 
@@ -10,8 +11,10 @@ from proxy.memory.errors import SessionDeleted
 from proxy.memory.stores.store import (
     CLOCK_TOLERANCE,
     KEEP_EXPIRY,
+    NEVER_DUE,
     TOMBSTONE_SECONDS,
     BlobWrite,
+    DueSession,
     Key,
     ListedSession,
     Store,
@@ -42,6 +45,8 @@ class VolatileStore:
     def __init__(self) -> None:
         self._sessions: dict[Key, _Row] = {}
         self._deleted: dict[Key, float] = {}
+        self._due: dict[Key, float] = {}
+        self._leases: dict[str, tuple[bytes, float]] = {}
         self._swept = time.monotonic()
         self._swapping = threading.Lock()  # an agent's short-term memory may be used in several threads
 
@@ -57,6 +62,7 @@ class VolatileStore:
             self._swept = time.monotonic()
             self._sessions = {each: row for each, row in self._sessions.items() if row.expires > now}
             self._deleted = {k: at for k, at in self._deleted.items() if at > now - TOMBSTONE_SECONDS}
+            self._due = {k: due for k, due in self._due.items() if k in self._sessions}
         if put.at <= self._deleted.get(key, -math.inf) <= now + CLOCK_TOLERANCE:
             raise SessionDeleted("the session was deleted")
         row = self._row(key)
@@ -75,6 +81,7 @@ class VolatileStore:
         """Removes the session, and remembers when."""
         row = self._row(key)
         self._sessions.pop(key, None)
+        self._due.pop(key, None)
         self._deleted[key] = time.time()
         return row is not None
 
@@ -92,6 +99,37 @@ class VolatileStore:
         ]
         return sorted(lines)[:limit]
 
+    async def take_due(
+        self,
+        tenants: Sequence[str],  # noqa: ARG002 - an older version left nothing here
+        *,
+        limit: int,
+        lease: float,
+    ) -> Sequence[DueSession]:
+        """Sessions that are due; those that are not are looked at where they have work at all."""
+        now = time.time()
+        keys = sorted((key for key, due in self._due.items() if due <= now), key=self._due.__getitem__)
+        self._due |= dict.fromkeys(keys[:limit], now + lease)
+        return [DueSession(key, repr(now + lease)) for key in keys[:limit]]
+
+    async def settle(self, taken: DueSession, due: float) -> None:
+        """Sets when a session is due again."""
+        if repr(self._due.get(taken.key)) == taken.lease:
+            self._schedule(taken.key, due)
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease."""
+        holder, expires = self._leases.get(name, (token, 0.0))
+        if holder not in {token, former} and expires > time.monotonic():
+            return holder
+        self._leases[name] = token, time.monotonic() + ttl
+        return None
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        if self._leases.get(name, (b"", 0.0))[0] == token:
+            del self._leases[name]
+
     async def ping(self) -> None:
         """Always returns."""
 
@@ -99,6 +137,14 @@ class VolatileStore:
         """Removes everything."""
         self._sessions.clear()
         self._deleted.clear()
+        self._due.clear()
+        self._leases.clear()
+
+    def _schedule(self, key: Key, due: float) -> None:
+        if due < NEVER_DUE:
+            self._due[key] = due
+        else:
+            self._due.pop(key, None)
 
     def _row(self, key: Key) -> _Row | None:
         row = self._sessions.get(key)
@@ -114,4 +160,5 @@ class VolatileStore:
             self._sessions[key] = _Row(
                 StoredBlob(bytes(put.blob), put.new_version or draw_version()), now, expires, cold
             )
+            self._schedule(key, put.due)
             return True

@@ -132,7 +132,7 @@ MOVED = {"cold_count": 2, "next_turn": 4}
     ],
 )
 async def test_what_is_due(bench: Bench, session: Session, is_due: bool) -> None:
-    assert bench.learning.is_due(session) is is_due
+    assert (bench.learning.due_at(session) <= bench.now) is is_due
 
 
 async def test_what_was_said_is_learnt_once_and_the_rest_of_the_session_stays(bench: Bench) -> None:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis import KeyNames
+from proxy.memory.stores import redis
+from proxy.memory.stores.redis import KeyNames, KeyPair, place_of
 from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import RedisServer, single
@@ -41,6 +42,11 @@ async def written(store: Store, key: Key, blob: bytes = b"blob", *, ttl: float =
     assert await store.write(key, BlobWrite(blob, version=held.version if held else 0, ttl=ttl, cold=cold))
 
 
+def index_of(prefix: str, key: Key) -> KeyPair:
+    """The bucket with a session's place."""
+    return KeyNames(prefix).index(place_of(key))
+
+
 def calls(server: RedisServer) -> dict[str, int]:
     """How often each command was run, but for those of ``CONFIG``: some versions count their own reset."""
     stats = server.ask("INFO", "commandstats")
@@ -48,12 +54,13 @@ def calls(server: RedisServer) -> dict[str, int]:
     return {name: count for name, count in counts.items() if not name.startswith("config")}
 
 
-async def test_a_read_is_one_command_and_a_write_two(store: Store, server: RedisServer):
-    await written(store, KEY)
+async def test_a_read_is_one_command_and_so_is_a_write(store: Store, server: RedisServer):
+    due = time.time() + 60
+    assert await store.write(KEY, BlobWrite(b"first", version=0, ttl=60, due=due))
     held = await store.read(KEY)
     server.ask("CONFIG", "RESETSTAT")
-    await store.write(KEY, BlobWrite(b"next", version=held.version, ttl=60, cold=[b"x"]))
-    assert {"hmget", "lrange"}.isdisjoint(calls(server)) and calls(server)["evalsha"] == 2
+    await store.write(KEY, BlobWrite(b"next", version=held.version, ttl=60, cold=[b"x"], due=due + 5))
+    assert {"hmget", "lrange", "zadd"}.isdisjoint(calls(server)) and calls(server)["evalsha"] == 1
     server.ask("CONFIG", "RESETSTAT")
     await store.read(KEY)
     assert {name for name in calls(server) if name not in {"info", "client"}} == {"hmget"}
@@ -96,7 +103,7 @@ async def test_both_parts_expire_together(store: Store, server: RedisServer, pre
 async def test_the_list_lasts_as_long_as_its_last_session(store: Store, server: RedisServer, prefix: str):
     await written(store, KEY, ttl=3600)
     await written(store, Key(KEY.tenant, "short"), ttl=1)
-    assert server.ask("PTTL", KeyNames(prefix).index(KEY.tenant).first) > 3_500_000
+    assert server.ask("PTTL", index_of(prefix, KEY).first) > 3_500_000
 
 
 async def test_a_cold_part_without_its_hot_part_is_not_taken_over(store: Store, server, prefix: str):
@@ -112,10 +119,14 @@ async def test_ten_thousand_cold_entries_are_appended_at_once(store: Store):
     assert await store.cold(KEY, limit=20_000) == entries
 
 
-async def test_a_lost_place_in_the_list_is_put_right_by_the_next_write(store: Store, server, prefix: str):
+async def test_a_lost_place_in_the_list_is_put_right_by_a_write_within_a_minute(
+    store: Store, server, prefix: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(redis, "_RENEW_EVERY", 0.1)
     await written(store, KEY)
-    server.ask("DEL", *KeyNames(prefix).index(KEY.tenant))
+    server.ask("DEL", *index_of(prefix, KEY))
     assert await store.list(KEY.tenant) == []
+    await asyncio.sleep(0.1)
     await written(store, KEY)
     assert [one.session for one in await store.list(KEY.tenant)] == [KEY.session]
 
@@ -132,12 +143,18 @@ async def test_a_place_in_the_list_that_outlived_its_session_is_not_shown(store:
     ]
 
 
-async def test_places_of_expired_sessions_are_cleared(store: Store, server: RedisServer, prefix: str):
-    for number in range(5):
-        await written(store, Key("t", f"short {number}"), ttl=0.02)
+async def test_places_of_expired_sessions_are_cleared(
+    store: Store, server: RedisServer, prefix: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(redis, "_RENEW_EVERY", 0.0)
+    index = index_of(prefix, KEY)
+    keys = [key for number in range(500) if index_of(prefix, key := Key("t", f"{number}")) == index]
+    assert len(keys) > 2
+    for key in keys:
+        await written(store, key, ttl=0.02)
     await asyncio.sleep(0.05)
-    await written(store, Key("t", "long"))
-    assert {server.ask("ZCARD", name) for name in KeyNames(prefix).index("t")} == {1}
+    await written(store, KEY)
+    assert {server.ask("ZCARD", name) for name in index} == {1}
 
 
 async def test_a_listed_session_tells_its_size_and_when_it_was_written(store: Store):
