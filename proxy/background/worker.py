@@ -22,6 +22,8 @@ _TAKEN_AT_ONCE: Final = 20
 # Work that fails rests here, in its back-off, and is not taken by others all the time.
 _RESTING: Final = 30.0
 _UNREADABLE_FOR: Final = 3600.0
+_SLACK: Final = 0.05
+_FAREWELL: Final = 1.0
 
 
 class SessionJob(Protocol):
@@ -86,23 +88,29 @@ class Worker:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._queue: dict[tuple[str, Key], SessionJob] = {}
+        self._taken: dict[Key, DueSession] = {}
         self._again: set[tuple[str, Key]] = set()
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._circuits = {job.name: JobCircuit(job.name) for job in jobs}
         self._outage = Outage("Memory does not answer: %s", "Memory answers again")
         self._running = False
-        self._is_free = asyncio.Event()
+        self._look_at = 0.0
+        self._woken = asyncio.Event()
 
     def session_written(self, key: Key, session: Session) -> None:
         """Starts the jobs that are due for a session that was just written, while the worker runs."""
+        now = time.time()
         for job in self._jobs if self._running else ():
-            item = job.name, key
+            item, due = (job.name, key), job.due_at(session)
             if item in self._tasks or item in self._queue:
                 self._again.add(item)  # it may be past its last look
-                if job.has_fallback and self._circuits[job.name].failing and _is_due(job, session):
+                if job.has_fallback and self._circuits[job.name].failing and due <= now:
                     self._spawn(self._run_fallback(job, key))
-            elif _is_due(job, session):
+            elif due <= now:
                 self._start(job, key)
+            elif due + _SLACK < self._look_at:
+                self._look_at = due + _SLACK
+                self._woken.set()
 
     @property
     def failing(self) -> Mapping[str, bool]:
@@ -115,18 +123,23 @@ class Worker:
         services = [asyncio.create_task(service.run()) for service in self._services]
         try:
             while self._jobs or services:
-                if not (self._jobs and await self._take()):
-                    await asyncio.sleep(every)
-                while self._is_busy:
-                    self._is_free.clear()
-                    await self._is_free.wait()
+                self._look_at = time.time() + every
+                if self._jobs and await self._take():
+                    self._look_at = 0.0
+                while (pause := self._look_at - time.time()) > 0 or self._is_busy:
+                    self._woken.clear()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause if pause > 0 else None):
+                            await self._woken.wait()
         finally:
             self._running = False
+            unfinished = [taken for key, taken in self._taken.items() if self._works_on(key)]
             self._queue.clear()
             tasks = [*self._tasks.values(), *self._side_tasks, *services]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._give_back(unfinished)
 
     @property
     def _is_busy(self) -> bool:
@@ -156,11 +169,23 @@ class Worker:
         if stored is None:
             await self._store.settle(taken, NEVER_DUE)
         elif key.tenant in self._tenants:
-            resting = any((job.name, key) in self._tasks for job in self._jobs)
-            due = now + _RESTING if resting else first_due(self._jobs, stored.session)
-            if due > now:
-                await self._store.settle(taken, due)
+            due = now + _RESTING if self._works_on(key) else first_due(self._jobs, stored.session)
+            latest = await self._store.settle(taken, due) if due > now else taken
             self.session_written(key, stored.session)
+            if latest and self._works_on(key):
+                self._taken[key] = latest
+
+    async def _give_back(self, unfinished: Sequence[DueSession]) -> None:
+        """Has sessions due now that were taken: another worker need not wait until their leases end."""
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                for taken in unfinished:
+                    await self._store.settle(taken, time.time())
+
+    def _works_on(self, key: Key) -> bool:
+        """Whether jobs of a session run, rest after a failure, or wait for a slot."""
+        items = [(job.name, key) for job in self._jobs]
+        return any(item in self._tasks or item in self._queue for item in items)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
@@ -183,6 +208,8 @@ class Worker:
             if self._running and item in self._again:
                 self._start(job, key)
             self._again.discard(item)
+            if not self._works_on(key):
+                self._taken.pop(key, None)
             self._start_next()
 
         self._again.discard(item)
@@ -194,8 +221,7 @@ class Worker:
             item, job = next(iter(self._queue.items()))
             del self._queue[item]
             self._start(job, item[1])
-        if not self._is_busy:
-            self._is_free.set()
+        self._woken.set()
 
     async def _run_until_done(self, job: SessionJob, key: Key) -> None:
         circuit, failures = self._circuits[job.name], SessionFailures()
@@ -254,7 +280,3 @@ class Worker:
         async with lease.lease(self._store, job.name, key) as ours:
             if ours:
                 await job.run_fallback(key)
-
-
-def _is_due(job: SessionJob, session: Session) -> bool:
-    return job.due_at(session) <= time.time()

@@ -129,9 +129,9 @@ def test_a_pause_that_is_longer_than_a_session_lasts_ends_before_it(
     serve: Serve, upstream: FakeUpstream, tmp_path: Path
 ) -> None:
     upstream.script = script
-    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", PAUSE="1h", TTL="4s")
+    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", PAUSE="1h", TTL="14s")
     talk(posted(proxy.client), 1)
-    assert until(lambda: known(proxy.client) == told(1))
+    assert until(lambda: known(proxy.client) == told(1), seconds=14)
 
 
 @pytest.mark.parametrize("by", ["serve", "worker"])

@@ -734,13 +734,23 @@ async def test_what_a_worker_took_and_left_is_due_again_after_its_lease(store: S
 async def test_what_is_settled_is_due_when_that_says(store: Store):
     await schedule(store, time.time())
     (first,) = await due(store, lease=0.5)
-    await store.settle(first, time.time() + 1.5)
+    assert await store.settle(first, time.time() + 1.5)
+    assert await store.settle(first, NEVER_DUE) is None
     await asyncio.sleep(0.7)
     assert await taken(store) == []
     (second,) = await due(store, lease=0.5)
-    await store.settle(second, NEVER_DUE)
+    assert await store.settle(second, NEVER_DUE)
     await asyncio.sleep(0.7)
     assert await taken(store) == []
+
+
+async def test_what_was_settled_is_given_back_before_its_time(store: Store):
+    await schedule(store, time.time())
+    (first,) = await due(store)
+    settled = await store.settle(first, time.time() + 30)
+    assert settled
+    assert await store.settle(settled, time.time())
+    assert [each.key for each in await due(store)] == [KEY]
 
 
 @pytest.mark.parametrize("wait", [0.3, 3.0], ids=["sooner than the lease", "later than the lease"])
@@ -748,7 +758,7 @@ async def test_a_worker_settles_nothing_that_was_written_since(store: Store, wai
     await schedule(store, time.time())
     (first,) = await due(store, lease=1.5)
     await schedule(store, time.time() + wait)
-    await store.settle(first, NEVER_DUE)
+    assert await store.settle(first, NEVER_DUE) is None
     assert [each.key for each in await due(store)] == [KEY]
 
 
@@ -756,7 +766,7 @@ async def test_a_worker_settles_nothing_that_another_took_since(store: Store):
     await schedule(store, time.time())
     (first,) = await due(store, lease=0.2)
     await due(store, lease=0.5)
-    await store.settle(first, NEVER_DUE)
+    assert await store.settle(first, NEVER_DUE) is None
     assert [each.key for each in await due(store)] == [KEY]
 
 

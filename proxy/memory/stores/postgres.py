@@ -81,6 +81,7 @@ _CREATE: Final = _with_cold(CREATE)
 _REPLACE: Final = _with_cold(REPLACE)
 
 
+_SETTLE: Final = Statement(f"{SETTLE.named} RETURNING id")
 _ACQUIRE: Final = Statement(f"{ACQUIRE.named} RETURNING name")
 
 
@@ -179,10 +180,11 @@ class PostgresStore:
         rows = await self._fetch(_TAKE_DUE, {"limit": limit, "until": until}, self._background)
         return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
-    async def settle(self, taken: DueSession, due: float) -> None:
+    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
-        await self._fetch(SETTLE, arguments, self._background)
+        settled = await self._fetch(_SETTLE, arguments, self._background)
+        return DueSession(taken.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""

@@ -319,11 +319,15 @@ for _, place in ipairs(places) do redis.call('ZADD', KEYS[1], until_, place) end
 return {until_, unpack(places)}
 """)
 SETTLE = Script("""
-if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil) ~= tonumber(ARGV[2]) then return 0 end
-if ARGV[3] == 'never' then return redis.call('ZREM', KEYS[1], ARGV[1]) end
+if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil) ~= tonumber(ARGV[2]) then return false end
+if ARGV[3] == 'never' then
+  redis.call('ZREM', KEYS[1], ARGV[1])
+  return 'never'
+end
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-return redis.call('ZADD', KEYS[1], string.format('%d', now + ARGV[3]), ARGV[1])
+local due = string.format('%d', time[1] * 1000 + math.floor(time[2] / 1000) + ARGV[3])
+redis.call('ZADD', KEYS[1], due, ARGV[1])
+return due
 """)
 ACQUIRE = Script("""
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then return false end
@@ -499,12 +503,13 @@ class RedisStore:
 
         return await self._background.run(work)
 
-    async def settle(self, taken: DueSession, due: float) -> None:
+    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         name, _, until = taken.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - time.time()) * 1000))
         arguments = place_of(taken.key), until, delay
-        await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
+        settled = await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
+        return DueSession(taken.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""

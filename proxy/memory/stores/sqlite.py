@@ -197,10 +197,12 @@ class SqliteStore:
         taking = self._writer.submit(partial(_take_due, arguments, lease))
         return await self._outcome(taking, BACKGROUND_DEADLINE)
 
-    async def settle(self, taken: DueSession, due: float) -> None:
+    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
-        await self._outcome(self._writer.submit(partial(_execute, SETTLE, arguments)), BACKGROUND_DEADLINE)
+        settling = self._writer.submit(partial(_execute, SETTLE, arguments))
+        settled = await self._outcome(settling, BACKGROUND_DEADLINE)
+        return DueSession(taken.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
@@ -376,9 +378,9 @@ def _acquire(arguments: Arguments, connection: sqlite3.Connection) -> bytes | No
     return bytes(holder)
 
 
-def _execute(statement: Statement, arguments: Arguments, connection: sqlite3.Connection) -> None:
-    """Makes one change."""
-    connection.execute(statement.named, arguments)
+def _execute(statement: Statement, arguments: Arguments, connection: sqlite3.Connection) -> bool:
+    """Makes one change; whether there was anything to change."""
+    return bool(connection.execute(statement.named, arguments).rowcount)
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:

@@ -144,8 +144,11 @@ class Store(Protocol):
         """
         ...
 
-    async def settle(self, taken: DueSession, due: float) -> None:
-        """Sets when a session that was taken is due again, unless it was written or taken again since."""
+    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+        """Sets when a session that was taken is due again; until then it stays taken, as the result says.
+
+        ``None``, and nothing is changed, where the session was written or taken again since.
+        """
         ...
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
