@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 GROUP: Final = "turnkeeper.stores"
 """Installed packages add drivers here, named by scheme; each is a ``StoreFactory``."""
 
+_METHODS: Final = ("take_due", "settle", "acquire", "release")
 _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
 _COUNTS: Final = f"{_STORES}.redis:RedisCounts"
@@ -79,7 +80,13 @@ def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits |
         package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
         raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
     if foreign_commits is None:
-        return factory(url, deadline=deadline)
+        store = factory(url, deadline=deadline)
+        if lacking := [name for name in _METHODS if not hasattr(store, name)]:
+            raise ValueError(
+                f"{driver.name}: the driver was made for an older Turnkeeper and lacks {', '.join(lacking)};"
+                f" install a newer version of {driver.module.partition('.')[0]}"
+            )
+        return store
     return factory(url, deadline=deadline, foreign_commits=foreign_commits)  # type: ignore[call-arg] # SQLite's
 
 

@@ -112,6 +112,23 @@ def test_installed_packages_add_drivers_and_replace_none(monkeypatch: pytest.Mon
     assert isinstance(store.breaker.driver(), SqliteStore)
 
 
+class Former:
+    """A driver of the protocol as it was."""
+
+    read = write = replace = cold = delete = deleted = list = ping = aclose = VolatileStore.read
+
+
+def former(url: str, *, deadline: float) -> Former:
+    return Former()
+
+
+def test_a_driver_for_an_older_version_says_what_it_lacks(monkeypatch: pytest.MonkeyPatch):
+    others = [EntryPoint("former", "tests.memory.stores.test_drivers:former", opening.GROUP)]
+    monkeypatch.setattr(opening, "entry_points", lambda group: others)
+    with pytest.raises(ValueError, match="lacks take_due, settle, acquire, release; install a newer"):
+        opened("former:x")
+
+
 def own(url: str, *, deadline: float) -> VolatileStore:
     """A driver that keeps all within its process."""
     return VolatileStore()
