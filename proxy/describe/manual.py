@@ -145,7 +145,9 @@ def metrics_reference() -> str:
     metrics = Metrics()
     # A label shows in a sample alone, so everything has to happen once.
     metrics.add_gauges(
-        lambda: GaugeValues(breakers={("main", "model"): "closed"}, background={"facts": False})
+        lambda: GaugeValues(
+            breakers={("main", "model"): "closed"}, background={"facts": False}, clock_skew=0.0
+        )
     )
     metrics.count_turn(_TURN)
     metrics.count_operation("read", "ok", 0.0)

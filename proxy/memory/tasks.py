@@ -1,6 +1,7 @@
 """Helpers for asyncio: waiting with a deadline, and long work in a thread."""
 
 import asyncio
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
@@ -45,6 +46,20 @@ def retrieve_exception(task: asyncio.Future[Any]) -> None:
     """Marks the exception of a task as retrieved: its waiter may have left."""
     if not task.cancelled():
         task.exception()
+
+
+def ignore_late_lookups(loop: asyncio.AbstractEventLoop) -> None:
+    """Has a loop say nothing of host names that were not found once their caller had left.
+
+    uvloop goes on looking up a name for a connection that was given up, and retrieves nothing of it: whoever
+    wanted the connection has said already that there is none.
+    """
+
+    def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if not isinstance(context.get("exception"), socket.gaierror):
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(on_error)
 
 
 class LargeWork:

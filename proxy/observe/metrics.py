@@ -43,7 +43,7 @@ class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all gauges at one moment.
 
     ``breakers`` holds closed, half_open or open by upstream and model, ``background`` by the name of each
-    background job whether it is failing.
+    background job whether it is failing. ``clock_skew`` is in seconds, where it is known.
     """
 
     in_flight: int = 0
@@ -52,6 +52,7 @@ class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
     failing: bool = False
     breakers: Mapping[tuple[str, str], str] = {}
     background: Mapping[str, bool] = {}
+    clock_skew: float | None = None
 
 
 class Metrics:
@@ -258,6 +259,12 @@ class _GaugeCollector(Collector):
         yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns in the write queue", now.queued)
         yield GaugeMetricFamily("turnkeeper_memory_failing", "1 while memory takes no turns", now.failing)
         yield CounterMetricFamily("turnkeeper_lost_turns", "Turns that memory never got", now.lost)
+        if now.clock_skew is not None:
+            yield GaugeMetricFamily(
+                "turnkeeper_clock_skew_seconds",
+                "How far this host's clock is ahead of that of Redis or PostgreSQL",
+                now.clock_skew,
+            )
         if now.background:
             family = GaugeMetricFamily(
                 "turnkeeper_background_failing",

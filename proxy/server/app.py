@@ -61,7 +61,8 @@ class App:
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
     ``background_failures`` are the jobs of the background process, which the metrics of one process count:
-    where ``counts_background`` is true. ``orphaned`` is whether the process that started this one is dead.
+    where ``counts_background`` is true. ``clock_skew`` is how many seconds this host's clock is ahead of the
+    store's, where this process is to tell. ``orphaned`` is whether the process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -70,6 +71,7 @@ class App:
         self.background_failures: Mapping[str, bool] = {}
         self.counts_background = True
         self.orphaned = False
+        self.clock_skew: float | None = None
         self.traces = traces
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, lambda: self.runtime)
@@ -196,6 +198,7 @@ class App:
             failing=bool(runtime.memory and runtime.memory.degraded),
             breakers=runtime.breakers,
             background=self._background_failures if self.counts_background else {},
+            clock_skew=self.clock_skew,
         )
 
     async def _live(self, receive: Receive, send: Send) -> None:

@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 from proxy.background.changes import ChangedSessions
+from proxy.memory.tasks import ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
 from proxy.server import signals
@@ -29,6 +30,7 @@ async def work(
 ) -> None:
     """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
     loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
+    ignore_late_lookups(loop)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, received.put_nowait, number)
     signals.unblock()

@@ -14,6 +14,7 @@ from typing import Final
 
 import uvicorn
 
+from proxy.memory.tasks import ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.server import listening, signals
 from proxy.server.app import App
@@ -104,6 +105,7 @@ class Server(uvicorn.Server):
         """Starts serving, the tasks, and listening for SIGHUP."""
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
+        ignore_late_lookups(loop)
         loop.set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._on_sighup)

@@ -99,10 +99,11 @@ class Routes:
     async def _alive(self, _: Request) -> Response:
         return json_response({"status": "alive"})
 
-    async def _ready(self, _: Request) -> Response:
-        status = self._server.status
-        content = {"status": status, "degraded": self._server.degraded}
-        return json_response(content, status=200 if status in {"ready", "degraded"} else 503)
+    async def _ready(self, request: Request) -> Response:
+        status, degraded = self._server.status, self._server.degraded
+        required = request.query_params.get("require", "").split(",")
+        is_ready = status in {"ready", "degraded"} and not set(required) & set(degraded)
+        return json_response({"status": status, "degraded": degraded}, status=200 if is_ready else 503)
 
     async def _metrics(self, _: Request) -> Response:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -1,6 +1,8 @@
 """Hosts that share one store behave as one, whichever of them a request meets."""
 
 import json
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +14,7 @@ import httpx2
 import pytest
 
 from tests.e2e.conftest import Address
+from tests.e2e.test_clocks import ASIDE
 from tests.peers import redis_server
 from tests.peers.fake_upstream import HANG, FakeUpstream, Received, Step, by_default
 from tests.serving_process import ServingProcess
@@ -46,7 +49,7 @@ def start(tmp_path: Path, upstream: FakeUpstream) -> Iterator[Hosts]:
         yield begin
 
 
-@pytest.fixture(params=["redis", "redis+cluster"])
+@pytest.fixture(params=["redis", "redis+cluster", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     with ExitStack() as started:
         if request.param == "redis":
@@ -306,3 +309,61 @@ def test_limits_are_counted_where_the_sessions_are_not(
 def test_a_server_says_that_it_counts_alone(start: Hosts, address: Address) -> None:
     (host,) = start(address("postgresql"), 1, LIMITED)
     assert "each server counts 'limits' for itself; name one in limits.url (LIMITS_URL)" in host.log
+
+
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_a_redis_whose_name_does_not_resolve_is_told_of_once_and_no_exception_is_left(
+    start: Hosts, options: tuple[str, ...]
+) -> None:
+    (host,) = start("redis://no-such-host.invalid:6379", 1, LIMITED, *options)
+    for _ in range(3):
+        host.client.post(
+            "/v1/chat/completions", json={"messages": [{"role": "user", "content": "Hi"}]}, headers=ACME
+        )
+    time.sleep(8)
+    assert host.stop() == 0
+    assert "never retrieved" not in host.log
+    assert "Traceback" not in host.log
+
+
+def test_a_host_that_is_cut_off_is_not_ready_where_memory_is_required(start: Hosts, tmp_path: Path) -> None:
+    with redis_server.single(tmp_path) as server:
+        (host,) = start(server.url, 1)
+        assert host.client.get("/readyz?require=memory").status_code == 200
+        with redis_server.stopped(server):
+            required = "/readyz?require=limits,memory"
+            assert until(lambda: host.client.get(required).status_code == 503, 30)
+            found = host.client.get("/readyz")
+            assert (found.status_code, found.json()["degraded"]) == (200, ["memory"])
+            assert host.client.get("/readyz?require=limits").status_code == 200
+        assert until(lambda: host.client.get("/readyz?require=memory").status_code == 200, 30)
+
+
+SKEWED = "clock is {} s off that of the sessions' store"
+
+
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_a_clock_that_is_not_the_store_s_is_measured_and_told_of(
+    start: Hosts, address: Address, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = address(kind)
+    (right,) = start(at, 1)
+    original = ServingProcess.start
+
+    def ahead(host: ServingProcess) -> None:
+        host.command[:3] = [sys.executable, "-c", ASIDE.format(skew=3600)]
+        original(host)
+
+    monkeypatch.setattr(ServingProcess, "start", ahead)
+    (skewed,) = start(at, 1, CONFIG, "--workers", "2")
+
+    def skew(host: ServingProcess) -> float | None:
+        found = re.search(
+            r"^turnkeeper_clock_skew_seconds (\S+)$", host.client.get("/metrics").text, re.MULTILINE
+        )
+        return float(found[1]) if found else None
+
+    assert awaited(lambda: skew(skewed), 20) == pytest.approx(3600, abs=0.2)
+    assert abs(awaited(lambda: skew(right), 20) or 0) < 0.2
+    assert SKEWED.format("+3600.0") in skewed.log
+    assert "clock" not in right.log

@@ -20,13 +20,17 @@ GROUP: Final = "turnkeeper.stores"
 _METHODS: Final = ("take_due", "settle", "acquire", "release")
 _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
+_POSTGRES: Final = f"{_STORES}.postgres:open"
 _COUNTS: Final = f"{_STORES}.redis:RedisCounts"
-_CHANNELS: Final = {_REDIS: f"{_STORES}.redis_channel:open"}
+_CHANNELS: Final = {
+    _REDIS: f"{_STORES}.redis_channel:open",
+    _POSTGRES: f"{_STORES}.postgres_channel:open",
+}
 _EXTRAS: Final = {"asyncpg": "postgres"}
 _DRIVERS: Final = {
     "sqlite": f"{_STORES}.sqlite:open",
-    "postgresql": f"{_STORES}.postgres:open",
-    "postgres": f"{_STORES}.postgres:open",
+    "postgresql": _POSTGRES,
+    "postgres": _POSTGRES,
     "redis": _REDIS,
     "rediss": _REDIS,
     "redis+unix": _REDIS,

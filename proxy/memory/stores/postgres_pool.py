@@ -37,13 +37,14 @@ _ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
 _CLOSING: Final = 0.4
 # Any number will do that no other program takes: the letters "turnkeep".
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
-_FAILURES: Final = (
+FAILURES: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,
     TimeoutError,
 )
+"""What a server that is away, slow or unwilling raises."""
 # What the environment or a service file adds to an address is read when a connection is made.
 _UNREADABLE: Final = (ValueError, IndexError, OverflowError)
 _HOST: Final = re.compile(
@@ -112,7 +113,7 @@ class Pool:
             pool = await self._opened()
             async with pool.acquire(timeout=self._timeout) as connection:
                 return await work(connection)
-        except _FAILURES as error:
+        except FAILURES as error:
             raise _failure(error) from error
 
     async def _opened(self) -> Any:

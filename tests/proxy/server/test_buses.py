@@ -15,7 +15,9 @@ from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessag
 from proxy.server.hosts import HostBus
 from proxy.turn.active import ActiveTurns
 from tests.peers import redis_server
+from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import RedisServer
+from tests.peers.transaction_pooler import TransactionPooler
 
 pytestmark = pytest.mark.anyio
 KEY = "a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2V5a2U="
@@ -46,14 +48,17 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield servers
 
 
-def url_of(request: pytest.FixtureRequest) -> str:
+async def url_of(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgresql":
+        postgres: PostgresServer = request.getfixturevalue("postgres")
+        return postgres.url(await postgres.new_schema())
     prefix = uuid.uuid4().hex
     if request.param == "redis+cluster":
         return f"redis+cluster://127.0.0.1:{request.getfixturevalue('nodes')[0].port}?prefix={prefix}:"
     return f"{request.getfixturevalue('redis').url}?prefix={prefix}:"
 
 
-@pytest.fixture(params=["processes", "redis", "redis, encrypted", "redis+cluster"])
+@pytest.fixture(params=["processes", "redis", "redis, encrypted", "redis+cluster", "postgresql"])
 async def buses(request: pytest.FixtureRequest) -> AsyncIterator[list[AnyBus]]:
     """Three members, which hear each other."""
     if request.param == "processes":
@@ -62,7 +67,9 @@ async def buses(request: pytest.FixtureRequest) -> AsyncIterator[list[AnyBus]]:
         for end in itertools.chain(*made):
             end.close()
         return
-    address = channel_address(url_of(request), [KEY] if "encrypted" in request.param else [], deadline=1.0)
+    address = channel_address(
+        await url_of(request), [KEY] if "encrypted" in request.param else [], deadline=1.0
+    )
     assert address
     hosts = [HostBus(address, bytes([number]), ActiveTurns()) for number in range(3)]
     yield list(hosts)
@@ -134,6 +141,26 @@ async def test_what_must_arrive_arrives_once_the_server_is_back(tmp_path: Path) 
         assert await arrive(heard[1], 1) == [note]
         for host in hosts:
             await host.aclose()
+
+
+async def test_behind_a_pooler_of_transactions_it_is_said_that_hosts_are_alone(
+    postgres: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    schema = await postgres.new_schema()
+    with TransactionPooler(postgres.socket) as pooler:
+        url = f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres?search_path={schema}"
+        address = channel_address(url, [], deadline=1.0)
+        assert address
+        host = HostBus(address, b"1", ActiveTurns())
+        host.receive(lambda _: None)
+        async with asyncio.timeout(20):
+            while not caplog.records:  # noqa: ASYNC110 - it says so when it knows
+                await asyncio.sleep(0.02)
+        await host.aclose()
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "PostgreSQL passes no messages on between hosts, as behind a pooler"
+    )
 
 
 async def test_no_word_is_readable_on_the_wire_where_sessions_are_encrypted(redis: RedisServer) -> None:

@@ -1,0 +1,180 @@
+"""Messages between the servers of one PostgreSQL: by LISTEN and NOTIFY."""
+
+import asyncio
+import base64
+import binascii
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+import asyncpg
+
+from proxy.circuit import Outage
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.channel import Channel, Receive
+from proxy.memory.stores.postgres_pool import FAILURES, checked_address
+
+_LARGEST: Final = 5_900
+"""PostgreSQL takes less than 8000 bytes, and a message stands there in base64."""
+_CONNECT_SECONDS: Final = 2.0
+_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.05, 1.0, 0.01
+_CHECK_EVERY: Final = 10.0
+_POOLED_PAUSE: Final = 60.0
+# One for each schema: a database has the channels of all.
+_NAME: Final = "'turnkeeper_' || md5(current_schema())"
+_NOTIFY: Final = f"""
+SELECT pg_notify({_NAME}, (extract(epoch FROM clock_timestamp())::float8 - age)::text || ' ' || data)
+FROM unnest($1::float8[], $2::text[]) AS message (age, data)
+"""
+
+
+def open(url: str, *, deadline: float) -> Channel:  # noqa: A001  (a channel is opened, as a store is)
+    """The channel of the PostgreSQL at an address; nothing is connected yet.
+
+    Raises ValueError for a wrong one, which never shows it.
+    """
+    return PostgresChannel(checked_address(url), deadline=deadline)
+
+
+class _Waiting(NamedTuple):
+    """A message to be sent, what it is about began ``since``, by ``time.monotonic``."""
+
+    data: str
+    since: float
+    sent: asyncio.Future[None]
+
+
+class PostgresChannel:
+    """One channel for each schema. What is to be sent while a statement runs is sent by the next one.
+
+    A pooler that gives each transaction another connection passes no notifications on; the log says so.
+    """
+
+    largest = _LARGEST
+
+    def __init__(self, url: str, *, deadline: float) -> None:
+        self._url = url
+        self._deadline = deadline
+        self._waiting: list[_Waiting] = []
+        self._sending: asyncio.Task[None] | None = None
+        self._connection: Any = None
+        self._outage = Outage(
+            "PostgreSQL passes no messages on between hosts, as behind a pooler of transactions (%s)",
+            "PostgreSQL passes messages on between hosts again",
+        )
+
+    async def publish(self, topic: str, data: bytes, *, age: float = 0.0) -> None:  # noqa: ARG002 - there is one order
+        """Sends a message, with the server's time."""
+        if len(data) > self.largest:
+            raise ValueError("the message is too large")
+        sent = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(base64.b64encode(data).decode(), time.monotonic() - age, sent))
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
+        await sent
+
+    async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
+        """Receives; a connection that is lost is made again, with pauses that grow with the time it takes."""
+        clock = asyncio.get_running_loop().time
+        since = clock()
+        while True:
+            pause = min(_PAUSE + _GROWTH * (clock() - since), _LONGEST_PAUSE)
+            try:
+                await self._listen(receive, joined)
+                since = clock()
+            except _NotPassedOn:
+                self._outage.begin("LISTEN hears nothing")
+                pause = _POOLED_PAUSE
+            except (*FAILURES, StoreError):
+                pass
+            await asyncio.sleep(pause)
+
+    async def aclose(self) -> None:
+        """Closes the connection that messages are sent over."""
+        if self._sending:
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
+        if self._connection:
+            self._connection.terminate()
+
+    async def _listen(self, receive: Receive, joined: Callable[[], None]) -> None:
+        """Receives until the connection is lost."""
+        connection = await self._connect(_CONNECT_SECONDS)
+        probe, echoed, lost = secrets.token_hex(8).encode(), asyncio.Event(), asyncio.Event()
+
+        def on_message(_connection: object, _process: int, _channel: str, payload: str) -> None:
+            with suppress(ValueError, binascii.Error):  # something else may notify here
+                at, data = payload.split(" ")
+                message = base64.b64decode(data, validate=True)
+                if message == probe:
+                    echoed.set()
+                elif echoed.is_set():
+                    receive(float(at), message)
+
+        try:
+            connection.add_termination_listener(lambda _: lost.set())
+            await connection.add_listener(await connection.fetchval(f"SELECT {_NAME}"), on_message)
+            await self.publish("", probe)
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    await echoed.wait()
+            except TimeoutError:
+                raise _NotPassedOn from None
+            self._outage.end()
+            joined()
+            while not lost.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_CHECK_EVERY):
+                        await lost.wait()
+                        return
+                await connection.execute("SELECT 1", timeout=_CONNECT_SECONDS)
+        finally:
+            connection.terminate()
+
+    async def _send(self) -> None:
+        """Sends what waits, and what comes meanwhile."""
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                try:
+                    await self._notify(batch)
+                except FAILURES as error:
+                    self._connection, connection = None, self._connection
+                    if connection:
+                        connection.terminate()
+                    _fail(batch, StoreError(f"PostgreSQL took no message ({type(error).__name__})"))
+        finally:
+            self._sending = None
+            _fail(self._waiting, StoreError("the channel is closed"))
+
+    async def _notify(self, batch: list[_Waiting]) -> None:
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._connect(max(self._deadline, _CONNECT_SECONDS))
+            now = time.monotonic()
+            ages = [now - each.since for each in batch]
+            await self._connection.execute(_NOTIFY, ages, [each.data for each in batch])
+        except asyncio.CancelledError:
+            _fail(batch, StoreError("the channel is closed"))
+            raise
+        for each in batch:
+            if not each.sent.done():
+                each.sent.set_result(None)
+
+    async def _connect(self, within: float) -> Any:
+        return await asyncpg.connect(
+            self._url, timeout=within, command_timeout=within, statement_cache_size=0
+        )
+
+
+class _NotPassedOn(Exception):
+    """What was sent has not come back."""
+
+
+def _fail(batch: list[_Waiting], error: StoreError) -> None:
+    for each in batch:
+        if not each.sent.done():
+            each.sent.set_exception(error)
+            each.sent.exception()  # its sender may have left
