@@ -18,6 +18,8 @@ _INTRODUCTION: Final = """# Configuration
 
 <!-- Made by `make docs` from the settings themselves. -->
 
+After this page you can write any key of a configuration.
+
 A configuration is one YAML file. `turnkeeper serve` reads it at its start, and again on SIGHUP. Every
 key is listed here with its type and its default; a key that is not listed is an error, and `turnkeeper
 check` names what was probably meant. A dot leads into a key, `NAME` is a name of your choice, and `[]`
@@ -101,6 +103,8 @@ def _sections(document: str) -> dict[str, str]:
 
 _METRICS_TITLE: Final = "# Metrics\n\n<!-- Made by `make docs` from the metrics themselves. -->"
 _METRICS_INTRODUCTION: Final = """
+After this page you can read `/metrics`, and draw or alarm on what counts.
+
 `GET /metrics` answers in Prometheus' text format. Names that begin with `gen_ai_` are those of
 OpenTelemetry's conventions for generative AI. A counter is exposed with `_total` behind its name; a
 histogram as `_bucket`, `_count` and `_sum`, a summary as the last two. Times are in seconds. No label

@@ -12,10 +12,12 @@ _PLACES = {
     "answer": "They stand under a pipeline's `answer:`, between the model's answer and the client.",
 }
 
+_OPENING = "After this page you can name each step of a pipeline, with what it does before and after."
+
 
 def filters_reference(pages: Sequence[FilterPage]) -> str:
     """All pages as one document, with an index."""
-    lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", ""]
+    lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", "", _OPENING, ""]
     anchors: dict[FilterPage, str] = {}
     for page in pages:
         # The second heading of a name gets a number.

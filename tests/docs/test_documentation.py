@@ -44,6 +44,17 @@ def test_every_block_says_what_it_is_written_in(page: Path) -> None:
     assert {block.language for block in blocks(page)} <= LANGUAGES
 
 
+@every_page
+def test_a_page_opens_with_what_one_can_do_after_it(page: Path) -> None:
+    if (
+        page.is_relative_to(ROOT / "docs")
+        and page.parent.name != "decisions"
+        and named(page) != "docs/page.md"
+    ):
+        opening = page.read_text().split("\n## ")[0]
+        assert "After this page" in opening
+
+
 @of("yaml")
 def test_a_piece_of_yaml_is_a_sound_piece_of_a_configuration(block: Block, tmp_path: Path) -> None:
     for example in (ROOT / "examples/own_filter").glob("*.py"):
