@@ -23,6 +23,7 @@ from proxy.page.difference import (
     unchanged_rows,
 )
 from proxy.page.request import PageRequest, redirect
+from proxy.page.rerun import Rerun, choices_of, run_again
 from proxy.traces import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
@@ -125,10 +126,24 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _show(request: PageRequest) -> Response:
-    traces = request.server.traces
-    trace = traces.find(request.tenant, request.params["id"])
+    trace = request.server.traces.find(request.tenant, request.params["id"])
+    return _try_another_process(request) if trace is None else await _answer(request, trace)
+
+
+async def _run(request: PageRequest) -> Response:
+    trace = request.server.traces.find(request.tenant, request.params["id"])
     if trace is None:
-        return _try_another_process(request)
+        return _try_another_process(request, "run", status=307)
+    if trace.content is None:
+        raise NotFound(f"What was said in this turn is not kept; {_KEPT}.")
+    if request.form.get("load"):
+        return await _answer(request, trace)
+    choices = choices_of(request, trace.content, request.form)
+    return await _answer(request, trace, await run_again(request, trace.content, choices))
+
+
+async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None) -> Response:
+    traces = request.server.traces
     before, after = traces.neighbours(trace)
     turn, detail = trace.content, None
     if turn is not None and trace.size <= _LARGEST_SHOWN:
@@ -144,11 +159,15 @@ async def _show(request: PageRequest) -> Response:
         width=WIDTH,
         detail=detail,
         keeps=traces.retention.content,
+        choices=choices_of(request, turn, request.form) if turn else None,
+        pipelines=list(request.runtime.pipelines),
+        rerun=rerun,
+        change=_change(trace, rerun.sent) if rerun and rerun.sent else (),
     )
 
 
-def _try_another_process(request: PageRequest) -> Response:
-    """Redirects to another process of this port; raises NotFound after some tries.
+def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -> Response:
+    """Redirects to another process of this port, a form with 307; raises NotFound after some tries.
 
     The kernel chooses the process that a connection reaches, so that each try needs a new one.
     """
@@ -161,7 +180,8 @@ def _try_another_process(request: PageRequest) -> Response:
             f"None of the processes that answered keeps this turn; {_KEPT} of each process."
             " If it is new, go back and choose it again: others may answer then."
         )
-    response = redirect("turns", request.params["id"], query=f"?{_TRIES}={tries + 1}")
+    response = redirect("turns", request.params["id"], *steps, query=f"?{_TRIES}={tries + 1}")
+    response.status_code = status
     response.headers["connection"] = "close"
     return response
 
@@ -306,6 +326,12 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
     )
 
 
+def _change(trace: Trace, sent: bytes) -> Sequence[Group]:
+    """What another prompt has, and the turn's own had not."""
+    before, after = (list(map(_as_prompt, _messages(body))) for body in (sent_body(trace), sent))
+    return [group for group in grouped_rows(before, after) if group.kind != "same"]
+
+
 def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """What of a message a model reads."""
     return {name: message[name] for name in _READ_BY_MODELS if message.get(name) is not None}
@@ -327,4 +353,4 @@ def _target(trace: Trace, turn: Turn) -> Target:
     return next((target for target in targets if target.name == trace.report.upstream), targets[0])
 
 
-ROUTES: Final = (("GET", "/turns/{id}", _show),)
+ROUTES: Final = (("GET", "/turns/{id}", _show), ("POST", "/turns/{id}/run", _run))
