@@ -40,7 +40,13 @@ class InjectFacts(RequestFilter):
     """The role of the message."""
 
     limit: Annotated[Whole, Field(ge=1, le=100)] = 40
-    """How many are told at the front, the most important ones, and how many of the later ones."""
+    """How many are told at the front, and how many of the later ones.
+
+    Of more, the most important ones are, and of these what bears on the first words of the call.
+    """
+
+    max_tokens: Annotated[Whole, Field(ge=20)] = 800
+    """How many tokens those at the front may have."""
 
     max_length: Annotated[Whole, Field(ge=1)] = 300
     """How many characters of each are told."""

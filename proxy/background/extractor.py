@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -14,6 +15,7 @@ from proxy.errors import UpstreamError
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import InvalidFacts, NoModel, UnusableAnswer
 from proxy.memory.facts.extraction import Utterance
+from proxy.memory.facts.refusals import is_instruction
 from proxy.memory.facts.user_facts import FactDraft
 
 _TASK: Final = (
@@ -23,51 +25,57 @@ _TASK: Final = (
 )
 _FIND: Final = """\
 <said> holds what the person said, a message on each line, with the day where another one begins; <known>
-holds what is on file already. List what the person tells of themselves that will still matter in a later
-conversation: names, relations, places, needs, preferences, plans, appointments. Only what the person states;
-no guesses, no questions, nothing of the moment, no passwords and no card or account numbers, nothing that is
-on file already, nothing that asks how an assistant should behave, nothing that the person takes back or wants
-forgotten. Mostly there is nothing: then the list is empty.
+holds what is on file already. "answering" is what the assistant had just said: it tells what a short answer
+means ("What is your daughter's name?" - "Emma."; "Still at 12 Elm Street?" - "Yes."), and what the person
+does not confirm there is no statement of the person. List what the person tells of themselves that will
+still matter in a later conversation: names, relations, places, needs, preferences, plans, appointments. Only
+what the person states or confirms; no guesses, no questions, nothing of the moment, no passwords and no card
+or account numbers, nothing that is on file already, nothing that asks how an assistant should behave, nothing
+that the person takes back or wants forgotten. Mostly there is nothing: then the list is empty.
 
-Reply with {"facts": [{"text", "category", "evidence", "replaces", "importance"}]}:
+Reply with {"facts": [FIELDS]}:
 - text: one short sentence about the person, in the person's language, that can be understood by itself, with
   dates in full.
 - category: "core" for what lasts, "daily" for what is over in a day, "conversation" for what matters in this
   talk alone.
 - evidence: the numbers of the messages that say it.
 - replaces: the id of what is on file and no longer true because of it, else null.
-- importance: from 0 to 1."""
+- importance: from 0 to 1.
+- since, until: the days from when and to when it holds (YYYY-MM-DD), where that is said, else null."""
+_FIELD: Final = "- field: which of these it tells, else null:"
+_MORE: Final = "Besides, the operator of the assistant wants this:"
 
-FORM: Final[Mapping[str, Any]] = {
-    "type": "json_schema",
-    "json_schema": {
-        "name": "facts",
-        "strict": True,
-        "schema": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["facts"],
-            "properties": {
-                "facts": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "additionalProperties": False,
-                        "required": ["text", "category", "evidence", "replaces", "importance"],
-                        "properties": {
-                            "text": {"type": "string"},
-                            "category": {"type": "string", "enum": ["core", "daily", "conversation"]},
-                            "evidence": {"type": "array", "items": {"type": "integer"}},
-                            "replaces": {"type": ["string", "null"]},
-                            "importance": {"type": "number"},
-                        },
-                    },
-                }
-            },
-        },
-    },
+_DAY: Final = {"type": ["string", "null"]}
+_PROPERTIES: Final[Mapping[str, Any]] = {
+    "text": {"type": "string"},
+    "category": {"type": "string", "enum": ["core", "daily", "conversation"]},
+    "evidence": {"type": "array", "items": {"type": "integer"}},
+    "replaces": {"type": ["string", "null"]},
+    "importance": {"type": "number"},
+    "since": _DAY,
+    "until": _DAY,
 }
-"""The form of the answer, as OpenAI's ``response_format``."""
+
+
+def answer_form(fields: Iterable[str] = ()) -> Mapping[str, Any]:
+    """The form of the answer, as OpenAI's ``response_format``; with names of fields that facts may fill."""
+    names = [*fields]
+    field = {"field": {"type": ["string", "null"], "enum": [*names, None]}} if names else {}
+    properties = {**_PROPERTIES, **field}
+    item = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": [*properties],
+        "properties": properties,
+    }
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["facts"],
+        "properties": {"facts": {"type": "array", "items": item}},
+    }
+    return {"type": "json_schema", "json_schema": {"name": "facts", "strict": True, "schema": schema}}
+
 
 # Of few messages; of many as many as these.
 _MOST_FACTS: Final = 10
@@ -82,6 +90,9 @@ class _Fact(msgspec.Struct):
     category: Category = "core"
     replaces: str | None = None
     importance: float = 0.5
+    since: str | None = None
+    until: str | None = None
+    field: str | None = None
 
 
 class _Answer(msgspec.Struct):
@@ -89,9 +100,13 @@ class _Answer(msgspec.Struct):
 
 
 class Extractor:
-    """Asks one model, and the fallback if it fails. Days are those of ``zone``."""
+    """Asks one model, and the fallback if it fails. Days are those of ``zone``.
 
-    def __init__(
+    ``instructions`` are the operator's own, beside ours, and ``fields`` what is to be known of each user: a
+    description by name.
+    """
+
+    def __init__(  # noqa: PLR0913 - whom it asks, and for what
         self,
         client: ModelClient,
         *,
@@ -99,8 +114,13 @@ class Extractor:
         fallback: str,
         zone: tzinfo = UTC,
         redaction: PromptRedaction | None = None,
+        instructions: str = "",
+        fields: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._client = client
+        self._fields = frozenset(fields)
+        self._form = answer_form(fields)
+        self._task = _task(instructions.strip(), fields)
         self._redaction = redaction or PromptRedaction()
         self._model = model
         self._fallback = fallback
@@ -119,8 +139,8 @@ class Extractor:
         prompt = self._prompt(utterances, facts)
         for model in models:
             try:
-                answer = await self._client.ask(prompt, model=model, form=FORM)
-                return _drafts(_parsed(answer), utterances, facts)
+                answer = await self._client.ask(prompt, model=model, form=self._form)
+                return self._drafts(_parsed(answer), utterances, facts)
             except UnusableAnswer as error:
                 failure = InvalidFacts(f"{model!r:.100}: {error}")
             except UpstreamError as error:
@@ -140,11 +160,70 @@ class Extractor:
         former = ""
         for number, each in enumerate(utterances, start=1):
             day = _day(each.at, self._zone)
-            line = {"number": number} if day == former else {"number": number, "on": day}
+            line: dict[str, object] = {"number": number} if day == former else {"number": number, "on": day}
+            if each.answering:
+                line["answering"] = redacted(each.answering, "assistant")
             said.append({**line, "text": redacted(each.text)[:_LONGEST_UTTERANCE]})
             former = day
-        content = f"{_tagged('known', known)}\n\n{_tagged('said', said)}\n\n{_FIND}"
+        content = f"{_tagged('known', known)}\n\n{_tagged('said', said)}\n\n{self._task}"
         return [Message(role="system", content=_TASK), Message(role="user", content=content)]
+
+    def _drafts(
+        self, answer: Sequence[Any], utterances: Sequence[Utterance], on_file: Sequence[Fact]
+    ) -> list[FactDraft]:
+        """The first facts with evidence; ids and numbers that were not in the prompt are ignored.
+
+        Small models name a fact that is replaced by its text. What would steer an assistant is no fact.
+        """
+        facts: list[_Fact] = []
+        for each in answer:
+            with suppress(msgspec.ValidationError):
+                facts.append(msgspec.convert(each, _Fact))
+        ids = {comparable(fact.text): fact.id for fact in on_file}
+        ids |= {f"k{number}": fact.id for number, fact in enumerate(on_file, start=1)}
+        drafts: list[FactDraft] = []
+        for fact in facts[: max(_MOST_FACTS, len(utterances))]:
+            evidence = [
+                utterances[number - 1]
+                for number in dict.fromkeys(fact.evidence)
+                if 0 < number <= len(utterances)
+            ]
+            text = one_line(fact.text, _LONGEST + 1)
+            if not evidence or not 0 < len(text) <= _LONGEST or is_instruction(text):
+                continue
+            replaces = fact.replaces or ""
+            drafts.append(
+                FactDraft(
+                    text=text,
+                    category=fact.category,
+                    evidence=tuple(dict.fromkeys(utterance.source for utterance in evidence)),
+                    replaces=ids.get(replaces) or ids.get(comparable(replaces)),
+                    importance=min(max(fact.importance, 0.0), 1.0),
+                    stated_at=max(utterance.at for utterance in evidence),
+                    since=_midnight(fact.since, self._zone),
+                    until=_midnight(fact.until, self._zone, days=1),
+                    field=fact.field if fact.field in self._fields else None,
+                )
+            )
+        return drafts
+
+
+def _task(instructions: str, fields: Mapping[str, str]) -> str:
+    """What is asked for, with the operator's own instructions and fields."""
+    names = [*_PROPERTIES, *(["field"] if fields else [])]
+    task = _FIND.replace("FIELDS", "{" + ", ".join(f'"{name}"' for name in names) + "}")
+    if fields:
+        task = "\n".join((task, _FIELD, *(f"  {name}: {text}" for name, text in fields.items())))
+    return f"{task}\n\n{_MORE} {instructions}" if instructions else task
+
+
+def _midnight(day: str | None, zone: tzinfo, days: int = 0) -> float | None:
+    """When a day begins in a time zone, or so many days later; ``None`` for what is no day."""
+    try:
+        at = datetime.combine(date.fromisoformat((day or "").strip()[:10]), time(), zone)
+        return (at + timedelta(days=days)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _tagged(tag: str, lines: Iterable[object]) -> str:
@@ -169,38 +248,3 @@ def _parsed(answer: str) -> list[Any]:
             continue
         return facts.facts if isinstance(facts, _Answer) else facts
     raise InvalidFacts("The model's answer is no list of facts.")
-
-
-def _drafts(
-    answer: Sequence[Any], utterances: Sequence[Utterance], on_file: Sequence[Fact]
-) -> list[FactDraft]:
-    """The first facts with evidence; ids and numbers that were not in the prompt are ignored.
-
-    Small models name a fact that is replaced by its text.
-    """
-    facts: list[_Fact] = []
-    for each in answer:
-        with suppress(msgspec.ValidationError):
-            facts.append(msgspec.convert(each, _Fact))
-    ids = {comparable(fact.text): fact.id for fact in on_file}
-    ids |= {f"k{number}": fact.id for number, fact in enumerate(on_file, start=1)}
-    drafts: list[FactDraft] = []
-    for fact in facts[: max(_MOST_FACTS, len(utterances))]:
-        evidence = [
-            utterances[number - 1] for number in dict.fromkeys(fact.evidence) if 0 < number <= len(utterances)
-        ]
-        text = one_line(fact.text, _LONGEST + 1)
-        if not evidence or not 0 < len(text) <= _LONGEST:
-            continue
-        replaces = fact.replaces or ""
-        drafts.append(
-            FactDraft(
-                text=text,
-                category=fact.category,
-                evidence=tuple(dict.fromkeys(utterance.source for utterance in evidence)),
-                replaces=ids.get(replaces) or ids.get(comparable(replaces)),
-                importance=min(max(fact.importance, 0.0), 1.0),
-                stated_at=max(utterance.at for utterance in evidence),
-            )
-        )
-    return drafts

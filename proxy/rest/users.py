@@ -59,6 +59,7 @@ def _not_blank(text: str) -> str:
     return text
 
 
+Seconds = Annotated[float, Field(gt=0, lt=1e11)]
 Text = Annotated[str, Field(max_length=_LONGEST_FACT), AfterValidator(_not_blank)]
 
 
@@ -81,6 +82,8 @@ class NewFact(BaseModel):
     category: Category = "core"
     replaces: str | None = None
     importance: Annotated[float, Field(ge=0, le=1)] = 0.5
+    since: Seconds | None = None
+    until: Seconds | None = None
 
 
 class FactChanges(BaseModel):
@@ -91,6 +94,8 @@ class FactChanges(BaseModel):
     text: Text | None = None
     category: Category | None = None
     importance: Annotated[float, Field(ge=0, le=1)] | None = None
+    since: Seconds | None = None
+    until: Seconds | None = None
 
 
 class Profile(BaseModel):
@@ -167,7 +172,9 @@ async def _create_fact(request: Request) -> Response:
     new = validated(NewFact, await body_of(request))
     if new.replaces is not None and await facts.find(owner, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
-    draft = FactDraft(text=new.text, category=new.category, replaces=new.replaces, importance=new.importance)
+    if new.until is not None and new.until <= time.time():
+        raise RequestError("'until' must be a time to come, in seconds since 1970.", param="until")
+    draft = FactDraft(**new.model_dump())
     return json_response(_fact_fields(await facts.add(owner, draft)), status=201)
 
 

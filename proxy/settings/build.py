@@ -393,6 +393,8 @@ def _build_jobs(
             fallback=facts.fallback,
             zone=common_time_zone(settings.pipelines),
             redaction=models.redaction,
+            instructions=facts.instructions,
+            fields=facts.fields,
         )
         jobs.append(FactExtraction(store, known.users, extractor, pause=own.facts_pause))
     return jobs

@@ -142,6 +142,7 @@ def _build_pipeline(
         tool_rounds=own.tool_rounds,
         chain_needs=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
         max_facts=max((step.limit for step in own.request if isinstance(step, InjectFacts)), default=0),
+        max_fact_tokens=max((s.max_tokens for s in own.request if isinstance(s, InjectFacts)), default=0),
         tells_last_call=InjectLastCall in kinds,
         max_recalled=max((step.limit for step in own.request if isinstance(step, Recall)), default=0),
         zone=chain_time_zone(own.request),

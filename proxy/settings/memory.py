@@ -28,6 +28,8 @@ from proxy.settings.values import (
 # Redaction is rare: its filter is loaded only where it is configured.
 _REDACT: Final = EntryPoint("redact", "filters.redact:Redact", "turnkeeper.filters")
 FactStore = Literal["archive", "mem0"]
+FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
+Description = Annotated[str, Field(min_length=1, max_length=300)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -102,6 +104,12 @@ class Facts(SettingsModel):
     """Where facts are kept: in the archive, else beside the sessions, or in Mem0, with its library."""
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
+    instructions: str = ""
+    """What else the model is to note, or to leave out, in your own words."""
+    fields: Mapping[FieldName, Annotated[str, Field(min_length=1, max_length=300)]] = Field(
+        default_factory=dict
+    )
+    """What is to be known of each user: a description by name. A user has one fact for each of these."""
     pause: Duration = 60.0
     """How long a call is silent before its turns are searched for facts: at most half of ``window.ttl``."""
     timeout: Duration = 60.0

@@ -15,6 +15,7 @@ from filters.injection import comparable
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query, SearchResult
 from proxy.memory.errors import StoreError
+from proxy.memory.facts.refusals import is_instruction
 from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, fact_id
 from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
@@ -130,6 +131,8 @@ class MemoryTools:
         text = self._facts.redact(draft.text)
         if not self._user.user:
             return {"error": "Nobody knows who the caller is, so nothing can be kept."}
+        if is_instruction(text):
+            return {"error": "This tells an assistant what to do, and is no fact about the caller."}
         key, facts = secrets.token_hex(8), await self._current_facts()
         fact = _id_of(text, facts) or fact_id(self._user, key, text)
         former = _id_of(self._facts.redact(draft.replaces or ""), facts)

@@ -38,6 +38,8 @@ OnMissing = Callable[[str], None]
 _log = logging.getLogger("turnkeeper")
 _FACTS = "facts"
 _RECALLED = "recalled"
+# So many have room in each prompt.
+_FEW_FACTS = 5
 
 
 class _SideLookup(NamedTuple):
@@ -114,7 +116,17 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     if facts is not None:
         session = turn.view.session if turn.view else Session()
         limit, now = pipeline.max_facts, time.time()
-        prompt = prompt_facts(session, epoch or b"", identity.user or "", facts, limit=limit, now=now)
+        prompt = prompt_facts(
+            session,
+            epoch or b"",
+            identity.user or "",
+            facts,
+            limit=limit,
+            now=now,
+            max_tokens=pipeline.max_fact_tokens,
+            words=newest_words(turn.request.messages) if len(facts) > _FEW_FACTS else "",
+            zone=pipeline.zone,
+        )
         if prompt.head or prompt.tail:
             snapshot = msgspec.structs.replace(snapshot, facts=prompt.facts, news=prompt.news)
         turn.shown_facts = None if epoch is None else prompt.shown_facts

@@ -54,6 +54,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     """What its filters need of a session."""
     max_facts: int = 0
     """How many facts about the user a prompt begins with; 0 where no filter uses them."""
+    max_fact_tokens: int = 0
+    """How many tokens these may have."""
     tells_last_call: bool = False
     """Whether a filter tells the user's last call."""
     model: str | None = None

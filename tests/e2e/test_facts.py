@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -122,6 +122,58 @@ def test_an_import_knows_whose_words_are_whose(serve: Serve, upstream, url: str)
     assert proxy.client.put("/v1/memory/sessions/s2", json=carried).status_code == 200
     awaited(lambda: (known(proxy, "carl"), known(proxy, "bob")) == (["I have a fish."], ["I have a cat."]))
     assert known(proxy) == []
+
+
+def test_an_answer_is_shown_with_its_question_and_rests_on_itself(proxy, upstream) -> None:
+    def asks(said: Any, _known: Any) -> Any:
+        return [
+            fact("Has a daughter called Emma.", line["number"])
+            for line in said
+            if line["text"] == "Emma." and line.get("answering") == "What is your daughter's name?"
+        ]
+
+    upstream.script = model(asks, says("Noted."))
+    question = "Good. What is your daughter's name?"
+    say(proxy, "I have a daughter who goes to school with the neighbours' boy.", question, "Emma.")
+    awaited(lambda: known(proxy) == ["Has a daughter called Emma."])
+    first, second = lines(extractions(upstream)[0], "said")
+    assert "answering" not in first
+    assert "school" not in second["answering"]
+    (stored,) = proxy.client.get(ANN).json()["data"]
+    assert stored["evidence"] == ["s1/0/1"]
+
+
+def test_what_a_fact_holds_until_is_told_and_ends_it(proxy, upstream) -> None:
+    until = time.time() + 86_400
+    new = {"text": "Is in Rome.", "since": 1_700_000_000, "until": until}
+    stored = proxy.client.post(ANN, json=new).json()
+    assert (stored["since"], stored["until"], stored["expires"]) == (1_700_000_000, until, until)
+    day = datetime.fromtimestamp(until - 1, UTC).date()
+    say(proxy, "Hello?")
+    assert f"Is in Rome. (from 2023-11-14 until {day})" in prompts(upstream)[-1][0]["content"]
+    path = f"{ANN}/{stored['id']}"
+    assert proxy.client.patch(path, json={"until": time.time() + 0.2}).status_code == 200
+    awaited(lambda: known(proxy) == [])
+    late = proxy.client.post(ANN, json={"text": "Was in Oslo.", "until": 1_700_000_000})
+    assert (late.status_code, late.json()["error"]["param"]) == (400, "until")
+
+
+def test_of_more_facts_than_have_room_those_that_bear_on_the_call_are_told(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    step = "inject_facts: {max_tokens: 40}"
+    proxy = serve(CONFIG.replace("inject_facts, recall", step), MEMORY_URL=url, PAUSE="1h")
+    upstream.script = model(find, says("Noted."))
+    for number in range(12):
+        text = f"Owns a boat with the name Number {number}."
+        proxy.client.post(ANN, json={"text": text, "importance": 0.6}).raise_for_status()
+    proxy.client.post(ANN, json={"text": "Is allergic to nuts.", "importance": 0.4}).raise_for_status()
+    proxy.client.post(ANN, json={"text": "Is in debt.", "importance": 0.9}).raise_for_status()
+    say(proxy, "Anything with nuts for somebody who is allergic?")
+    head = prompts(upstream)[-1][0]["content"]
+    assert "Is allergic to nuts." in head
+    assert "Is in debt." in head
+    assert 0 < head.count("Owns a boat") < 4
 
 
 def test_what_mattered_for_a_day_last_week_is_not_told_today(proxy, upstream) -> None:

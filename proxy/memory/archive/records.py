@@ -43,7 +43,9 @@ class UserSession(NamedTuple):
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A fact about a user; times are in seconds since 1970.
 
-    ``evidence`` are the turns that it rests on, ``replaces`` is the id of the fact that it supersedes.
+    ``evidence`` are the turns that it rests on, ``replaces`` is the id of the fact that it supersedes. It
+    holds from ``since`` on and up to ``until``, where that is known, and ``field`` is which of the operator's
+    fields it fills.
     """
 
     id: str
@@ -56,6 +58,9 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     superseded: float | None = None
     """When another fact superseded it."""
     importance: float = 0.5
+    since: float | None = None
+    until: float | None = None
+    field: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Every field by its name, defaults too."""

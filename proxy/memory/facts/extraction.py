@@ -1,6 +1,7 @@
 """The background job that extracts facts from what users said."""
 
 import logging
+import re
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +17,7 @@ from proxy.memory.errors import InvalidFacts
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import speaker
+from proxy.memory.speech import PROMPT_SOURCES
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 
@@ -25,16 +27,25 @@ _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MAX_TOKENS: Final = 4000
 _WRITE_ATTEMPTS: Final = 10
 _TRIES: Final = 3
+_SENTENCE: Final = re.compile(r"(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
+_ASKING: Final = ("?", "\uff1f", "\u061f", "\u037e")
+_SHORT: Final = 12
+"""Words of no more tokens say little by themselves."""
+_CONTEXT: Final = 200
 _turn_ref: Final = attrgetter("turn_ref")
 _log = logging.getLogger("turnkeeper")
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What a user said in one message: its source (``session/call/turn``), and when, in epoch seconds."""
+    """What a user said in one message: its source (``session/call/turn``), and when, in epoch seconds.
+
+    ``answering`` is what the assistant had just asked, where the words need it: no evidence of anything.
+    """
 
     source: str
     text: str
     at: float
+    answering: str = ""
 
 
 class FactFinder(Protocol):
@@ -102,7 +113,7 @@ class FactExtraction:
             entries = await self._store.entries(key, session)
         batch = _batch(unexamined_entries(session, entries), _MAX_TOKENS >> min(unusable, _TRIES))
         # Facts of users who are erased after ``began`` are refused.
-        problem = await self._extract(key, session, batch, at=began, skip_invalid=unusable >= _TRIES)
+        problem = await self._extract(key, session, entries, batch, at=began, skip_invalid=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
         if problem:
             _log.warning("No model finds facts in some turns; they are passed over")
@@ -112,13 +123,25 @@ class FactExtraction:
     async def run_fallback(self, key: Key) -> None:
         """Do nothing: the turns wait for the model."""
 
-    async def _extract(
-        self, key: Key, session: Session, batch: Sequence[Entry], *, at: float, skip_invalid: bool
+    async def _extract(  # noqa: PLR0913 - a part of a session, and what came before it
+        self,
+        key: Key,
+        session: Session,
+        entries: Sequence[Entry],
+        batch: Sequence[Entry],
+        *,
+        at: float,
+        skip_invalid: bool,
     ) -> str:
         """Add the facts of each speaker; what is wrong with the last answer that was skipped, if any was."""
         problem = ""
+        contexts = _lines_before(entries)
         for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
-            said = [utterance_of(key, entry) for entry in batch if speaker(session, entry) == name]
+            said = [
+                utterance_of(key, entry, contexts.get(entry.turn_ref, ""))
+                for entry in batch
+                if speaker(session, entry) == name
+            ]
             user = Owner(key.tenant, name)
             try:
                 found = await self._finder.facts(said, await self._facts.current(user), last=session.model)
@@ -168,9 +191,30 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry
     ]
 
 
-def utterance_of(key: Key, entry: Entry) -> Utterance:
-    """A message as the model gets it."""
-    return Utterance(f"{key.session}/{entry.call}/{entry.turn}", entry.text, entry.at)
+def utterance_of(key: Key, entry: Entry, before: str = "") -> Utterance:
+    """A message as the model gets it, with the assistant's line ``before`` it as far as it needs that."""
+    source = f"{key.session}/{entry.call}/{entry.turn}"
+    return Utterance(source, entry.text, entry.at, _needed(before, entry.text))
+
+
+def _lines_before(entries: Iterable[Entry]) -> dict[TurnRef, str]:
+    """By turns, what the assistant said last before their first words of the user."""
+    lines: dict[TurnRef, str] = {}
+    last = ""
+    for entry in entries:
+        if entry.role == "user":
+            lines.setdefault(entry.turn_ref, last)
+        elif entry.role == "assistant" and entry.text.strip() and entry.source not in PROMPT_SOURCES:
+            last = entry.text
+    return lines
+
+
+def _needed(before: str, words: str) -> str:
+    """The question that an assistant's line ends with, or the end of it, where short words answer it."""
+    pieces = [piece for piece in _SENTENCE.split(before.strip()) if piece.strip()]
+    if pieces and pieces[-1].rstrip().endswith(_ASKING):
+        return pieces[-1][-_CONTEXT:]
+    return before.strip()[-_CONTEXT:] if in_text(words) <= _SHORT else ""
 
 
 def _batch(entries: Sequence[Entry], tokens: int) -> list[Entry]:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import logging
 import math
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,11 +31,16 @@ _LONGEST_READ: Final = 1.0
 _BACKOFF: Final = Backoff(0.1, 2.0)
 _OUTAGE: Final = 60.0
 _DRAINED_WITHIN: Final = 3.0
+_SUBJECT: Final = re.compile(
+    r"^(?:(?:the |this )?(?:user|caller|person|customer)(?:['\u2019]s)?|s?he|they|i|his|her|their|my)\s+"
+)
+_EMPTY_WORDS: Final = frozenset(("a", "an", "the", "is", "are", "has", "have", "called", "named", "that"))
+_PUNCTUATION: Final = ".,;:!?"
 _log = logging.getLogger("turnkeeper")
 
 
 class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact to be added; ``replaces`` is the id of the fact that it supersedes.
+    """A fact to be added; ``replaces`` is the id of the fact that it supersedes, else that is its field's.
 
     ``stated_at`` is in seconds since 1970; infinite is just now.
     """
@@ -45,6 +51,9 @@ class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
     replaces: str | None = None
     importance: float = 0.5
     stated_at: float = math.inf
+    since: float | None = None
+    until: float | None = None
+    field: str | None = None
 
 
 class FactStore(Protocol):
@@ -109,9 +118,11 @@ class UserFacts:
         read, in seconds since 1970: nothing is added of a user who was erased since, or what expired by then.
         """
         draft = msgspec.structs.replace(draft, text=self.redact(draft.text))
-        facts, words, now = await self.current(user), comparable(draft.text), at or time.time()
+        facts, now = await self.current(user), at or time.time()
         replaced = next((one for one in facts if one.id == draft.replaces), None)
-        same = next((one for one in facts if comparable(one.text) == words), None)
+        if replaced is None and draft.field is not None:
+            replaced = next((one for one in facts if one.field == draft.field), None)
+        same = _same(facts, draft)
         if same is not None:
             return await self._renew(user, same, draft, replaced, now)
         fact = Fact(
@@ -121,8 +132,11 @@ class UserFacts:
             evidence=draft.evidence,
             replaces=replaced.id if replaced else None,
             created=now,
-            expires=self._expiry(draft.category, min(draft.stated_at, now)),
+            expires=_sooner(self._expiry(draft.category, min(draft.stated_at, now)), draft.until),
             importance=draft.importance,
+            since=draft.since,
+            until=draft.until,
+            field=draft.field,
         )
         if fact.expires is not None and fact.expires <= now:
             return fact
@@ -140,11 +154,15 @@ class UserFacts:
         """Update a fact by a draft in the same words: it lasts as long and is as important as either."""
         category = max(same.category, draft.category, key=self._lifetimes.__getitem__)
         expiry = self._expiry(category, min(draft.stated_at, now))
+        until = same.until if draft.until is None else draft.until
         fact = msgspec.structs.replace(
             same,
             category=category,
-            expires=expiry and max(expiry, same.expires or expiry),
+            expires=_sooner(expiry and max(expiry, same.expires or expiry), until),
             importance=max(same.importance, draft.importance),
+            since=same.since if draft.since is None else draft.since,
+            until=until,
+            field=draft.field or same.field,
         )
         if replaced is same:
             fact = msgspec.structs.replace(fact, text=draft.text)
@@ -163,8 +181,9 @@ class UserFacts:
         """
         fact = msgspec.structs.replace(fact, text=self.redact(fact.text))
         now, words = time.time(), comparable(fact.text)
-        if fact.category != former.category:
-            fact = msgspec.structs.replace(fact, expires=self._expiry(fact.category, now))
+        if (fact.category, fact.until) != (former.category, former.until):
+            expiry = self._expiry(fact.category, now)
+            fact = msgspec.structs.replace(fact, expires=_sooner(expiry, fact.until))
         for same in await self.current(user):
             if same.id == fact.id or comparable(same.text) != words:
                 continue
@@ -189,6 +208,29 @@ class UserFacts:
     def _expiry(self, category: Category, since: float) -> float | None:
         lifetime = self._lifetimes[category]
         return None if lifetime == math.inf else since + lifetime
+
+
+def _sooner(expiry: float | None, until: float | None) -> float | None:
+    return min((one for one in (expiry, until) if one is not None), default=None)
+
+
+def _same(facts: Sequence[Fact], draft: FactDraft) -> Fact | None:
+    """The fact that says the same: in the same words, else with the same content words in the same order.
+
+    Of another field it is another fact, and so it is with another negation.
+    """
+    words = comparable(draft.text)
+    if same := next((one for one in facts if comparable(one.text) == words), None):
+        return same
+    content = _content(draft.text)
+    alike = (one for one in facts if draft.field in {None, one.field} and _content(one.text) == content)
+    return next(alike, None) if len(content) > 1 else None
+
+
+def _content(text: str) -> list[str]:
+    """The words of a fact that tell it from others: no articles, no auxiliaries, and not who it is about."""
+    words = _SUBJECT.sub("", comparable(text), count=1).split()
+    return [word.rstrip(_PUNCTUATION) for word in words if word.rstrip(_PUNCTUATION) not in _EMPTY_WORDS]
 
 
 def fact_id(user: Owner, key: str | None, text: str) -> str:

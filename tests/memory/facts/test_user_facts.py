@@ -175,3 +175,54 @@ async def test_of_two_that_last_a_while_the_one_that_is_left_lasts_longest(user_
     brief = await user_facts.add(ANN, FactDraft(text="Is in a hurry", category="conversation"))
     corrected = await user_facts.correct(ANN, brief, msgspec.structs.replace(brief, text="Has a cold"))
     assert (corrected.id, corrected.category, corrected.expires) == (brief.id, "daily", daily.expires)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Has a dog called Rex.", "The user has a dog named Rex."),
+        ("Lives at 12 Elm Street.", "She lives at 12 Elm Street"),
+        ("Is allergic to nuts.", "The caller is allergic to nuts!"),
+    ],
+)
+async def test_facts_that_differ_in_empty_words_are_one(
+    user_facts: UserFacts, first: str, second: str
+) -> None:
+    one = await user_facts.add(ANN, FactDraft(text=first))
+    again = await user_facts.add(ANN, FactDraft(text=second, importance=0.9))
+    assert (again.id, again.text, again.importance) == (one.id, first, 0.9)
+    assert await user_facts.current(ANN) == [again]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("Lives in Berlin.", "Lives in Bern."),
+        ("Lives at 12 Elm Street.", "Lives at 21 Elm Street."),
+        ("Eats meat.", "Never eats meat."),
+        ("Likes jazz.", "Does not like jazz."),
+        ("Ann's mother is Eva.", "Eva's mother is Ann."),
+        ("Is called Ann.", "Is called Anna."),
+        ("Ann.", "Is Ann."),
+    ],
+)
+async def test_facts_that_differ_in_a_word_are_two(user_facts: UserFacts, first: str, second: str) -> None:
+    for text in (first, second):
+        await user_facts.add(ANN, FactDraft(text=text))
+    assert len(await user_facts.current(ANN)) == len({first.strip("."), second.strip(".")})
+
+
+async def test_a_field_has_one_fact(user_facts: UserFacts) -> None:
+    old = await user_facts.add(ANN, FactDraft(text="Has the plan Basic.", field="plan"))
+    other = await user_facts.add(ANN, FactDraft(text="Is called Ann.", field="name"))
+    new = await user_facts.add(ANN, FactDraft(text="Has the plan Premium.", field="plan"))
+    assert new.replaces == old.id
+    assert {one.id for one in await user_facts.current(ANN)} == {other.id, new.id}
+
+
+async def test_a_fact_that_holds_until_a_day_expires_then(user_facts: UserFacts) -> None:
+    now = time.time()
+    one = await user_facts.add(ANN, FactDraft(text="Is in Rome.", since=now - 9, until=now + 60))
+    assert (one.expires, one.since, one.until) == (now + 60, now - 9, now + 60)
+    await user_facts.add(ANN, FactDraft(text="Was in Oslo.", until=now - 60))
+    assert [fact.text for fact in await user_facts.current(ANN)] == ["Is in Rome."]

@@ -67,7 +67,7 @@ def refused(model, written) -> tuple[str, str | None]:
         (
             users.FactChanges,
             {"replaces": "x"},
-            "'replaces': unknown key; available: text, category, importance.",
+            "'replaces': unknown key; available: text, category, importance, since, until.",
             "replaces",
         ),
         (users.NewFact, [], f"Write an object as JSON; its keys are: {FACT}.", None),
