@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.errors import RequestError
 from proxy.rest import agents, sessions, users, validation
 
-FACT = "text, category, replaces, importance"
+FACT = "text, category, replaces, importance, since, until"
 EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
 MODELS = (
     agents.NewEpisode,
