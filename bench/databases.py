@@ -4,9 +4,9 @@ python -m bench.databases [--memory postgresql,redis,redis-alone] [--callers 4] 
 
 Callers with a user talk to ``config/agora.yaml``, each in a call of its own, over a real server. With a pause
 of more than a second a call is archived after each turn, which costs the most. Statements are those of
-sessions, archive and facts together, in PostgreSQL's own log, without BEGIN and COMMIT; those that come in a
-minute without any turn stand beside them. The first turn of each call is left out, and so are pages that are
-written whole behind a checkpoint.
+sessions, archive and facts together, in PostgreSQL's own log, without BEGIN and COMMIT and without what hosts
+tell one another; those that come in a minute without any turn stand beside them. The first turn of each call
+is left out, and so are pages that are written whole behind a checkpoint.
 """
 
 import argparse
@@ -33,8 +33,8 @@ MEMORIES = ("postgresql", "redis", "redis-alone")
 """All in PostgreSQL; sessions in Redis and the rest in PostgreSQL; sessions in Redis, and no archive."""
 _CONFIG = Path("config/agora.yaml")
 _MODEL = "paced-4-5"
-_STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement): (.*)")
-_FRAME = re.compile(r"(?:BEGIN|COMMIT|ROLLBACK)\b")
+_STATEMENT = re.compile(r"LOG:  (?:execute [^:]*|statement):\s*(.*)")
+_TABLE = re.compile(r"\bturnkeeper_[a-z]")
 _WAL = "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"
 _SETTLED = 3.0
 
@@ -101,10 +101,9 @@ def _statements(log: Path, start: int, width: int) -> Counter[str]:
     """The statements in the log from a position on, by their beginnings."""
     with log.open() as text:
         text.seek(start)
-        found = [match[1] for match in map(_STATEMENT.search, text) if match]
-    return Counter(
-        " ".join(one.split())[:width] for one in found if not _FRAME.match(one) and _WAL not in one
-    )
+        lines = text.read().replace("\n\t", " ").splitlines()
+    found = [match[1] for match in map(_STATEMENT.search, lines) if match and _TABLE.search(match[1])]
+    return Counter(" ".join(one.split())[:width] for one in found)
 
 
 async def _turn(calls: list[Conversation], pause: float) -> None:
