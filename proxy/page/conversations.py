@@ -22,7 +22,6 @@ from proxy.page.request import PageRequest, redirect
 from proxy.page.timeline import TurnMark, call_timeline, turns_of_lines
 from proxy.rest.sessions import delete_session
 from proxy.traces import Trace, Traces
-from proxy.turn.identity import identifier
 
 _HERE: Final = "conversations"
 _PAGE: Final = 50
@@ -130,7 +129,7 @@ async def _search(
 
 
 async def _show(request: PageRequest) -> Response:
-    key, store = _key_of(request), request.memory.store
+    key, store = request.session_key, request.memory.store
     if request.memory.archiving and await store.read(key, background=True) is None:
         return await _show_archived(request, key)
     session, _ = await _read(request, key)
@@ -172,7 +171,7 @@ def _mark(trace: Trace, traces: Traces) -> TurnMark:
 
 
 async def _confirm_deletion(request: PageRequest) -> Response:
-    key = _key_of(request)
+    key = request.session_key
     session, _ = await _read(request, key)
     user = session.user if request.memory.archiving else None
     count = session.cold_count + len(session.entries)
@@ -180,18 +179,18 @@ async def _confirm_deletion(request: PageRequest) -> Response:
 
 
 async def _delete(request: PageRequest) -> Response:
-    await delete_session(request.memory, request.server.traces, _key_of(request))
+    await delete_session(request.memory, request.server.traces, request.session_key)
     return redirect(_HERE)
 
 
 async def _edit_form(request: PageRequest) -> Response:
-    key = _key_of(request)
+    key = request.session_key
     session, _ = await _read(request, key)
     return await _edit_page(request, key, _editable_line(request, session))
 
 
 async def _edit(request: PageRequest) -> Response:
-    key = _key_of(request)
+    key = request.session_key
     session, version = await _read(request, key)
     line = _editable_line(request, session)
     if not is_unchanged(line, request.form.get("shown", "")):
@@ -265,19 +264,11 @@ async def _delete_archived(request: PageRequest) -> Response:
 
 async def _archived_key(request: PageRequest) -> Key:
     """The path's session; raises Conflict where it is not in the archive alone."""
-    key = _key_of(request)
+    key = request.session_key
     _archive_of(request)
     if await request.memory.store.read(key, background=True) is not None:
         raise Conflict("A conversation of this name is stored, and may be going on: delete that first.")
     return key
-
-
-def _key_of(request: PageRequest) -> Key:
-    """The session of the path; raises NotFound for what cannot be a name."""
-    session = identifier(request.params["id"])
-    if session is None:
-        raise NotFound("There is no such conversation.")
-    return Key(request.tenant, session)
 
 
 def _archive_of(request: PageRequest) -> Archive:

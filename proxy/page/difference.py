@@ -107,7 +107,9 @@ def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) ->
     for part in (rows[:-2], rows[-2:]):
         for kind, members in groupby(part, attrgetter("kind")):
             group = list(members)
-            groups.append(Group(kind=kind, is_folded=len(group) > _MOST_UNFOLDED, rows=group))
+            groups.append(
+                Group(kind=kind, is_folded=kind != "changed" and len(group) > _MOST_UNFOLDED, rows=group)
+            )
     return groups
 
 

@@ -12,10 +12,12 @@ from starlette.responses import Response
 from proxy.errors import NotFound
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
+from proxy.memory.stores.store import Key
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import HEADERS, Renderer, is_step
 from proxy.page.viewer import Viewer
 from proxy.runtime import Runtime, ServerState
+from proxy.turn.identity import identifier
 
 T = TypeVar("T")
 
@@ -72,6 +74,14 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.runtime.memory is None:
             raise NotFound("Nothing is remembered here: the configuration has no 'memory:'.")
         return self.runtime.memory
+
+    @property
+    def session_key(self) -> Key:
+        """The session that the path names; raises NotFound for what cannot be a name."""
+        session = identifier(self.params["id"])
+        if session is None:
+            raise NotFound("There is no such conversation.")
+        return Key(self.tenant, session)
 
     # Templates are rendered in threads: a long page takes longer than a turn, and calls wait on the loop.
 

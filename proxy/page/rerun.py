@@ -1,9 +1,8 @@
 """A kept turn that is run again with another model, pipeline or filters: a test that nothing records."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Final
 
 import msgspec
 
@@ -12,12 +11,9 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import TurnkeeperError
 from proxy.http.reply import Reply
 from proxy.observe.observation import Observation, usage_of
-from proxy.page.draft import loaded_filters, own_filters
-from proxy.page.playground import as_yaml
+from proxy.page.choices import Choices, chosen_pipeline
 from proxy.page.request import PageRequest
 from proxy.settings.diagnostics import Diagnostic
-from proxy.settings.filter_registry import PluginError
-from proxy.settings.load import Steps, load_steps
 from proxy.trial.explain import FilterRun, run_filters
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import pass_on
@@ -25,16 +21,7 @@ from proxy.turn.state import Turn
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.routing import Dispatch
 
-_LONGEST_MODEL: Final = 300
 _log = logging.getLogger("turnkeeper")
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn is run again with: a pipeline, a model in place of its own, and its steps as YAML."""
-
-    pipeline: str
-    model: str
-    yaml: str
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,32 +41,13 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     faults: Sequence[Diagnostic] = ()
 
 
-def choices_of(request: PageRequest, turn: Turn, fields: Mapping[str, str]) -> Choices:
-    """The choices of a form; what it leaves out is the turn's own."""
-    pipelines = request.runtime.pipelines
-    pipeline = pipelines.get(fields.get("pipeline", turn.pipeline.name)) or pipelines["default"]
-    yaml = fields.get("yaml", "")
-    if fields.get("load") or not yaml.strip():
-        yaml = as_yaml(pipeline)
-    return Choices(pipeline=pipeline.name, model=fields.get("model", "").strip()[:_LONGEST_MODEL], yaml=yaml)
-
-
 async def run_again(request: PageRequest, turn: Turn, choices: Choices) -> Rerun:
     """Asks a model once more, with memory as the turn had it; nothing is written, counted or published."""
-    pipelines = request.runtime.pipelines
-    try:
-        steps = load_steps(choices.yaml, loaded_filters(own_filters(pipelines)))
-    except PluginError as error:
-        return Rerun(fault=f"A filter of this server's own cannot be loaded: {error}.")
-    if not isinstance(steps, Steps):
-        return Rerun(faults=steps)
-    pipeline = msgspec.structs.replace(
-        pipelines[choices.pipeline], filters=steps.request, answer_filters=steps.answer
-    )
-    if choices.model:
-        pipeline = msgspec.structs.replace(pipeline, model=choices.model)
     observation = Observation("")
     try:
+        pipeline = chosen_pipeline(request, choices)
+        if not isinstance(pipeline, Pipeline):
+            return Rerun(faults=pipeline)
         run = await request.executor.run(partial(_filtered, turn, pipeline))
         async with request.runtime.admit_by_size(request.tenant, turn.size, request.reply):
             dispatch, fault = await _ask(turn, pipeline, run, observation)

@@ -13,6 +13,7 @@ from filters.tokens import in_message
 from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
+from proxy.page.choices import choices_of
 from proxy.page.difference import (
     Group,
     Row,
@@ -23,7 +24,7 @@ from proxy.page.difference import (
     unchanged_rows,
 )
 from proxy.page.request import PageRequest, redirect
-from proxy.page.rerun import Rerun, choices_of, run_again
+from proxy.page.rerun import Rerun, run_again
 from proxy.traces import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
@@ -138,7 +139,7 @@ async def _run(request: PageRequest) -> Response:
         raise NotFound(f"What was said in this turn is not kept; {_KEPT}.")
     if request.form.get("load"):
         return await _answer(request, trace)
-    choices = choices_of(request, trace.content, request.form)
+    choices = choices_of(request, trace.report.pipeline, request.form)
     return await _answer(request, trace, await run_again(request, trace.content, choices))
 
 
@@ -159,7 +160,7 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
         width=WIDTH,
         detail=detail,
         keeps=traces.retention.content,
-        choices=choices_of(request, turn, request.form) if turn else None,
+        choices=choices_of(request, trace.report.pipeline, request.form) if turn else None,
         pipelines=list(request.runtime.pipelines),
         rerun=rerun,
         change=_change(trace, rerun.sent) if rerun and rerun.sent else (),

@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from functools import cache
 
-from filters.base import RequestFilter
+import msgspec
+
+from filters.base import AnswerFilter, RequestFilter
 from filters.inject_episodes import InjectEpisodes
 from filters.inject_facts import InjectFacts
 from filters.inject_last_call import InjectLastCall
@@ -123,29 +125,15 @@ def _build_pipeline(
     token_counter: TokenCounter | None,
 ) -> Pipeline:
     own = settings.pipelines[name]
-    episodes = next((step for step in own.request if isinstance(step, InjectEpisodes)), None)
-    lookup = None
-    if episodes:
-        place = Place.parse(episodes.place)
-        lookup = EpisodeLookup(identifier(episodes.agent), place, episodes.hours, episodes.limit)
-    kinds = {type(step) for step in own.request}
-    return Pipeline(
+    pipeline = Pipeline(
         name=name,
         targets=tuple(targets),
-        filters=own.request,
+        filters=(),
         skip_failing_filters=own.failing == "skip",
-        answer_filters=own.answer,
         places=_build_places(own.identity),
         memory=memory,
-        episode_lookup=lookup,
         tools=own.tools,
         tool_rounds=own.tool_rounds,
-        chain_needs=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
-        max_facts=max((step.limit for step in own.request if isinstance(step, InjectFacts)), default=0),
-        max_fact_tokens=max((s.max_tokens for s in own.request if isinstance(s, InjectFacts)), default=0),
-        tells_last_call=InjectLastCall in kinds,
-        max_recalled=max((step.limit for step in own.request if isinstance(step, Recall)), default=0),
-        zone=chain_time_zone(own.request),
         model=own.model or None,
         limits=TimeLimits(
             first_token=own.first_token or sum(target.patience for target in targets),
@@ -155,6 +143,31 @@ def _build_pipeline(
         keep_alive=own.keep_alive,
         max_messages=settings.listen.max_messages,
         token_counter=token_counter,
+    )
+    return with_filters(pipeline, own.request, own.answer)
+
+
+def with_filters(
+    pipeline: Pipeline, request: Sequence[RequestFilter], answer: Sequence[AnswerFilter]
+) -> Pipeline:
+    """The pipeline with other filters, and with what these need of memory."""
+    episodes = next((step for step in request if isinstance(step, InjectEpisodes)), None)
+    lookup = None
+    if episodes:
+        place = Place.parse(episodes.place)
+        lookup = EpisodeLookup(identifier(episodes.agent), place, episodes.hours, episodes.limit)
+    kinds = {type(step) for step in request}
+    return msgspec.structs.replace(
+        pipeline,
+        filters=request,
+        answer_filters=answer,
+        episode_lookup=lookup,
+        chain_needs=ChainNeeds(summaries=InjectSummaries in kinds, history=RestoreHistory in kinds),
+        max_facts=max((step.limit for step in request if isinstance(step, InjectFacts)), default=0),
+        max_fact_tokens=max((s.max_tokens for s in request if isinstance(s, InjectFacts)), default=0),
+        tells_last_call=InjectLastCall in kinds,
+        max_recalled=max((step.limit for step in request if isinstance(step, Recall)), default=0),
+        zone=chain_time_zone(request),
     )
 
 
