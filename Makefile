@@ -1,6 +1,6 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install run quick test test-long test-clients faults check audit bench soak docs lock
+.PHONY: help install run quick test test-long test-clients faults check audit bench bench-recall soak docs lock
 
 CONFIG ?= config/agora.yaml
 ARGS ?=
@@ -61,6 +61,9 @@ audit: $(python) ## Ask whether a pinned dependency has a known weakness (needs 
 
 bench: .venv/.test.ok ## Measure what the proxy adds, beside its peers (ARGS="--peers nginx,smg")
 	$(python) -m bench.proxy $(ARGS)
+
+bench-recall: .venv/.test.ok ## Measure how often recall finds what an answer rests on (ARGS="--own FILE")
+	$(python) -m bench.recall $(ARGS)
 
 soak: .venv/.test.ok ## Hold mixed load for half an hour (ARGS="--minutes 5 --callers 50 --memory redis")
 	$(python) -m bench.soak $(ARGS)

@@ -1,11 +1,14 @@
-"""How often recall finds what an answer rests on, and how fast: over long dialogues that you bring.
+"""How often recall finds what an answer rests on, and how fast.
 
-python -m bench.recall FILE [--url sqlite:PATH] [--misses 10]
+python -m bench.recall [--half tuning|held-back] [--own FILE] [--url sqlite:PATH] [--crowd 1000] [--misses 10]
 
-FILE is JSON in the form of the LoCoMo set: a list of samples, each with ``conversation`` (``session_1`` and
-so on: lists of ``{speaker, dia_id, text}``; ``session_1_date_time`` and so on) and ``qa`` (``{question,
-evidence: [dia_id], category}``). Each sample is one person; each of its sessions a session of theirs. A
-question is asked a day after the last one.
+Without a file it asks 2,000 questions of our own (``bench.recall_talks``), half of which are held back from
+tuning. FILE is JSON in the form of the LoCoMo set: a list of samples, each with ``conversation``
+(``session_1`` and so on: lists of ``{speaker, dia_id, text}``; ``session_1_date_time`` and so on) and ``qa``
+(``{question, evidence: [dia_id], category}``; of the category "small talk", nothing is to be recalled). Each
+sample is one person; each of its sessions a session of theirs. Questions are asked at ``now``, else a day
+after the last session. ``told`` is what the filter tells a model with its defaults, and ``--crowd`` adds
+other people with a hundred turns each.
 """
 
 import argparse
@@ -20,7 +23,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
+
+from bench import recall_talks
+from filters.base import Context, Snapshot
+from filters.message import Message
+from filters.recall import Recall
 from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.recall import RecallReader, Retriever
 from proxy.memory.archive.records import Query, SearchResult
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
@@ -28,24 +38,34 @@ from proxy.memory.stores.store import Key, Owner
 
 CUTS = (5, 10, 20)
 TENANT = "bench"
+QUIET = "small talk"
 _EVIDENCE = re.compile(r"D\d+:\d+")
 _SESSION = re.compile(r"session_(\d+)")
 _DATES = ("%I:%M %p on %d %B, %Y", "%I:%M %p on %d %B %Y", "%Y-%m-%d %H:%M", "%Y-%m-%d")
 _DAY = 86_400.0
+_CROWD_TURNS = 100
 
 
 class Answered(NamedTuple):
-    """A question, its evidence, what was found, and how long it took in seconds."""
+    """A question, its evidence, what was found and what a model is told, and how long it took in seconds."""
 
     question: str
     category: str
     evidence: frozenset[str]
     found: Sequence[str]
+    told: frozenset[str]
     took: float
 
     def recall(self, cut: int) -> float:
-        """The share of the evidence among the first ``cut``."""
-        return len(self.evidence & set(self.found[:cut])) / len(self.evidence)
+        """The share of the evidence among the first ``cut``; where there is none, whether nothing is told."""
+        return self._share(frozenset(self.found[:cut]) if self.evidence else self.told)
+
+    def told_share(self) -> float:
+        """The same, of what a model is told."""
+        return self._share(self.told)
+
+    def _share(self, found: frozenset[str]) -> float:
+        return len(self.evidence & found) / len(self.evidence) if self.evidence else float(not found)
 
 
 class Talk(NamedTuple):
@@ -91,25 +111,49 @@ def _seconds(written: str, number: int) -> float:
     return 1.6e9 + number * _DAY
 
 
-async def ask(archive: Archive, sample: Mapping[str, Any], person: str) -> list[Answered]:
-    """All questions of a sample that name their evidence."""
-    kept = talks(sample, person)
-    await asyncio.gather(*(archive.save_session(talk.key, talk.session, as_of=0.0) for talk in kept))
+async def ask(
+    retriever: Retriever, archive: Archive, sample: Mapping[str, Any], person: str
+) -> list[Answered]:
+    """All questions of a sample that name their evidence, and those that have none."""
+    kept = await save(archive, sample, person)
     names = {(talk.key.session, turn): name for talk in kept for turn, name in talk.names.items()}
+    texts: dict[str, set[str]] = defaultdict(set)
+    for talk in kept:
+        for entry in talk.session.entries:
+            texts[entry.text].add(talk.names[entry.turn])
     now = max(talk.session.created for talk in kept) + _DAY
+    if "now" in sample:
+        now = _seconds(sample["now"], 0)
+    owner = Owner(TENANT, person)
+    reader = RecallReader(retriever, deadline=30.0)
     answers = []
     for qa in sample["qa"]:
-        evidence = frozenset(_EVIDENCE.findall(" ".join(map(str, qa.get("evidence") or ())))) & {
-            *names.values()
-        }
-        if evidence:
-            began = time.perf_counter()
-            query = Query(text=str(qa["question"]), now=now, limit=max(CUTS))
-            found = await archive.search(Owner(TENANT, person), query)
-            took = time.perf_counter() - began
-            lines = list(_named(found, names))
-            answers.append(Answered(qa["question"], str(qa.get("category", "")), evidence, lines, took))
+        written = _EVIDENCE.findall(" ".join(map(str, qa.get("evidence") or ())))
+        evidence = frozenset(written) & {*names.values()}
+        category = str(qa.get("category", ""))
+        if not evidence and category != QUIET:
+            continue
+        question = str(qa["question"])
+        began = time.perf_counter()
+        found = await retriever.search(owner, Query(text=question, now=now, limit=max(CUTS)))
+        took = time.perf_counter() - began
+        lines = list(_named(found, names))
+        recalled = await reader.search(owner, question, now=now, limit=Recall().limit)
+        asked = (Message(role="user", content=question),)
+        prompt = Recall().apply(asked, Context(now=now, memory=Snapshot(recalled=recalled)))[-1].text
+        told = frozenset(
+            name for line in prompt.splitlines() for name in texts.get(line.partition(": ")[2], ())
+        )
+        answers.append(Answered(question, category, evidence, lines, told, took))
     return answers
+
+
+async def save(archive: Archive, sample: Mapping[str, Any], person: str) -> list[Talk]:
+    """Archive a sample's sessions as a person's."""
+    kept = talks(sample, person)
+    for talk in kept:
+        await archive.save_session(talk.key, talk.session, as_of=0.0)
+    return kept
 
 
 def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
@@ -118,45 +162,95 @@ def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) 
             yield names[one.session_id, one.turn_id]
 
 
-async def measure(samples: Sequence[Mapping[str, Any]], url: str) -> list[Answered]:
+async def measure(samples: Sequence[Mapping[str, Any]], url: str, *, crowd: int = 0) -> list[Answered]:
     """What comes of all samples, in one archive."""
     archive = open_archive(url, codec=Plain())
     try:
-        answers = [await ask(archive, sample, f"person-{i}") for i, sample in enumerate(samples)]
+        await _add_crowd(archive, samples, crowd)
+        retriever = Retriever(archive)
+        answers = [await ask(retriever, archive, sample, f"person-{i}") for i, sample in enumerate(samples)]
     finally:
         await archive.aclose()
     return [answer for sample in answers for answer in sample]
 
 
+async def _add_crowd(archive: Archive, samples: Sequence[Mapping[str, Any]], people: int) -> None:
+    """Other people, each with a hundred turns of a sample."""
+    for number in range(people):
+        left = _CROWD_TURNS
+        for talk in talks(samples[number % len(samples)], f"crowd-{number}"):
+            entries = talk.session.entries[:left]
+            left -= len(entries)
+            if entries:
+                await archive.save_session(
+                    talk.key, msgspec.structs.replace(talk.session, entries=entries), as_of=0.0
+                )
+
+
 def table(answers: Sequence[Answered]) -> str:
-    """The recall of each category and of all, and how long a search took."""
+    """The recall of each category and of all that have evidence, and how long a search took."""
     groups: dict[str, list[Answered]] = defaultdict(list)
     for answer in answers:
         groups[answer.category].append(answer)
-    rows = [("category", "questions", *(f"recall@{cut}" for cut in CUTS))]
-    for name, group in [*sorted(groups.items()), ("all", answers)]:
-        shares = (100 * sum(one.recall(cut) for one in group) / len(group) for cut in CUTS)
-        rows.append((name, str(len(group)), *(f"{share:.1f} %" for share in shares)))
+    rows = [("category", "questions", *(f"recall@{cut}" for cut in CUTS), "told")]
+    with_evidence = [answer for answer in answers if answer.evidence]
+    for name, group in [*sorted(groups.items()), ("all", with_evidence)]:
+        shares = [sum(one.recall(cut) for one in group) for cut in CUTS]
+        shares.append(sum(one.told_share() for one in group))
+        rows.append(
+            (name, str(len(group)), *(f"{100 * share / max(1, len(group)):.1f} %" for share in shares))
+        )
     took = sorted(1000 * answer.took for answer in answers)
     times = ", ".join(f"p{p} {took[min(len(took) - 1, len(took) * p // 100)]:.2f} ms" for p in (50, 95, 99))
-    return "\n".join("  ".join(f"{cell:>10}" for cell in row) for row in rows) + f"\nlatency: {times}"
+    return "\n".join("  ".join(f"{cell:>12}" for cell in row) for row in rows) + f"\nlatency: {times}"
+
+
+def size(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
+    """What a file takes beside the text in it."""
+    text = sum(
+        len(entry.text.encode())
+        for i, sample in enumerate(samples)
+        for talk in talks(sample, f"person-{i}")
+        for entry in talk.session.entries
+    )
+    return f"size: {path.stat().st_size / text:.1f} times the text of {text / 1000:.0f} kB"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("--own", type=Path, metavar="FILE", help="talks and questions of your own")
+    parser.add_argument("--half", choices=recall_talks.HALVES, help="one half alone")
     parser.add_argument("--url", default="", help="another archive than a temporary SQLite file")
+    parser.add_argument("--crowd", type=int, default=0, help="how many other people the archive has")
     parser.add_argument("--misses", type=int, default=0, help="questions to show of which nothing was found")
     given = parser.parse_args(arguments)
-    samples = json.loads(given.file.read_text(encoding="utf-8"))
+    if given.own:
+        read = json.loads(given.own.read_text(encoding="utf-8"))
+        halves = {given.own.name: read if isinstance(read, list) else [read]}
+    else:
+        halves = {half: recall_talks.samples(half) for half in recall_talks.HALVES}
+    for name, samples in halves.items():
+        if given.half in {None, name} or given.own:
+            run(parser, name, samples, given)
+
+
+def run(
+    parser: argparse.ArgumentParser,
+    name: str,
+    samples: Sequence[Mapping[str, Any]],
+    given: argparse.Namespace,
+) -> None:
+    """Print what comes of some samples."""
     with tempfile.TemporaryDirectory() as folder:
-        url = given.url or f"sqlite:{folder}/recall.db"
-        answers = asyncio.run(measure(samples if isinstance(samples, list) else [samples], url))
-    if not answers:
-        parser.error("no question of this file names its evidence")
-    print(table(answers))
-    for answer in [one for one in answers if not one.recall(max(CUTS))][: given.misses]:
-        print(f"missed: {answer.question} ({', '.join(sorted(answer.evidence))})")
+        path = Path(folder) / "recall.db"
+        answers = asyncio.run(measure(samples, given.url or f"sqlite:{path}", crowd=given.crowd))
+        if not answers:
+            parser.error("no question of this file names its evidence")
+        print(f"{name}\n{table(answers)}")
+        if not given.url and not given.crowd:
+            print(size(samples, path))
+    for answer in [one for one in answers if one.recall(max(CUTS)) < 1][: given.misses]:
+        print(f"missed: {answer.category}: {answer.question} ({', '.join(sorted(answer.evidence))})")
 
 
 if __name__ == "__main__":

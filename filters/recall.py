@@ -32,10 +32,13 @@ class Recall(RequestFilter):
     idempotent: ClassVar[bool] = False
 
     limit: Annotated[Whole, Field(ge=1, le=50)] = 5
-    """How many are told, the best ones."""
+    """How many are told, the best ones, each turn with the one that was said next."""
 
     min_score: Annotated[Number, Field(ge=0, le=10)] = 0.2
-    """What scores less is left out; what has every telling word of the question scores about 1."""
+    """What scores less is left out; what has the telling words of the question scores about 1.
+
+    A few words that are common among what the user said score less, and so does one of many.
+    """
 
     kinds: tuple[Kind, ...] = ("turn", "fact", "document")
     """What is told: turns of earlier conversations, facts, parts of documents."""
@@ -90,13 +93,15 @@ class Recall(RequestFilter):
             return messages
         shown = Stated((message.text for message in messages), annotated=True)
         told, lines = set[str](), list[str]()
+        best = 0
         for one in context.memory.recalled:
+            if best == self.limit and not one.follows:
+                break
             if one.kind not in self.kinds or one.score < self.min_score or not bare(one.text):
                 continue
             words = comparable(one.text)
             if words not in told and not shown.contains(one.text):
                 lines.append(one.as_line(self.timezone, self.max_length))
-                if len(lines) == self.limit:
-                    break
+                best += not one.follows
             told.add(words)
         return before_newest(messages, fence("recall", _NOTE, lines))

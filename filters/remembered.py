@@ -17,7 +17,8 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or
     the document, ``at`` when it was said or added, in seconds since 1970. ``place`` is which message of the
-    user, counted from 0, a fact was first told with in this talk, where that is not the newest.
+    user, counted from 0, a fact was first told with in this talk, where that is not the newest. What
+    ``follows`` was said right after the turn before it.
     """
 
     kind: Literal["turn", "fact", "document"]
@@ -27,6 +28,7 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str | None = None
     at: float | None = None
     place: int | None = None
+    follows: bool = False
 
     def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
         """One line: ``2026-11-12 the caller said: My dog is called Rex.``; the text cut at ``max_length``."""

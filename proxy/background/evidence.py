@@ -6,7 +6,7 @@ from math import isqrt
 from typing import Final
 
 from filters.letters import WORD
-from proxy.memory.archive.terms import STOP_WORDS
+from proxy.memory.archive.languages import STOP_WORDS
 
 # Chinese characters, katakana and Hangul: each two neighbours count as a word. Hiragana are endings.
 _PAIRED: Final = (

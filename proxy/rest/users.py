@@ -144,6 +144,7 @@ async def _search(request: Request) -> Response:
     results = [msgspec.structs.asdict(result) for result in await memory.search.search(owner, query)]
     for result in results:
         del result["source"]  # a fact's or a document's key says nothing of a session
+        del result["follows"]  # each is one that was found
     response = json_response({"results": results})
     if memory.archiving is None:  # facts alone were searched
         response.headers["x-turnkeeper-degraded"] = "recall"

@@ -154,7 +154,7 @@ class MemoryTools:
 
     async def _recall(self, arguments: str, until: float) -> Any:
         text = msgspec.json.decode(arguments, type=_RecallArguments).query
-        query = Query(text=text, now=time.time(), limit=_MAX_RESULTS, zone=self._zone)
+        query = Query(text=text, now=time.time(), limit=_MAX_RESULTS, zone=self._zone, following=True)
         changed = {change.id: change.text for change in self._changes}
         within = until - asyncio.get_running_loop().time()
         found = await self._search.search(self._user, query, within=within)

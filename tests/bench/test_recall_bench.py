@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import recall
+from bench import recall, recall_talks
 
 FILE = Path(__file__).with_name("talks.json")
 
@@ -17,19 +17,34 @@ def test_evidence_is_found_on_a_small_set(tmp_path: Path):
 
 
 def test_the_table_has_a_row_for_each_category_and_one_for_all(capsys: pytest.CaptureFixture[str]):
-    recall.main([str(FILE), "--misses", "3"])
+    recall.main(["--own", str(FILE), "--misses", "3"])
     told = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in told[:5]] == ["category", "1", "2", "3", "all"]
-    assert told[0].split()[2:] == ["recall@5", "recall@10", "recall@20"]
-    assert told[5].startswith("latency: p50 ")
+    assert [line.split()[0] for line in told[:6]] == [FILE.name, "category", "1", "2", "3", "all"]
+    assert told[1].split()[2:] == ["recall@5", "recall@10", "recall@20", "told"]
+    assert told[6].startswith("latency: p50 ")
+    assert told[7].startswith("size: ")
 
 
-def test_a_file_without_evidence_is_refused(tmp_path: Path):
-    path = tmp_path / "none.json"
-    path.write_text(
-        json.dumps(
-            [{"conversation": {"session_1": [{"speaker": "a", "dia_id": "D1:1", "text": "x"}]}, "qa": []}]
-        )
+@pytest.mark.parametrize("half", recall_talks.HALVES)
+def test_our_own_talks_are_the_same_in_each_run_and_recall_answers_them(half: str, tmp_path: Path):
+    samples = recall_talks.samples(half)
+    assert samples == recall_talks.samples(half)
+    assert sum(len(sample["qa"]) for sample in samples) >= 1000
+    answers = asyncio.run(recall.measure(samples[:3], f"sqlite:{tmp_path / 'recall.db'}"))
+    with_evidence = [answer for answer in answers if answer.evidence]
+    assert sum(answer.recall(10) for answer in with_evidence) / len(with_evidence) >= 0.9
+    assert all(answer.told_share() == 1 for answer in answers if not answer.evidence)
+
+
+def test_the_halves_share_no_exchange():
+    tuning, held_back = (
+        {
+            question["question"]
+            for sample in recall_talks.samples(half)
+            for question in sample["qa"]
+            if question["category"] not in {"date", "number"}
+        }
+        for half in recall_talks.HALVES
     )
-    with pytest.raises(SystemExit):
-        recall.main([str(path)])
+    assert len(tuning) > 90
+    assert tuning.isdisjoint(held_back)

@@ -1,4 +1,4 @@
-"""Date expressions in questions: yesterday, last Tuesday, im März, 3 days ago, 昨天."""
+"""Date expressions in questions: yesterday, on 13 March, im Mai 2024, hace dos años, 上周五, 2026-03-13."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,44 +21,129 @@ def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRang
     """The days, weeks, months and years that a question names, all of them past, counted from ``now``."""
     text = question[:1000].lower().replace("\u2019", "'")
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    ranges = ((begin.timestamp(), end.timestamp()) for begin, end in _ranges(text, today))
-    return tuple(dict.fromkeys(TimeRange(begin, end) for begin, end in ranges if begin <= now))
+    # Most questions name no time: patterns are tried where one of their words is there.
+    words = {*_WORDS.findall(text)}
+    ranges: list[TimeRange] = []
+    for marks, pattern, read in _READERS:
+        if words.isdisjoint(marks):
+            continue
+        for found in pattern.finditer(text):
+            for begin, end in read(found, today, text):
+                span = TimeRange(begin.timestamp(), end.timestamp())
+                if span.begin <= now:
+                    ranges.append(span)
+            # What is a part of it is no date of its own: "May 2024" in "2 May 2024".
+            text = f"{text[: found.start()]}{' ' * len(found[0])}{text[found.end() :]}"
+    return tuple(dict.fromkeys(ranges))
 
 
-def _ranges(text: str, today: datetime) -> Iterator[tuple[datetime, datetime]]:
-    day = timedelta(days=1)
-    for name in dict.fromkeys(_DAY.findall(text)):
-        if name != _HIER or _FRENCH.search(text):
-            begin = today - _DAYS_AGO[name] * day
-            yield begin, begin + day
-    for name in _PERIOD.findall(text):
-        yield _last_period(today, _LAST_PERIODS[name])
-    for name in _WEEKDAY.findall(text):
-        begin = today - ((today.weekday() - _WEEKDAYS[name] - 1) % 7 + 1) * day
-        yield begin, begin + day
-    for found in _MONTH.finditer(text):
-        # The last month of the name; the current one, if it has begun.
-        month = _MONTHS[found[found.lastindex or 0]]
-        first = today.replace(month=month, day=1, year=today.year - (month > today.month))
-        yield first, (first + 31 * day).replace(day=1)
-    for ago, pattern in _COUNTED:
-        for count, unit in pattern.findall(text) if ago.marker in text else ():
-            # Weeks and months are not counted to the day.
-            days = ago.units[unit]
-            middle = today - (ago.counts.get(count) or int(count)) * days * day
-            around = (0 if days == 1 else days // 2) * day
-            yield middle - around, middle + around + day
+_Ranges = Iterator[tuple[datetime, datetime]]
+_A_DAY: Final = timedelta(days=1)
 
 
-def _last_period(today: datetime, unit: str) -> tuple[datetime, datetime]:
+def _day(year: int, month: int, day: int, today: datetime) -> _Ranges:
+    """One day, where there is such a one."""
+    try:
+        begin = today.replace(year=year, month=month, day=day)
+    except ValueError:
+        return
+    yield begin, begin + _A_DAY
+
+
+def _latest_day(month: int, day: int, today: datetime) -> _Ranges:
+    """The last day of its name that has begun; 29 February may be eight years ago."""
+    for year in range(today.year, today.year - 9, -1):
+        for begin, end in _day(year, month, day, today):
+            if begin <= today:
+                yield begin, end
+                return
+
+
+def _month(year: int, month: int, today: datetime) -> _Ranges:
+    first = today.replace(year=year, month=month, day=1)
+    yield first, (first + 31 * _A_DAY).replace(day=1)
+
+
+def _written_day(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """2026-03-13, 13.3.2026, 13/3/26; of two orders of day and month either one."""
+    one, two, three = (int(found[i]) for i in (1, 2, 3))
+    if one > 31:  # noqa: PLR2004 - no day of a month
+        yield from _day(one, two, three, today)
+        return
+    year = three if three > 99 else 2000 + three  # noqa: PLR2004 - two digits
+    yield from _day(year, two, one, today)
+    if "/" in found[0] and one != two:
+        yield from _day(year, one, two, today)
+
+
+def _named_day(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """13 March, am 13. März 2025, March 13th, 2024年3月13日."""
+    month = found["month"]
+    number = _MONTHS.get(month) or int(month)
+    day = _ORDINALS.get(found["day"]) or int(found["day"])
+    if found["year"]:
+        yield from _day(int(found["year"]), number, day, today)
+    else:
+        yield from _latest_day(number, day, today)
+
+
+def _named_month(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """May 2024, mayo de 2024, 2024年5月."""
+    number = _MONTHS.get(found["month"]) or int(found["month"])
+    if 1 <= number <= 12:  # noqa: PLR2004 - of a year
+        yield from _month(int(found["year"]), number, today)
+
+
+def _latest_month(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """The last month of the name; the current one, if it has begun."""
+    month = _MONTHS[found[found.lastindex or 0]]
+    yield from _month(today.year - (month > today.month), month, today)
+
+
+def _year(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    first = today.replace(year=int(found["year"]), month=1, day=1)
+    yield first, first.replace(year=first.year + 1)
+
+
+def _day_ago(found: re.Match[str], today: datetime, text: str) -> _Ranges:
+    if found[0] != _HIER or _FRENCH.search(text):
+        begin = today - _DAYS_AGO[found[0]] * _A_DAY
+        yield begin, begin + _A_DAY
+
+
+def _weekday(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """The last one of its name that is over."""
+    begin = today - ((today.weekday() - _WEEKDAYS[found[0]] - 1) % 7 + 1) * _A_DAY
+    yield begin, begin + _A_DAY
+
+
+def _weekday_of_last_week(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    name = next(name for name in found.groups() if name)
+    begin = today - (today.weekday() + 7 - _CHINESE_DAYS.index(name) % 8) * _A_DAY
+    yield begin, begin + _A_DAY
+
+
+def _period(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """The last week, month or year, or this one."""
+    unit, last = _PERIODS[found[0]]
     if unit == "week":
-        monday = today - timedelta(days=today.weekday())
-        return monday - timedelta(days=7), monday
-    if unit == "year":
-        first = today.replace(month=1, day=1)
-        return first.replace(year=first.year - 1), first
-    first = today.replace(day=1)
-    return (first - timedelta(days=1)).replace(day=1), first
+        begin = today - timedelta(days=today.weekday())
+        yield (begin - 7 * _A_DAY, begin) if last else (begin, begin + 7 * _A_DAY)
+    elif unit == "year":
+        first = today.replace(month=1, day=1, year=today.year - last)
+        yield first, first.replace(year=first.year + 1)
+    else:
+        month = (today.replace(day=1) - last * _A_DAY).replace(day=1)
+        yield month, (month + 31 * _A_DAY).replace(day=1)
+
+
+def _counted(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+    """A number of days, weeks, months or years ago, which are not counted to the day."""
+    count, unit = (word for word in found.groups() if word)
+    days = _UNITS[unit]
+    middle = today - (_COUNTS.get(count) or int(count)) * days * _A_DAY
+    around = (0 if days == 1 else days // 2) * _A_DAY
+    yield middle - around, middle + around + _A_DAY
 
 
 def _numbered(*languages: str, start: int = 0) -> dict[str, int]:
@@ -70,11 +155,15 @@ _WEEKDAYS: Final = _numbered(
     "montag dienstag mittwoch donnerstag freitag samstag sonntag",
     "lundi mardi mercredi jeudi vendredi samedi dimanche",
     "lunes martes miércoles jueves viernes sábado domingo",
+    "lunedì martedì mercoledì giovedì venerdì sabato domenica",
+    "segunda-feira terça-feira quarta-feira quinta-feira sexta-feira sábado domingo",
     "星期一 星期二 星期三 星期四 星期五 星期六 星期日",
+    "周一 周二 周三 周四 周五 周六 周日",
     "月曜日 火曜日 水曜日 木曜日 金曜日 土曜日 日曜日",
-)
-# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: the name of a month counts behind
-# certain words of its own language.
+) | {"sonnabend": 5, "星期天": 6}
+_CHINESE_DAYS: Final = "一二三四五六日 月火水木金土天"
+# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: the name of a month alone counts
+# behind certain words of its own language.
 _MONTHS_OF: Final = (
     (
         r"in|(?<!at )last|since|of|during",
@@ -92,76 +181,114 @@ _MONTHS_OF: Final = (
         r"en|desde",
         "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
     ),
-)
-_MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), start=1)
-_DAYS_AGO: Final = {
-    **dict.fromkeys(("today", "heute", "aujourd'hui", "hoy", "今天", "今日", "오늘"), 0),
-    **dict.fromkeys(("yesterday", "last night", "gestern", "hier", "ayer", "昨天", "昨日", "어제"), 1),
-    **dict.fromkeys(("day before yesterday", "vorgestern", "avant-hier", "anteayer", "前天", "一昨日"), 2),
-}
-_LAST_PERIODS: Final = {
-    **dict.fromkeys(
-        ("last week", "letzte woche", "semaine dernière", "semana pasada", "上周", "先週"), "week"
+    (
+        r"a|ad|in|da|lo scorso",
+        "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
     ),
-    **dict.fromkeys(("last month", "letzten monat", "mois dernier", "mes pasado", "上个月", "先月"), "month"),
-    **dict.fromkeys(("last year", "letztes jahr", "année dernière", "año pasado", "去年"), "year"),
+    (
+        r"em|desde|no mês de",
+        "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+    ),
+)
+_MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), start=1) | {"jänner": 1, "feber": 2}
+_ORDINALS: Final = _numbered(
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
+    " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth twenty-first"
+    " twenty-second twenty-third twenty-fourth twenty-fifth twenty-sixth twenty-seventh twenty-eighth"
+    " twenty-ninth thirtieth thirty-first",
+    "ersten zweiten dritten vierten fünften sechsten siebten achten neunten zehnten elften zwölften"
+    " dreizehnten vierzehnten fünfzehnten sechzehnten siebzehnten achtzehnten neunzehnten zwanzigsten"
+    " einundzwanzigsten zweiundzwanzigsten dreiundzwanzigsten vierundzwanzigsten fünfundzwanzigsten"
+    " sechsundzwanzigsten siebenundzwanzigsten achtundzwanzigsten neunundzwanzigsten dreißigsten"
+    " einunddreißigsten",
+    start=1,
+) | {"premier": 1, "primero": 1, "primo": 1, "primeiro": 1}
+_DAYS_AGO: Final = {
+    name: days
+    for days, names in enumerate(
+        (
+            "today,this morning,heute,aujourd'hui,hoy,oggi,hoje,今天,今日,오늘",
+            "yesterday,last night,gestern,hier,ayer,ieri,ontem,昨天,昨日,어제",
+            "day before yesterday,vorgestern,avant-hier,anteayer,l'altro ieri,anteontem,前天,一昨日",
+        )
+    )
+    for name in names.split(",")
+}
+_PERIODS: Final = {
+    name: (unit, last)
+    for unit, last, names in (
+        ("week", True, "last week,letzte woche,vorige woche,semaine dernière,semana pasada,settimana scorsa"),
+        ("week", True, "scorsa settimana,semana passada,上周,上星期,先週"),
+        ("month", True, "last month,letzten monat,vorigen monat,mois dernier,mes pasado,mese scorso"),
+        ("month", True, "scorso mese,mês passado,上个月,上月,先月"),
+        ("year", True, "last year,letztes jahr,voriges jahr,année dernière,an dernier,año pasado"),
+        ("year", True, "anno scorso,scorso anno,ano passado,去年"),
+        ("week", False, "this week,diese woche,cette semaine,esta semana,questa settimana,这周,本周,今週"),
+        ("month", False, "this month,diesen monat,ce mois-ci,este mes,questo mese,este mês,这个月,本月,今月"),
+        ("year", False, "this year,dieses jahr,cette année,este año,quest'anno,este ano,今年"),
+    )
+    for name in names.split(",")
 }
 
 
 class _Ago(NamedTuple):
-    """How a language counts back: its marker, its pattern, and its words for numbers and units in days."""
+    """How a language counts back: its pattern, and its words for numbers and units in days."""
 
-    marker: str
     pattern: str
     counts: Mapping[str, int]
     units: Mapping[str, int]
 
 
+def _units(days: str, weeks: str, months: str, years: str) -> dict[str, int]:
+    lengths = ((days, 1), (weeks, 7), (months, 30), (years, 365))
+    return {name: length for names, length in lengths for name in names.split()}
+
+
 # "an" is a French year and an English article, so that each language counts in its own words.
 _AGO_OF: Final = (
     _Ago(
-        " ago",
-        r"{} ago\b",
-        _numbered("one two three four five six seven", start=1) | {"a": 1},
-        {"day": 1, "days": 1, "week": 7, "weeks": 7, "month": 30, "months": 30, "year": 365, "years": 365},
+        r"\b{} ago\b",
+        _numbered("one two three four five six seven eight nine ten", start=1) | {"a": 1, "an": 1},
+        _units("day days", "week weeks", "month months", "year years"),
     ),
     _Ago(
-        "vor ",
-        r"\bvor {}",
-        _numbered("einem zwei drei vier fünf sechs sieben", start=1) | {"einer": 1},
-        {
-            "tag": 1,
-            "tagen": 1,
-            "woche": 7,
-            "wochen": 7,
-            "monat": 30,
-            "monaten": 30,
-            "jahr": 365,
-            "jahren": 365,
-        },
+        r"\bvor {}\b",
+        _numbered("einem zwei drei vier fünf sechs sieben acht neun zehn", start=1) | {"einer": 1},
+        _units("tag tagen", "woche wochen", "monat monaten", "jahr jahren"),
     ),
     _Ago(
-        "il y a ",
-        r"\bil y a {}",
-        _numbered("un deux trois quatre cinq six sept", start=1) | {"une": 1},
-        {
-            "jour": 1,
-            "jours": 1,
-            "semaine": 7,
-            "semaines": 7,
-            "mois": 30,
-            "an": 365,
-            "ans": 365,
-            "années": 365,
-        },
+        r"\bil y a {}\b",
+        _numbered("un deux trois quatre cinq six sept huit neuf dix", start=1) | {"une": 1},
+        _units("jour jours", "semaine semaines", "mois", "an ans année années"),
     ),
     _Ago(
-        "hace ",
-        r"\bhace {}",
-        _numbered("un dos tres cuatro cinco seis siete", start=1) | {"una": 1},
-        {"día": 1, "días": 1, "semana": 7, "semanas": 7, "mes": 30, "meses": 30, "año": 365, "años": 365},
+        r"\bhace {}\b",
+        _numbered("un dos tres cuatro cinco seis siete ocho nueve diez", start=1) | {"una": 1},
+        _units("día días", "semana semanas", "mes meses", "año años"),
+    ),
+    _Ago(
+        r"\b{} fa\b",
+        _numbered("un due tre quattro cinque sei sette otto nove dieci", start=1) | {"una": 1},
+        _units("giorno giorni", "settimana settimane", "mese mesi", "anno anni"),
+    ),
+    _Ago(
+        r"\bhá {}\b",
+        _numbered("um dois três quatro cinco seis sete oito nove dez", start=1) | {"uma": 1, "duas": 2},
+        _units("dia dias", "semana semanas", "mês meses", "ano anos"),
+    ),
+    _Ago(
+        r"\b{} atrás\b",
+        _numbered("um dois três quatro cinco seis sete oito nove dez", start=1) | {"uma": 1, "duas": 2},
+        _units("dia dias", "semana semanas", "mês meses", "ano anos"),
+    ),
+    _Ago(
+        "{}(?:之|以)?前",
+        _numbered("一 二 三 四 五 六 七 八 九 十", start=1) | {"两": 2},
+        _units("天 日", "周 个星期 星期 個星期 週間", "个月 個月 ヶ月 か月 カ月", "年"),
     ),
 )
+_COUNTS: Final = {name: n for ago in _AGO_OF for name, n in ago.counts.items()}
+_UNITS: Final = {name: days for ago in _AGO_OF for name, days in ago.units.items()}
 _HIER: Final = "hier"
 # "Here" in German and Dutch: it is yesterday where other words of the question are French.
 _FRENCH: Final = re.compile(
@@ -183,19 +310,61 @@ _SPACED: Final = re.compile(r"[a-zà-ÿœ]")
 
 def _one_of(names: Iterable[str]) -> str:
     """A pattern of whole words; in scripts without spaces, of parts of words."""
-    return "|".join(
-        _EXCEPTIONS.get(name) or (rf"\b{re.escape(name)}\b" if _SPACED.match(name) else re.escape(name))
-        for name in sorted(names, key=len, reverse=True)
-    )
+    ordered = sorted(names, key=len, reverse=True)
+    spaced = [re.escape(name) for name in ordered if _SPACED.match(name) and name not in _EXCEPTIONS]
+    others = [_EXCEPTIONS.get(name) or re.escape(name) for name in ordered if not _SPACED.match(name)]
+    others += [_EXCEPTIONS[name] for name in ordered if _SPACED.match(name) and name in _EXCEPTIONS]
+    return "|".join([*others, *([rf"\b(?:{'|'.join(spaced)})\b"] if spaced else [])])
 
 
-_DAY: Final = re.compile(f"({_one_of(_DAYS_AGO)})")
-_PERIOD: Final = re.compile(f"({_one_of(_LAST_PERIODS)})")
-_WEEKDAY: Final = re.compile(f"({_one_of(_WEEKDAYS)})")
-_MONTH: Final = re.compile(
-    rf"\b(?:{'|'.join(f'(?:{before}) ({_one_of(names.split())})' for before, names in _MONTHS_OF)})"
-)
-_COUNTED: Final = tuple(
-    (one, re.compile(one.pattern.format(rf"\b(\d{{1,2}}|{_one_of(one.counts)}) ({_one_of(one.units)})")))
-    for one in _AGO_OF
+def _ago(one: _Ago) -> str:
+    space = " " if _SPACED.match(next(iter(one.units))) else ""
+    counts, units = _one_of(one.counts), _one_of(one.units)
+    return one.pattern.format(rf"(\d{{1,2}}|{counts}){space}({units})")
+
+
+_MONTH_NAME: Final = rf"(?P<month>{_one_of(_MONTHS)})"
+_DAY_NAME: Final = rf"(?P<day>\b\d{{1,2}}(?!\d)|{_one_of(_ORDINALS)})(?:st\b|nd\b|rd\b|th\b|er\b|\.|º|°)?"
+_YEAR_NUMBER: Final = r"(?P<year>(?:19|20)\d\d)(?!\d)"
+_OF: Final = r"(?: de[l']?| of|,)?"
+_CJK_DAY: Final = rf"(?:{_YEAR_NUMBER}年)?(?P<month>\d{{1,2}})月(?P<day>\d{{1,2}})[日号號]"
+# A word of Latin letters, a character of others, and any digit as one mark.
+_WORDS: Final = re.compile(r"[a-zà-ÿœ]+|[^\W\d_]|(?<!\d)\d")
+_DIGITS: Final = frozenset("0123456789")
+
+
+def _marks(*names: str) -> frozenset[str]:
+    """One word of each name, without which it is not in a text."""
+    return frozenset(_WORDS.findall(name)[-1] for name in names)
+
+
+_MONTH_MARKS: Final = _marks(*_MONTHS)
+_READERS: Final = (
+    (_DIGITS, re.compile(r"\b((?:19|20)\d\d)[-/.](\d{1,2})[-/.](\d{1,2})\b"), _written_day),
+    (_DIGITS, re.compile(r"\b(\d{1,2})[./](\d{1,2})[./]((?:19|20)\d\d|\d\d)\b"), _written_day),
+    (_marks("月"), re.compile(_CJK_DAY), _named_day),
+    (_MONTH_MARKS, re.compile(rf"{_DAY_NAME}{_OF} {_MONTH_NAME}(?:{_OF} {_YEAR_NUMBER})?"), _named_day),
+    (_MONTH_MARKS, re.compile(rf"{_MONTH_NAME} (?:the )?{_DAY_NAME}(?:,? {_YEAR_NUMBER})?"), _named_day),
+    (_MONTH_MARKS, re.compile(rf"{_MONTH_NAME}{_OF} {_YEAR_NUMBER}"), _named_month),
+    (_marks("月"), re.compile(rf"{_YEAR_NUMBER}年(?P<month>\d{{1,2}})月"), _named_month),
+    (
+        _DIGITS,
+        re.compile(rf"\b(?:in|im jahre?|en|nel|em|since|seit|depuis|desde|during) {_YEAR_NUMBER}\b"),
+        _year,
+    ),
+    (_marks("年"), re.compile(rf"{_YEAR_NUMBER}年"), _year),
+    *((_marks(*one.units), re.compile(_ago(one)), _counted) for one in _AGO_OF),
+    (
+        _marks("上", "先"),
+        re.compile("上个?(?:周|星期|礼拜)([一二三四五六日天])|先週の?([月火水木金土日])曜"),
+        _weekday_of_last_week,
+    ),
+    (_marks(*_DAYS_AGO), re.compile(_one_of(_DAYS_AGO)), _day_ago),
+    (_marks(*_PERIODS), re.compile(_one_of(_PERIODS)), _period),
+    (_marks(*_WEEKDAYS), re.compile(_one_of(_WEEKDAYS)), _weekday),
+    (
+        _MONTH_MARKS,
+        re.compile("|".join(rf"\b(?:{before}) ({_one_of(names.split())})" for before, names in _MONTHS_OF)),
+        _latest_month,
+    ),
 )

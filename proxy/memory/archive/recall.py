@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, tzinfo
+from itertools import accumulate
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -91,7 +92,9 @@ class Retriever:
         due = asyncio.get_running_loop().time() + _MODELS_SHARE * within
         top = self._reranking.top if self._reranking else 0
         wide = msgspec.structs.replace(query, limit=max(query.limit, top))
-        return (await self._rerank(query.text, await self._search(user, wide, due), due))[: query.limit]
+        found = await self._rerank(query.text, await self._search(user, wide, due), due)
+        hits = accumulate(not one.follows for one in found)
+        return [one for one, count in zip(found, hits, strict=True) if count <= query.limit]
 
     async def _search(self, user: Owner, query: Query, due: float) -> list[SearchResult]:
         """The results by words and vectors; by words alone where the vector or its results come too late."""
@@ -117,8 +120,15 @@ class Retriever:
         if self._reranking is None or not found:
             return found
         reranker, top = self._reranking
-        first, rest = found[:top], found[top:]
-        texts = [one.text for one in first]
+        # What follows a result stays behind it.
+        groups: list[list[SearchResult]] = []
+        for one in found:
+            if one.follows:
+                groups[-1].append(one)
+            else:
+                groups.append([one])
+        first, rest = groups[:top], groups[top:]
+        texts = [group[0].text for group in first]
         relevance = await _ask(
             "rerank", self._rerank_breaker, lambda: reranker.relevance(question, texts), due
         )
@@ -126,8 +136,10 @@ class Retriever:
             return found
         scored = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])
         lowest = scored[-1][0]
-        scored += [(min(one.score, lowest), one) for one in rest]
-        return [msgspec.structs.replace(one, score=round(score, 4)) for score, one in scored]
+        scored += [(min(group[0].score, lowest), group) for group in rest]
+        return [
+            msgspec.structs.replace(one, score=round(score, 4)) for score, group in scored for one in group
+        ]
 
 
 async def _ask(
@@ -165,7 +177,7 @@ class RecallReader:
         """What answers a text, best first, more than ``limit``. Raises StoreError."""
         if not self._breaker.admit():
             raise StoreError("the archive did not answer in time a moment ago")
-        query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone)
+        query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone, following=True)
         try:
             search = self._retriever.search(user, query, within=self._deadline)
             found = await wait_for(search, self._deadline)
@@ -182,6 +194,7 @@ class RecallReader:
                 role=one.role,
                 source=one.source or one.session_id,
                 at=one.timestamp,
+                follows=one.follows,
             )
             for one in found
         )

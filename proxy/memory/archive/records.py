@@ -75,7 +75,7 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn, fact or chunk that matches a query; ``score`` is about 1 where it has every word of it.
+    """A turn, fact or chunk that matches a query; ``score`` is about 1 where it has what the query looks for.
 
     ``source`` is a fact's id or a document's path. ``timestamp`` is in seconds since 1970.
     """
@@ -88,6 +88,8 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     turn_id: int | None = None
     timestamp: float | None = None
     source: str | None = None
+    follows: bool = False
+    """Whether it is only there because it was said right after the result before it."""
 
 
 class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,3 +161,5 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The time zone of days that the text names."""
     vector: QueryVector | None = None
     """The text's vector, where there is one."""
+    following: bool = False
+    """Whether each turn that is found brings the next one, which counts for no limit."""

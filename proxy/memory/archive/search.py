@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from filters.injection import comparable
 from proxy.memory.archive.dates import TimeRange, time_ranges
 from proxy.memory.archive.records import Chunk, Fact, Query, QueryVector, SearchResult
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
@@ -20,6 +21,7 @@ from proxy.memory.archive.statements import (
     TURN,
     json_array,
 )
+from proxy.memory.archive.terms import GUESS
 from proxy.memory.archive.vectors import similarity_scores
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.stores.sql import id_text
@@ -34,14 +36,19 @@ _WITH_NEIGHBOURS: Final = 30
 _KIND_WEIGHTS: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
 # Okapi BM25 (Robertson and Zaragoza 2009); speech is short, so that length tells little.
 _SATURATION: Final = 1.2
-_LENGTH: Final = 0.4
+_LENGTH: Final = 0.2
 # The share of a neighbour's score, by its distance: answers stand behind their question.
-_NEIGHBOURS: Final = ((-1, 0.45), (1, 0.45), (-2, 0.2), (2, 0.2))
+_NEIGHBOURS: Final = ((-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
+_ECHO: Final = 0.99
 _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
 # Of two with almost the same score, the newer goes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
+# What the words of a question must tell, in nats, for a score of 1: a common word alone does not come to it,
+# and of a long question some are enough.
+_LEAST_TOLD: Final = 2.5
+_MOST_TOLD: Final = 8.0
 # Among so few passages, frequency hardly tells which words are rare.
 _FEW: Final = 20
 
@@ -59,9 +66,9 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class Lookup(msgspec.Struct, frozen=True):
-    """What is looked up: for each word its possible terms, the dates that are named, and the time now."""
+    """What is looked up: for each word its possible terms with their worth, the dates, and the time now."""
 
-    groups: Sequence[tuple[str, ...]]
+    groups: Sequence[Mapping[str, float]]
     dates: tuple[TimeRange, ...]
     now: float
 
@@ -74,7 +81,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     if not user.user:
         return []
     text = query.text[:_MAX_QUESTION]
-    groups = [(stem, *others) for stem, others in codec.lexicon.spellings(text).items()][:_MOST_WORDS]
+    groups = codec.lexicon.question(text)[:_MOST_WORDS]
     dates = time_ranges(text, query.now, query.zone)
     own = Lookup(codec.lexicon.query_terms(user, groups), dates, query.now)
     tenant = Owner(user.tenant)
@@ -84,13 +91,27 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     )
     scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*found) if score > 0)
     best = sorted(scored, key=lambda pair: -pair[0])
-    # A few at a time, because passages that have expired take no other's place.
+    by_place = {(one.talk, one.place): one for _, one in found[0]} if query.following else {}
+    # A few at a time, because passages that have expired, or say the same, take no other's place.
     results: list[SearchResult] = []
+    seen: set[str] = set()
+    hits = 0
     for start in range(0, len(best), 2 * query.limit):
-        results += yield from _read(codec, user, best[start : start + 2 * query.limit], query.now)
-        if len(results) >= query.limit:
-            break
-    return results[: query.limit]
+        with_next = [
+            (score, one, by_place.get((one.talk, one.place + 1)) if one.talk else None)
+            for score, one in best[start : start + 2 * query.limit]
+        ]
+        for one in (yield from _read(codec, user, with_next, query.now)):
+            if hits == query.limit and not one.follows:
+                return results
+            if one.kind == "turn":
+                words = comparable(one.text)
+                if words in seen:
+                    continue
+                seen.add(words)
+            results.append(one)
+            hits += not one.follows
+    return results
 
 
 def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector | None) -> Steps[list[Scored]]:
@@ -137,68 +158,101 @@ def _best(scores: Mapping[int, float]) -> list[int]:
 
 
 def word_scores(lookup: Lookup, passages: Collection[Passage], size: int) -> dict[int, float]:
-    """By passage, its score by its own words, about 1 where it has every word of the question.
+    """By passage, its score by its own words, about 1 where it has what the question looks for.
+
+    That is all of its words, where they tell neither too little nor more than one sentence has.
 
     ``size`` is how many passages their owner has.
     """
-    words_of: dict[str, list[int]] = defaultdict(list)
+    words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for word, group in enumerate(lookup.groups):
-        for term in group:
-            words_of[term].append(word)
+        for term, worth in group.items():
+            words_of[term].append((word, worth))
     lengths: dict[int, int] = {}
-    counts: dict[int, Counter[int]] = {}
-    # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
-    frequencies: dict[int, Counter[int]] = defaultdict(Counter)
+    matches: defaultdict[int, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    exact: set[int] = set()
     for one in passages:
         terms = one.terms.split()
         lengths[one.id] = len(terms)
-        counts[one.id] = Counter(word for term in terms for word in words_of.get(term, ()))
-        frequencies[one.kind].update(counts[one.id].keys())
+        found = matches[one.id]
+        for term in terms:
+            for word, worth in words_of.get(term, ()):
+                found[word].append(worth)
+                if worth >= GUESS:
+                    exact.add(word)
+    # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
+    frequencies: dict[int, Counter[int]] = defaultdict(Counter)
+    for one in passages:
+        found = matches[one.id]
+        for word in exact & found.keys():
+            found[word] = [worth for worth in found[word] if worth >= GUESS]
+        frequencies[one.kind].update(word for word, worths in found.items() if worths)
     words = range(len(lookup.groups))
     frequency = [max((of[word] for of in frequencies.values()), default=0) for word in words]
     size = max(size, _FEW, *frequency)
     weights = [math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in frequency]
-    total = sum(weights) or 1.0
+    needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
     usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
     scores: dict[int, float] = {}
     for id_, length in lengths.items():
         spread = _SATURATION * (1 - _LENGTH + _LENGTH * length / usual)
-        score = sum(weights[word] * n * (_SATURATION + 1) / (n + spread) for word, n in counts[id_].items())
-        scores[id_] = score / total
+        score = sum(
+            weights[word] * max(worths) * len(worths) * (_SATURATION + 1) / (len(worths) + spread)
+            for word, worths in matches[id_].items()
+            if worths
+        )
+        scores[id_] = score / needed
     return scores
 
 
 def rank(lookup: Lookup, passages: Collection[Passage], scores: Mapping[int, float]) -> list[Scored]:
     """The passages, best first, by their own scores, a share of their neighbours', and their dates."""
-    by_place = {(one.talk, one.place): scores[one.id] for one in passages if one.id in scores}
+    by_place = {(one.talk, one.place): scores.get(one.id, 0.0) for one in passages}
+    shared = {
+        place: score
+        + sum(share * by_place.get((place[0], place[1] + step), 0.0) for step, share in _NEIGHBOURS)
+        for place, score in by_place.items()
+    }
     ranked: list[Scored] = []
     for one in passages:
         score = scores.get(one.id, 0.0)
         if one.talk:
-            score += max(s * by_place.get((one.talk, one.place + step), 0.0) for step, s in _NEIGHBOURS)
+            score = shared[one.talk, one.place]
+            # An answer repeats what it was asked: it goes before those words only where it has more of them.
+            before = (one.talk, one.place - 1)
+            if by_place.get(before, 0.0) > scores.get(one.id, 0.0):
+                score = min(score, _ECHO * shared[before])
         if any(date.contains(one.at) for date in lookup.dates):
-            score = max(score * _DATE_BOOST, _DATE_ALONE)
+            score = score * _DATE_BOOST + _DATE_ALONE
         age = max(0.0, lookup.now - one.at) / _MONTH
         ranked.append((score * (1 + _RECENCY / (1 + age)), one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 
 
-def _read(codec: RowCodec, user: Owner, best: Sequence[Scored], now: float) -> Steps[list[SearchResult]]:
-    """The texts of passages in their order, without those that have expired or cannot be read."""
-    kinds = sorted({one.kind for _, one in best})
+def _read(
+    codec: RowCodec, user: Owner, best: Sequence[tuple[float, Passage, Passage | None]], now: float
+) -> Steps[list[SearchResult]]:
+    """The texts of passages in their order, without those that have expired or cannot be read.
+
+    Each may have another with it, which follows it.
+    """
+    passages = [one for _, *pair in best for one in pair if one]
+    kinds = sorted({one.kind for one in passages})
     fetches = []
     for kind in kinds:
-        ids = json_array(one.item for _, one in best if one.kind == kind)
+        ids = json_array(one.item for one in passages if one.kind == kind)
         fetches.append(fetch(codec.dialect.texts[kind], {"ids": ids, "now": now}))
     texts: list[Rows] = yield from gather(*fetches)
     items = {(kind, row[0]): row for kind, rows in zip(kinds, texts, strict=True) for row in rows}
     results: list[SearchResult] = []
-    for score, one in best:
-        row = items.get((one.kind, one.item))
-        if row is not None:
-            # A key that is lost must not hold up what can be read.
-            with contextlib.suppress(*UNREADABLE):
-                results.append(_result(codec, user, one.kind, round(score, 4), row))
+    for score, *pair in best:
+        for one in pair:
+            row = items.get((one.kind, one.item)) if one else None
+            if one and row is not None:
+                # A key that is lost must not hold up what can be read.
+                with contextlib.suppress(*UNREADABLE):
+                    result = _result(codec, user, one.kind, round(score, 4), row)
+                    results.append(msgspec.structs.replace(result, follows=one is not pair[0]))
     return results
 
 

@@ -3,40 +3,59 @@
 import hashlib
 import hmac
 import re
-import sqlite3
 import threading
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+import Stemmer
+
+from proxy.memory.archive.languages import (
+    COMPOUNDING,
+    ENGLISH,
+    FUNCTION_WORDS,
+    LEMMAS,
+    STEMMED,
+    STOP_WORDS,
+    language,
+    script,
+    synonym_words,
+    synonyms,
+    without_courtesies,
+)
+from proxy.memory.archive.numbers import number_runs
 from proxy.memory.stores.store import Owner
 
-STOP_WORDS: Final = frozenset(
-    """
-    a about after again ah all also am an and any are arent as at be because been before being but
-    by can cant could couldnt did didnt do does doesnt doing done dont down er ever for from get
-    gets getting go going gone gonna got had has hasnt have havent having he hed hello her here hers
-    hey hi him his hmm how hows i id if ill im in into is isnt it its itself ive just know let lets
-    like made make me mine mm more most much my myself no nor not now of off oh ok okay on once one
-    only or other our ours out over own please really remember said say says shall she should so
-    some something such sure tell tells than thank thanks that thats the their them then there
-    theres these they theyre thing things think this those to told too uh uhm um up us very want was
-    wasnt we well were weve what whats when where which while who whom whos why will with wont would
-    yeah yes you youd youll your youre yours youve
-    """.split()  # noqa: SIM905 - a table reads best as text
-)
-"""English words that hardly distinguish one turn from another."""
+GUESS: Final = 0.5
+"""Terms of less weight count for a word where no other term of it does."""
 
 _MAX_CACHED: Final = 20_000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
-_PART: Final = re.compile("[0-9]+|[^0-9]+")
-# The stemmer is part of an index: words that are put into it are read back as terms.
-_TABLES: Final = """
-CREATE VIRTUAL TABLE words USING fts5(word, tokenize = 'porter ascii');
-CREATE VIRTUAL TABLE stems USING fts5vocab(words, 'instance');
-"""
+# How much a term is worth that the question does not have: in another language's endings, a synonym, the end
+# of a compound, and half of a long word, of which the other half may be mistyped.
+_OTHER_STEM: Final = 0.95
+_SYNONYM: Final = 0.7
+_COMPOUND: Final = 0.6
+_HALF: Final = 0.4
+_SHORTEST_OTHER: Final = 3
+_LONG_WORD: Final = 8
+_LONG_COMPOUND: Final = 9
+_SHORTEST_PART: Final = 4
+_MOST_PARTS: Final = 8
+# What may stand before the end of a compound, and how that may begin.
+_PART: Final = re.compile(
+    "(?=(?:sch[lmnrw]?|str?|sp[lr]?|[bfgkp][lr]|kn|pf[lr]?|[dt]r|zw|qu|(?<!s)ch|(?<!c)h|[bdfgjklmnprstvwz])[aeiouy]"
+    "|(?<=[^aeiou])(?:abend|abteil|adress|amt|anfrag|angebot|antrag|anzug|apfel|arbeit|arzt|art|aufgab|auftrag"
+    "|ausweis|auto|ecke|ei|eis|ende|essen|insel|insul|ofen|onkel|ordn|ort|uhr|unfall|unterricht|urlaub|urteil))"
+)
+_ENDINGS: Final = frozenset(
+    """
+    ation barkeit bung chen dung erung gung heit ierung igkeit igung ikeit isch ische keit lein lich lung nung
+    rung schaft sung tion tung ung zung
+    """.split()  # noqa: SIM905 - a table reads best as text
+)
 
 # Chinese characters, kana, Hangul, Thai to Myanmar, Khmer: words are not separated by spaces, or take many
 # endings, so that each two neighbours count as a word.
@@ -45,6 +64,7 @@ _UNSPACED: Final = (
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
+_UNJOINED: Final = re.compile(f"[0-9{_UNSPACED}]")
 # Marks that words are written with, and letters between them: to Python's \w, vowels of Hindi or Tibetan
 # are no part of a word.
 _MARKS: Final = (
@@ -59,6 +79,11 @@ _LETTER: Final = f"[^\\W_{_UNSPACED}]"
 _RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
 _PLAIN: Final = re.compile("[a-z0-9]+")
 _APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
+# Where an article or a pronoun is written together with its word.
+_ELISION: Final = re.compile(
+    "\\b([cdjlmnst]|qu|lorsqu|puisqu|jusqu|un|dell|all|nell|sull|dall|quest)['\u2019\u02bc](?=[aeiouyhàâäéèêëîïôöûü])",
+    re.IGNORECASE,
+)
 # Accents, and the vowels and points that Hebrew and Arabic write or leave out; hamza and madda stay.
 _ACCENTS: Final = re.compile(
     "[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f"
@@ -67,6 +92,11 @@ _ACCENTS: Final = re.compile(
 )
 # Joiners shape letters of the same word.
 _JOINERS: Final = re.compile("(?<=[\u0900-\u0dff])[\u200c\u200d]")
+# An umlaut, where its letter is written with an e behind it.
+_DIGRAPH: Final = re.compile("(?<![aeiouq])([aou])e(?=[^aeiou])")
+_OTHER_DIGITS: Final = {
+    zero + digit: str(digit) for zero in (0x660, 0x6F0, 0x966, 0x9E6, 0xE50) for digit in range(10)
+}
 
 
 class Lexicon:
@@ -80,96 +110,203 @@ class Lexicon:
         self.key: bytes = keys[0] if keys else b""
         """The newest key; empty where there is none."""
         self._keys = keys
-        self._stemmer = Stemmer()
+        self._stems = Stems()
+        words_of = {word: self._stems.stem(ENGLISH, word) for word in synonym_words()}
+        self._synonyms = synonyms(words_of)
 
     def stems(self, text: str) -> list[str]:
-        """The stems of a text in order, without stop words."""
-        return self._stemmer.stems([word for word in words(text) if word not in STOP_WORDS])
+        """The stems of a text in order, without stop words; with other forms by which it is found."""
+        spelt = list(_spelt(text))
+        folded = [*map(fold, spelt)]
+        tongue = language(folded, text)
+        found: list[str] = []
+        for at, spellings in _in_order(folded):
+            if spellings:
+                found += spellings
+            elif not _is_stop(folded[at], tongue):
+                found += self._stems.forms(tongue, spelt[at])
+        return found
 
     def terms(self, owner: Owner, text: str) -> str:
         """The terms of a text, separated by spaces."""
         return " ".join(map(_term_maker(owner, self.key or None), self.stems(text)))
 
-    def spellings(self, question: str) -> dict[str, list[str]]:
-        """The stems of a question in order, each with the stems of other spellings.
+    def question(self, text: str) -> list[dict[str, float]]:
+        """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
 
-        Speech recognition writes compounds and numbers as one word or as several.
+            Speech recognition writes compounds as one word or as several, and people ask in other words. What
+        is worth less than ``GUESS`` counts where the word is not found otherwise.
         """
-        sequence = list(words(question))
-        spellings: dict[str, list[str]] = {}
-        for word in sequence:
-            if word not in STOP_WORDS:
-                parts = _PART.findall(word) if _DIGIT.search(word) else []
-                spellings[word] = [part for part in parts if 1 < len(part) < len(word)]
-        for pair in pairwise(sequence):
-            compound = "".join(pair)
-            content = [word for word in pair if word in spellings]
-            if len(content) < len(pair) and not any(map(_DIGIT.search, content)):
-                continue
-            if not _IS_UNSPACED.search(compound):
-                for word in content:
-                    spellings[word].append(compound[:_MAX_WORD])
-        stems: dict[str, list[str]] = {}
-        for word, others in spellings.items():
-            stem, *more = self._stemmer.stems([word, *others])
-            stems[stem] = list(dict.fromkeys([*stems.get(stem, ()), *more]))
-        return stems
+        spelt = list(_spelt(without_courtesies(text)))
+        folded = [*map(fold, spelt)]
+        tongue = language(folded, text)
+        groups: dict[str, dict[str, float]] = {}
+        for at, spellings in _in_order(folded):
+            if spellings:
+                groups.setdefault(spellings[0], dict.fromkeys(spellings, 1.0))
+            elif not _is_stop(folded[at], tongue):
+                group = self._question_word(tongue, spelt[at])
+                for one, other in ((at - 1, at), (at, at + 1)):
+                    if (
+                        one >= 0
+                        and other < len(spelt)
+                        and not any(
+                            _is_stop(folded[i], tongue) or _IS_UNSPACED.search(folded[i])
+                            for i in (one, other)
+                        )
+                    ):
+                        pair = f"{spelt[one]}{spelt[other]}"[:_MAX_WORD]
+                        for name in (tongue, *COMPOUNDING):
+                            group.setdefault(self._stems.stem(name, pair), 1.0)
+                first = next(iter(group))
+                groups[first] = group | groups.get(first, {})
+        return list(groups.values())
 
-    def query_terms(self, owner: Owner, groups: Iterable[Iterable[str]]) -> list[tuple[str, ...]]:
-        """For each group of stems its terms: one for each stem and key."""
+    def _question_word(self, tongue: str, word: str) -> dict[str, float]:
+        stems = self._stems
+        first = stems.stem(tongue, word)
+        group = {first: 1.0, stems.stem(ENGLISH, word): 1.0}
+        if script(word) == "":
+            for name in (ENGLISH, *FUNCTION_WORDS):
+                other = stems.stem(name, word)
+                if len(other) >= _SHORTEST_OTHER:
+                    group.setdefault(other, _OTHER_STEM)
+        if tongue == ENGLISH:
+            for synonym in self._synonyms.get(first, ()):
+                group.setdefault(synonym, _SYNONYM)
+        folded = fold(word)
+        if tongue in COMPOUNDING:
+            for part in _compound_ends(first, len(folded)):
+                group.setdefault(part, _COMPOUND)
+        for half in _possible_halves(folded):
+            group.setdefault(half, _HALF)
+        return group
+
+    def query_terms(self, owner: Owner, groups: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
+        """For each group of stems its terms, one for each stem and key, with the stem's worth."""
         makers = [_term_maker(owner, key) for key in self._keys or (None,)]
-        return [tuple(make(stem) for stem in stems for make in makers) for stems in groups]
+        return [{make(stem): worth for stem, worth in stems.items() for make in makers} for stems in groups]
 
 
-class Stemmer:
-    """SQLite's Porter stemmer, for words of lower-case letters and digits, with a cache. Thread-safe.
-
-    Words with a digit are not cached: they hardly come again, and may be numbers of cards and telephones.
-    """
+class Stems:
+    """Snowball's stemmers with a cache. Thread-safe."""
 
     def __init__(self) -> None:
-        self._cache: dict[str, str] = {}
+        self._stems: dict[tuple[str, str], str] = {}
+        self._forms: dict[tuple[str, str], tuple[str, ...]] = {}
         self._lock = threading.Lock()
-        self._index = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._index.executescript(_TABLES)
+        # Their own cache would keep words with digits.
+        self._stemmers = {name: Stemmer.Stemmer(name, 0) for name in STEMMED}
 
-    def stems(self, words: Sequence[str]) -> list[str]:
-        """The stem of each word, in order; a word of a script without cases is its own."""
-        cache = self._cache
-        stems: dict[str, str] = {}
-        missing: dict[str, int] = {}
-        for word in words:
-            stem = cache.get(word)
-            if stem is not None:
-                stems[word] = stem
-            elif word.isascii() and word.isdecimal():
-                stems[word] = word
-            elif word not in missing:
-                missing[word] = len(missing) + 1
-        if missing:
-            with self._lock:
-                rows = [(number, word) for word, number in missing.items()]
-                self._index.executemany("INSERT INTO words (rowid, word) VALUES (?, ?)", rows)
-                terms = dict(self._index.execute("SELECT doc, term FROM stems").fetchall())
-                self._index.execute("DELETE FROM words")
-            if len(cache) > _MAX_CACHED:
-                self._cache = cache = {}
-            for word, number in missing.items():
-                stems[word] = terms.get(number, word)
-                if not _DIGIT.search(word):
-                    cache[word] = stems[word]
-        return [stems[word] for word in words]
+    def stem(self, tongue: str, word: str) -> str:
+        """The folded stem of a word: of one in Latin letters in the language ``tongue``."""
+        key = (tongue, word)
+        stem = self._stems.get(key)
+        if stem is None and _DIGIT.search(word):
+            return fold(word)
+        if stem is None:
+            if len(self._stems) > _MAX_CACHED:
+                self._stems = {}
+            stem = self._stems[key] = self._made(tongue, word)
+        return stem
+
+    def _made(self, tongue: str, word: str) -> str:
+        name = script(word)
+        if name is None:
+            return fold(word)
+        if name == "":
+            name = tongue if tongue in FUNCTION_WORDS else ENGLISH
+            # English, as others write it, has no accents; Turkish capitals do not tell its two letters I.
+            word = fold(word) if name == ENGLISH else word.replace("\u0131", "i")
+            if name == ENGLISH:
+                word = LEMMAS.get(word, word)
+        with self._lock:
+            stem = self._stemmers[name].stemWord(word)
+        if name == ENGLISH:
+            stem = LEMMAS.get(stem, stem)
+        return _DIGRAPH.sub(r"\1", fold(stem)) or fold(word)
+
+    def forms(self, tongue: str, word: str) -> tuple[str, ...]:
+        """By what a word of a text is found: its stem, the ends of a compound, the halves of a long word."""
+        key = (tongue, word)
+        forms = self._forms.get(key)
+        if forms is None:
+            if len(self._forms) > _MAX_CACHED:
+                self._forms = {}
+            folded = fold(word)
+            stem = self.stem(tongue, word)
+            parts = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
+            forms = self._forms[key] = (stem, *parts, *_halves(folded, len(folded)))
+        return forms
+
+
+def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """The place of each word, and where a number begins its spellings; what belongs to one is left out."""
+    place = 0
+    for run in number_runs(folded):
+        yield from ((at, ()) for at in range(place, run.start))
+        yield run.start, run.spellings
+        place = run.end
+    yield from ((at, ()) for at in range(place, len(folded)))
+
+
+def _is_stop(word: str, tongue: str) -> bool:
+    return word in STOP_WORDS or word in FUNCTION_WORDS.get(tongue, ())
+
+
+def _compound_ends(stem: str, length: int) -> tuple[str, ...]:
+    """The ends of a word of ``length`` letters that may be words of their own, longest first."""
+    if length < _LONG_COMPOUND or not stem.isascii():
+        return ()
+    ends = (stem[found.start() :] for found in _PART.finditer(stem, 3))
+    return tuple(end for end in ends if len(end) >= _SHORTEST_PART and end not in _ENDINGS)[:_MOST_PARTS]
+
+
+def _halves(word: str, length: int) -> tuple[str, ...]:
+    """The halves of a long word; of one of another ``length``, what they would be had a letter less or more.
+
+    One typing error leaves one half of a word as it is.
+    """
+    if length < _LONG_WORD or _IS_UNSPACED.match(word):
+        return ()
+    half = length // 2
+    return (f"zx{length}{word[:half]}", f"zy{length}{word[half - length :]}")
+
+
+def _possible_halves(word: str) -> Iterator[str]:
+    """The halves that a word would have without its typing error, where there is one."""
+    for length in (len(word) - 1, len(word), len(word) + 1):
+        yield from _halves(word, length)
+    # Two letters that changed places, one in each half.
+    middle = len(word) // 2
+    yield from _halves(
+        f"{word[: middle - 1]}{word[middle - 1 : middle + 1][::-1]}{word[middle + 1 :]}", len(word)
+    )
 
 
 def words(text: str) -> Iterator[str]:
     """The words of a text, case-folded, without accents; in scripts without spaces, each two neighbours."""
-    folded = _APOSTROPHE.sub("", text)
+    return map(fold, _spelt(text))
+
+
+def fold(word: str) -> str:
+    """A word without accents."""
+    if word.isascii():
+        return word
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", word)).replace("\u0131", "i")
+    return unicodedata.normalize("NFKC", plain).casefold()
+
+
+def _spelt(text: str) -> Iterator[str]:
+    """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
+    plain = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
     if text.isascii():
-        yield from (run[:_MAX_WORD] for run in _PLAIN.findall(folded.lower()))
+        yield from (run[:_MAX_WORD] for run in _PLAIN.findall(plain.lower()))
         return
-    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", _JOINERS.sub("", folded)))
-    folded = unicodedata.normalize("NFKC", plain).casefold()
-    for run in (_PLAIN if folded.isascii() else _RUN).findall(folded):
+    folded = unicodedata.normalize("NFKC", _JOINERS.sub("", plain)).casefold()
+    folded = unicodedata.normalize("NFC", folded).translate(_OTHER_DIGITS)
+    folded = _ACCENTS.sub("", folded)
+    for run in _RUN.findall(folded):
         if not _IS_UNSPACED.match(run):
             yield run[:_MAX_WORD]
         elif len(run) == 1:

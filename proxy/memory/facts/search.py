@@ -26,11 +26,11 @@ class FactSearch:
 
     def _matching(self, facts: Sequence[Fact], text: str) -> list[SearchResult]:
         """The facts that share a word with a text; their score is the share of its words that they have."""
-        wanted = {stem: set(others) | {stem} for stem, others in self._lexicon.spellings(text).items()}
+        wanted = self._lexicon.question(text)
         results = []
         for fact in facts:
             stems = set(self._lexicon.stems(fact.text))
-            hits = sum(not stems.isdisjoint(spellings) for spellings in wanted.values())
+            hits = sum(max((group[stem] for stem in stems & group.keys()), default=0.0) for group in wanted)
             if hits:
                 score = round(hits / len(wanted), 4)
                 results.append(

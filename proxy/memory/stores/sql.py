@@ -336,6 +336,12 @@ def m010_due(types: Types) -> tuple[str, ...]:
     return column, by_due, leases
 
 
+def m011_stems(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+    """Words have the stems of their own languages: passages of an older lexicon are found by it."""
+    older = "CREATE INDEX turnkeeper_passages_stems ON turnkeeper_passages (id) WHERE lexicon < 2"
+    return older, "DROP INDEX turnkeeper_passages_lexicon"
+
+
 def m012_turns(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
     """Fewer indexes are written with each turn: few turns have a speaker, and their key tells their order.
 
@@ -359,6 +365,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m008_speakers,
     m009_secrets,
     m010_due,
+    m011_stems,
     m012_turns,
 )
 

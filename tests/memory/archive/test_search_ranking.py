@@ -6,7 +6,7 @@ from proxy.memory.archive.search import Lookup, Passage, rank, word_scores
 
 NOW = 1000.0
 YEAR = 365 * 86_400.0
-ASKED = Lookup((("dog",), ("name", "oldname")), (), NOW)
+ASKED = Lookup(({"dog": 1.0}, {"name": 1.0, "oldname": 1.0}), (), NOW)
 
 
 def passage(id_: int, terms: str, *, talk: int = 1, place: int = 0, at: float = 900.0) -> Passage:
@@ -36,7 +36,7 @@ def test_a_fact_that_says_what_a_turn_said_makes_its_words_no_more_usual():
 
 def test_among_three_lines_a_word_of_two_is_worth_telling():
     said = (passage(1, "dog rex"), passage(2, "tea"), Passage(3, 2, 3, 0, 0, 900.0, "dog rex"))
-    own = word_scores(Lookup((("dog",), ("name",), ("old",)), (), NOW), said, 3)
+    own = word_scores(Lookup(({"dog": 1.0}, {"name": 1.0}, {"old": 1.0}), (), NOW), said, 3)
     assert own[1] == own[3] > 0.2
 
 

@@ -1,0 +1,109 @@
+"""Numbers and codes, as they are written and as they are said digit by digit."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+_UNITS: Final = {
+    "en": "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+    " sixteen seventeen eighteen nineteen",
+    "de": "null eins zwei drei vier funf sechs sieben acht neun zehn elf zwolf dreizehn vierzehn funfzehn"
+    " sechzehn siebzehn achtzehn neunzehn",
+}
+_TENS: Final = {
+    "en": "twenty thirty forty fifty sixty seventy eighty ninety",
+    "de": "zwanzig dreissig vierzig funfzig sechzig siebzig achtzig neunzig",
+}
+NUMBERS: Final = {name: str(n) for names in _UNITS.values() for n, name in enumerate(names.split())}
+"""Folded words for numbers below a hundred in English and German, each with its digits."""
+NUMBERS.update({name: str(10 * n) for names in _TENS.values() for n, name in enumerate(names.split(), 2)})
+NUMBERS.update(
+    {
+        f"{'ein' if unit == 'eins' else unit}und{ten}": str(10 * tens + n)
+        for tens, ten in enumerate(_TENS["de"].split(), 2)
+        for n, unit in enumerate(_UNITS["de"].split()[1:10], 1)
+    }
+)
+NUMBERS.update({"zwo": "2", "fuenf": "5", "zwoelf": "12", "fuenfzehn": "15", "fuenfzig": "50"})
+_TEN_WORDS: Final = frozenset(_TENS["en"].split())
+# What is a digit beside others alone.
+_ZEROS: Final = frozenset({"o", "oh"})
+_TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
+_LONG: Final = 7
+_LAST: Final = 4
+_CODE_DIGITS: Final = 3
+_MOST: Final = 24
+
+
+class NumberRun(NamedTuple):
+    """Words that stand side by side and are one number or code, from ``start`` up to ``end``.
+
+    ``spellings`` are how it may be written, the whole first.
+    """
+
+    start: int
+    end: int
+    spellings: tuple[str, ...]
+
+
+def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
+    """The numbers and codes among the folded words of a text."""
+    start = 0
+    while start < len(words):
+        end = start
+        while end < len(words) and _is_part(words, end, start):
+            end += 1
+        parts = _digits(words[start:end])
+        if any(part.isdecimal() or any(map(str.isdecimal, part)) for part in parts):
+            yield NumberRun(start, end, tuple(_spellings(parts)))
+        start = max(end, start + 1)
+
+
+def _is_part(words: Sequence[str], at: int, start: int) -> bool:
+    word = words[at]
+    if word in NUMBERS or word in _TIMES or (word.isascii() and any(map(str.isdecimal, word))):
+        # "One" alone is a pronoun.
+        return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
+    return (word in _ZEROS and at > start) or (len(word) == 1 and "a" <= word <= "z")
+
+
+def _digits(words: Sequence[str]) -> list[str]:
+    """The same words, each number in digits."""
+    parts: list[str] = []
+    times = 1
+    tens = False
+    for word in words:
+        if word in _TIMES:
+            times, tens = _TIMES[word], False
+            continue
+        digits = "0" if word in _ZEROS and len(words) > 1 else NUMBERS.get(word, word)
+        if tens and len(digits) == 1 and digits in "123456789":
+            parts[-1] = parts[-1][0] + digits
+        else:
+            parts.append(digits * times if len(digits) == 1 else digits)
+        times, tens = 1, word in _TEN_WORDS
+    return parts
+
+
+def _spellings(parts: Sequence[str]) -> list[str]:
+    """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
+    found: list[str] = []
+    numbers: list[str] = [""]
+    for part in parts:
+        if part.isdecimal():
+            numbers[-1] += part
+        else:
+            inner = "".join(c if c.isdecimal() else " " for c in part).split()
+            numbers += [*(one for one in inner if len(one) >= _CODE_DIGITS), ""]
+    numbers = [number for number in numbers if number]
+    whole = "".join(parts)
+    if len(parts) > 1 and not whole.isdecimal() and sum(map(str.isdecimal, whole)) >= _CODE_DIGITS:
+        found.append(whole)
+    found += [part for part in parts if not part.isdecimal() and len(part) > 1]
+    found += numbers
+    for number in numbers:
+        if len(number) >= _LONG:
+            found += [number[-_LONG:], number[-_LAST:]]
+    found += [part for part in parts if part.isdecimal() and len(part) > 1]
+    if not found:
+        found = [part for part in parts if part.isdecimal()]
+    return [one[-_MOST:] for one in dict.fromkeys(found)]
