@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from datetime import timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 from typing import TypeVar
 
@@ -338,6 +338,65 @@ async def test_an_answer_is_found_by_the_question_before_it(archive: Archive):
     held = session("Hello", "What is your favourite colour?", "Blue.", "And so on")
     await archive.save_session(KEY, held, as_of=NOW)
     assert "Blue." in await asked(archive, "favourite colours", limit=3)
+
+
+async def test_what_a_model_is_told_has_what_was_said_next_and_equal_turns_once(archive: Archive):
+    held = session("What is my daughter's name?", "Emma.", "Fine.", "What is my daughter's name?", "Ruth.")
+    await archive.save_session(KEY, held, as_of=NOW)
+    query = Query(text="my daughter's name", now=NOW, limit=1, following=True)
+    found = await archive.search(ANN, query)
+    assert [(one.text, one.follows) for one in found] in (
+        [("What is my daughter's name?", False), ("Emma.", True)],
+        [("What is my daughter's name?", False), ("Ruth.", True)],
+    )
+    assert found[0].score == found[1].score
+    many = await archive.search(ANN, msgspec.structs.replace(query, limit=9))
+    assert [one.text for one in many].count("What is my daughter's name?") == 1
+
+
+@pytest.mark.parametrize("question", ["Hello, good morning!", "Thank you, bye!", "Guten Morgen!", "再见"])
+async def test_a_courtesy_brings_nothing(archive: Archive, question: str):
+    greetings = ["Hello, good morning!", "Good morning!", "Thank you, bye!", "Bye!", "Guten Morgen!", "再见"]
+        "Hello, good morning!",
+        "Good morning!",
+        "Thank you, bye!",
+        "Bye!",
+        "Guten Morgen!",
+        "再见！",
+    ]
+    await archive.save_session(KEY, session(*greetings), as_of=NOW)
+    assert await asked(archive, question) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        ("Call me at 0171 555 2368.", "+49 171 5552368"),
+        ("My order is A-48213-B.", "a four eight two one three b"),
+        ("Meine Krankenversicherung zahlt.", "Was macht die Versicherung?"),
+        ("Мы были в Москве.", "Москва"),
+        ("قرأت الكتاب.", "كتاب"),
+        ("İstanbul'a gidiyoruz.", "istanbul"),
+        ("My kids like apples.", "What do my children like?"),
+        ("I have an appointment.", "When is the apointment?"),
+    ],
+)
+async def test_other_forms_and_spellings_are_found_for_their_user_alone(
+    archive: Archive, said: str, question: str
+):
+    await archive.save_session(KEY, session(said), as_of=NOW)
+    await archive.save_session(Key("acme", "bobs"), session("Nothing.", user="bob"), as_of=NOW)
+    assert await asked(archive, question) == [said]
+    assert await asked(archive, question, BOB) == []
+
+
+async def test_of_the_same_in_three_years_the_one_that_the_question_names_goes_first(archive: Archive):
+    for year in (2020, 2021, 2022):
+        at = datetime(year, 5, 10, 12, tzinfo=UTC).timestamp()
+        held = session(f"I ordered chairs, {year}.", created=at)
+        await archive.save_session(Key("acme", f"call{year}"), held, as_of=NOW)
+    for question in ("What did I order in May 2020?", "Was habe ich am 10. Mai 2020 bestellt, chairs?"):
+        assert (await asked(archive, question))[0].endswith("2020.")
 
 
 async def test_a_time_in_the_question_helps(archive: Archive):

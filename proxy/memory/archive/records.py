@@ -162,4 +162,4 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     vector: QueryVector | None = None
     """The text's vector, where there is one."""
     following: bool = False
-    """Whether each turn that is found brings the next one, which counts for no limit."""
+    """Whether equal turns are found once, and each brings the next one, which counts for no limit."""

@@ -92,7 +92,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*found) if score > 0)
     best = sorted(scored, key=lambda pair: -pair[0])
     by_place = {(one.talk, one.place): one for _, one in found[0]} if query.following else {}
-    # A few at a time, because passages that have expired, or say the same, take no other's place.
+    # A few at a time, because passages that have expired, or that repeat others, take no other's place.
     results: list[SearchResult] = []
     seen: set[str] = set()
     hits = 0
@@ -104,7 +104,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
         for one in (yield from _read(codec, user, with_next, query.now)):
             if hits == query.limit and not one.follows:
                 return results
-            if one.kind == "turn":
+            if one.kind == "turn" and query.following:
                 words = comparable(one.text)
                 if words in seen:
                     continue
