@@ -357,13 +357,6 @@ async def test_what_a_model_is_told_has_what_was_said_next_and_equal_turns_once(
 @pytest.mark.parametrize("question", ["Hello, good morning!", "Thank you, bye!", "Guten Morgen!", "再见"])
 async def test_a_courtesy_brings_nothing(archive: Archive, question: str):
     greetings = ["Hello, good morning!", "Good morning!", "Thank you, bye!", "Bye!", "Guten Morgen!", "再见"]
-        "Hello, good morning!",
-        "Good morning!",
-        "Thank you, bye!",
-        "Bye!",
-        "Guten Morgen!",
-        "再见！",
-    ]
     await archive.save_session(KEY, session(*greetings), as_of=NOW)
     assert await asked(archive, question) == []
 

@@ -9,8 +9,8 @@ import msgspec
 
 from filters.remembered import Remembered
 from filters.tokens import in_text
+from proxy.memory.archive.languages import STOP_WORDS
 from proxy.memory.archive.records import Fact
-from proxy.memory.archive.terms import STOP_WORDS
 from proxy.memory.archive.terms import words as words_of
 from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
 
