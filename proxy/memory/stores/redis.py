@@ -60,8 +60,8 @@ _END_OF_TIME: Final = 1e12
 _PAGE: Final = 100
 _PING_MILLISECONDS: Final = 1000
 _INDEX_BUCKETS: Final = 64
+"""On a Cluster. One server has one bucket, of this and of the next, which it looks into with one command."""
 _DUE_BUCKETS: Final = 16
-"""On a Cluster. One server has one bucket, which it looks into with one command."""
 _BUCKETS_AT_ONCE: Final = 2
 _RENEW_EVERY: Final = 60.0
 """Seconds after which a write renews a session's place in the index, which lasts as much longer."""
@@ -95,7 +95,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     background_deadline = max(deadline, background_deadline)
     link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
     background = Link(client_factory(place, background_deadline), deadline=background_deadline)
-    names = KeyNames(place.prefix, due_buckets=_DUE_BUCKETS if place.form == CLUSTER else 1)
+    names = KeyNames(place.prefix, spread=place.form == CLUSTER)
     return RedisStore(link, writing, background, names)
 
 
@@ -107,19 +107,20 @@ class KeyPair(NamedTuple):
 
 
 class KeyNames:
-    """The keys under one prefix.
+    """The keys under one prefix, those beside sessions ``spread`` over the slots of a Cluster.
 
     Ids are percent-encoded, down to letters, digits and ``_.-~``: no two sessions share a key, whatever their
     ids are, and no id leaves its place within the hash tag.
     """
 
-    def __init__(self, prefix: str, *, due_buckets: int = 1) -> None:
+    def __init__(self, prefix: str, *, spread: bool = False) -> None:
         self._prefix = prefix
         # An empty tag would be none, and an older version's index has a tenant's name after the sign.
-        tags = _spread_tags("=:", _INDEX_BUCKETS)
+        indexes, due = (_INDEX_BUCKETS, _DUE_BUCKETS) if spread else (1, 1)
+        tags = _spread_tags("=:", indexes)
         self.indexes = tuple(KeyPair(f"{prefix}{{{tag}}}:ids", f"{prefix}{{{tag}}}:due") for tag in tags)
         """The sorted sets with the places of sessions: by tenant and id, and by when they expire."""
-        self.due = tuple(f"{prefix}{{{tag}}}:work" for tag in _spread_tags("@", due_buckets))
+        self.due = tuple(f"{prefix}{{{tag}}}:work" for tag in _spread_tags("@", due))
         """The sorted sets of the sessions with background work, by when it is due."""
 
     def session(self, key: Key) -> KeyPair:
@@ -292,23 +293,20 @@ return 1
 """)
 
 
-# Times are the server's own, since clocks of hosts differ; the result is in how many milliseconds it is due.
-# A place that is there changes in any case: a worker that took the session before this write settles nothing.
-# It never comes sooner than the write that is under way. What is overdue for as long as a session lasts has
-# expired.
+# Times are the server's own, since clocks of hosts differ. A place that is there changes in any case: a
+# worker that took the session before this write settles nothing. It never comes sooner than the write that
+# is under way. Where that loses to another, the work may be late, and its writer tries again. What is
+# overdue for as long as a session lasts has expired.
 SCHEDULE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local due, least, lasting = now + ARGV[2], now + ARGV[3], tonumber(ARGV[4])
-local former = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil)
-if former and former <= due then due = former - 1 end
-if due < least then due = least end
-if due == former then due = due + 1 end
+local due, lasting = now + ARGV[2], tonumber(ARGV[3])
+if tonumber(redis.call('ZSCORE', KEYS[1], ARGV[1]) or nil) == due then due = due + 1 end
 redis.call('ZADD', KEYS[1], string.format('%d', due), ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%d', now - lasting))
 local last = due - now + lasting
 if redis.call('PTTL', KEYS[1]) < last then redis.call('PEXPIRE', KEYS[1], string.format('%d', last)) end
-return due - now
+return 1
 """)
 TAKE_DUE = Script("""
 local time = redis.call('TIME')
@@ -572,7 +570,7 @@ class RedisStore:
         if schedule:
             if failed[-1] or asyncio.get_running_loop().time() - began >= _SETTLING:
                 self._schedule_late(key, put.due, ttl)
-            places = places._replace(due_at=-math.inf if failed[-1] else began + results[-1] / 1000)
+            places = places._replace(due_at=-math.inf if failed[-1] else due_at)
         self._places.pop(key, None)
         self._places[key] = places
         if len(self._places) > _MAX_PLACES:
@@ -586,7 +584,7 @@ class RedisStore:
     def _schedule(self, key: Key, delay: float, ttl: int) -> ScriptCall:
         """Notes that there is work on a session in so many seconds."""
         place = place_of(key)
-        arguments = place, int(delay * 1000), int(_SETTLING * 1000), max(ttl, int(_LEAST_KEPT * 1000))
+        arguments = place, int(delay * 1000), max(ttl, int(_LEAST_KEPT * 1000))
         return ScriptCall(SCHEDULE, (self._names.due_bucket(place),), arguments)
 
     def _schedule_late(self, key: Key, due: float, ttl: int) -> None:
@@ -611,7 +609,7 @@ class RedisStore:
         """The next ids of a tenant's sessions, of all buckets and of the index that had none."""
         head = _escaped(tenant).encode() + b":"
         low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
-        share = max(2, 2 * _PAGE // _INDEX_BUCKETS)
+        share = 2 + _PAGE // len(self._names.indexes)
         pipeline = client.pipeline(transaction=False)
         for index in self._names.indexes:
             pipeline.execute_command("ZRANGEBYLEX", index.first, low, high, "LIMIT", 0, share)

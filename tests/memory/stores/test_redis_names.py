@@ -8,7 +8,7 @@ from proxy.memory.stores.redis import KeyNames, key_of, member, place_of
 from proxy.memory.stores.store import Key
 
 NAMES = KeyNames("turnkeeper:")
-SPREAD = KeyNames("turnkeeper:", due_buckets=16)
+SPREAD = KeyNames("turnkeeper:", spread=True)
 hostile = st.text(st.one_of(st.sampled_from("{}:%\0 ;*é\ud800"), st.characters()), max_size=12)
 keys = st.builds(Key, hostile, hostile)
 
@@ -30,20 +30,20 @@ def test_two_sessions_share_no_key(one: Key, other: Key):
 @example(Key("t", "s"), Key(":0", "s"))
 @example(Key("=:0", "ids"), Key("@0", "work"))
 def test_a_session_shares_no_key_with_what_is_beside_sessions(key: Key, other: Key):
-    beside = [*SPREAD.due, *NAMES.due, NAMES.lease(other.session), *NAMES.ping("trial-0123")]
-    beside += [name for pair in (*NAMES.indexes, NAMES.former_index(other.tenant)) for name in pair]
+    beside = [*SPREAD.due, NAMES.lease(other.session), *NAMES.ping("trial-0123")]
+    beside += [name for pair in (*SPREAD.indexes, NAMES.former_index(other.tenant)) for name in pair]
     assert len({*NAMES.session(key), *beside}) == 2 + len({*beside})
-    assert len({*beside}) == len(beside) - len({*SPREAD.due} & {*NAMES.due})
+    assert len({*beside}) == len(beside)
 
 
 @given(keys)
 def test_the_parts_of_a_session_stand_in_one_slot(key: Key):
-    for one, other in (NAMES.session(key), NAMES.index(place_of(key)), NAMES.former_index(key.tenant)):
+    for one, other in (NAMES.session(key), SPREAD.index(place_of(key)), NAMES.former_index(key.tenant)):
         assert slot(one) == slot(other)
 
 
 def test_buckets_are_spread_evenly_over_the_slots():
-    for names in ([index.first for index in NAMES.indexes], SPREAD.due):
+    for names in ([index.first for index in SPREAD.indexes], SPREAD.due):
         parts = [slot(name) * len(names) // 16384 for name in names]
         assert parts == [*range(len(names))]
 
