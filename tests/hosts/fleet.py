@@ -48,7 +48,8 @@ defaults
 backend turnkeepers
   balance random
   option httpchk GET /readyz
-  default-server check inter 300ms fall 1 rise 1
+  timeout check 10s
+  default-server check inter 500ms fall 3 rise 1
 {servers}
 frontend calls
   bind {address}:{port}
@@ -109,7 +110,7 @@ class Fleet:
                 self._run(started, STORES, self._redis(), REDIS)
             self.model = started.enter_context(Model(self.network))
             self.hosts = [self._host(started, number) for number in SERVERS]
-            assert until(lambda: all(host.is_up() for host in self.hosts), 60), self.logs
+            assert until(lambda: all(host.is_up() for host in self.hosts), 100), self.logs
             self._run(started, FRONT, self._haproxy(), BALANCER)
             awaited(self.is_balanced, 20)
             self._started = started.pop_all()

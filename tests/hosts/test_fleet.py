@@ -116,9 +116,10 @@ def test_a_rolling_restart_costs_no_turn(start: Start) -> None:
 
     def restart() -> None:
         for host in fleet.hosts:
+            host.client.close()
             assert host.stop() == 0
             host.begin()
-            assert until(host.is_up, 30), host.log
+            assert until(host.is_up, 100), host.log
 
     assert make(calls, restart) == []
     assert [call.failed for call in calls if call.failed] == []

@@ -1,0 +1,150 @@
+"""The last release and this version on one store, side by side and one after the other."""
+
+import gzip
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Address
+from tests.e2e.conftest import address as address  # noqa: PLC0414 - a fixture of another folder
+from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.serving_process import ServingProcess
+from tests.waiting import until
+
+ROOT = Path(__file__).parents[2]
+LAST_RELEASE = "30ec4c4c92ad05aa7cc9cad33038d07b6fc47a61"
+"""The commit of 0.1.0."""
+WRITTEN_BY_IT = ROOT / "tests/golden/store-0.1.0.sqlite.gz"
+"""What 0.1.0 has left in SQLite of CALL, of its archive and of a fact."""
+CALL = [f"This is turn {turn} of the call." for turn in range(4)]
+
+CONFIG = """
+listen: {port: "${PORT}"}
+memory: {sessions: "${MEMORY_URL}", deadline: 5s, window: {max_messages: 100, ttl: 3650d}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines: {default: {upstreams: [main], request: [repair_history, restore_history, inject_facts]}}
+"""
+
+
+@pytest.fixture(scope="session")
+def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the last release as its wheel installs it."""
+    folder = tmp_path_factory.mktemp("release")
+    git = ["git", "-C", str(ROOT), "archive", "-o", str(folder / "source.tar"), LAST_RELEASE]
+    if not shutil.which("git") or subprocess.run(git, capture_output=True, check=False).returncode:
+        pytest.skip("the last release's commit is not here, so that no wheel of it can be built")
+    (folder / "source").mkdir()
+    shutil.unpack_archive(folder / "source.tar", folder / "source", filter="data")
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-index", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", str(folder), str(folder / "source")], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+class Released(ServingProcess):
+    """A server of the last release."""
+
+    def __init__(self, release: Path, folder: Path, **environ: str) -> None:
+        # A safe path has none of the folder that the tests run in, where this version is.
+        super().__init__(folder, CONFIG, PYTHONPATH=str(release), PYTHONSAFEPATH="1", **environ)
+
+
+def speak(server: ServingProcess, text: str, session: str = "call") -> None:
+    got = server.chat(text, session, user="ann", stream=True)
+    assert got.status_code == 200, got.text
+    assert "x-turnkeeper-degraded" not in got.headers, got.headers
+
+
+def remembered(server: ServingProcess, session: str = "call") -> list[str]:
+    got = server.client.get(f"/v1/memory/sessions/{session}")
+    return [one["content"] for one in got.json()["contents"]] if got.status_code == 200 else []
+
+
+def whole(turns: list[str]) -> list[str]:
+    return [words for turn in turns for words in (turn, "Heard.")]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgresql"])
+def test_both_versions_serve_one_call_in_turns(
+    release: Path, tmp_path: Path, upstream: FakeUpstream, address: Address, store: str
+) -> None:
+    upstream.script = lambda request: sse(stream_of("Heard."))
+    environ = {"MEMORY_URL": address(store), "UPSTREAM_BASE_URL": upstream.url}
+    with ExitStack() as started:
+        (tmp_path / "old").mkdir()
+        old = started.enter_context(Released(release, tmp_path / "old", **environ))
+        speak(old, "This was said before the upgrade.", "earlier")
+        new = started.enter_context(ServingProcess(tmp_path, CONFIG, **environ))
+        turns = [f"This is turn {turn}." for turn in range(8)]
+        for turn, text in enumerate(turns):
+            server, other = (old, new) if turn % 2 else (new, old)
+            speak(server, text)
+            (prompt,) = [
+                [message["content"] for message in request.json["messages"]]
+                for request in upstream.requests
+                if request.path.endswith("completions") and request.json["messages"][-1]["content"] == text
+            ]
+            assert prompt == [*whole(turns[:turn]), text], f"{turn} by {server}"
+            so_far = whole(turns[: turn + 1])
+            assert until(lambda other=other, so_far=so_far: remembered(other) == so_far), remembered(other)
+        for server in (old, new):
+            assert remembered(server) == whole(turns)
+            assert remembered(server, "earlier") == whole(["This was said before the upgrade."])
+
+
+@pytest.fixture
+def written_by_it(tmp_path: Path) -> str:
+    path = tmp_path / "store.db"
+    path.write_bytes(gzip.decompress(WRITTEN_BY_IT.read_bytes()))
+    return f"sqlite:{path}"
+
+
+def test_what_the_last_release_has_left_is_taken_over(
+    written_by_it: str, tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    upstream.script = lambda request: sse(stream_of("Heard."))
+    with ServingProcess(tmp_path, CONFIG, MEMORY_URL=written_by_it, UPSTREAM_BASE_URL=upstream.url) as server:
+        assert remembered(server) == whole(CALL)
+        archived = server.client.get("/v1/memory/sessions/call/turns").json()["data"]
+        assert [one["message"]["content"] for one in archived] == whole(CALL)
+        speak(server, "And this is the newest.")
+        prompt = [message["content"] for message in upstream.last.json["messages"]]
+        assert prompt[-len(whole(CALL)) - 1 : -1] == whole(CALL)
+        assert prompt[-1].endswith("And this is the newest.")
+        assert any("Likes window seats" in words for words in prompt)
+        facts = server.client.get("/v1/memory/users/ann/facts").json()["data"]
+        assert [one["text"] for one in facts] == ["Likes window seats."]
+        assert until(lambda: len(remembered(server)) == len(whole(CALL)) + 2)
+
+
+def test_the_last_release_writes_that_store(release: Path, tmp_path: Path, upstream: FakeUpstream) -> None:
+    """Or what is taken over above is nothing that anybody has."""
+    upstream.script = lambda request: sse(stream_of("Heard."))
+    path = tmp_path / "store.db"
+    environ = {"MEMORY_URL": f"sqlite:{path}", "UPSTREAM_BASE_URL": upstream.url}
+    with Released(release, tmp_path, **environ) as old:
+        for turn in CALL:
+            speak(old, turn)
+        old.client.post("/v1/memory/users/ann/facts", json={"text": "Likes window seats."}).raise_for_status()
+        assert until(lambda: remembered(old) == whole(CALL))
+        archive = "/v1/memory/sessions/call/turns"
+        assert until(lambda: len(old.client.get(archive).json().get("data", [])) == len(whole(CALL)))
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("VACUUM INTO ?", (f"{path}.whole",))
+    if target := os.environ.get("TURNKEEPER_WRITE_GOLDEN"):
+        Path(target).write_bytes(gzip.compress(Path(f"{path}.whole").read_bytes(), mtime=0))
+    (tmp_path / "left.db").write_bytes(gzip.decompress(WRITTEN_BY_IT.read_bytes()))
+    assert tables(tmp_path / "left.db") == tables(path)
+
+
+def tables(path: Path) -> list[tuple[str, str]]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
