@@ -73,10 +73,9 @@ def greeting(settings: Settings, port: int) -> str:
 
 def _stored(memory: Memory) -> Iterator[str]:
     sessions, ttl = memory.sessions.get_secret_value(), _duration(memory.window.ttl)
-    if sessions == "memory:":
-        yield f"sessions: in the server's own process (memory:), for {ttl} after their last turn"
-    else:
-        yield f"sessions: in {shown_address(sessions)}, for {ttl} after their last turn"
+    own = "the server's own process (memory:), and so is background work"
+    place = own if sessions == "memory:" else shown_address(sessions)
+    yield f"sessions: for {ttl} after their last turn, in {place}"
     if memory.archive.keep == "off":
         yield "no archive: it is switched off"
     elif not memory.archive_url:

@@ -192,7 +192,7 @@ def test_without_its_parent_every_process_ends_and_the_port_is_free(start: Start
 def test_sessions_of_one_process_alone_are_worked_on_there(start: Start, upstream: FakeUpstream) -> None:
     upstream.script = noting
     serving = start(MEMORY_URL="memory:")
-    assert "sessions are in the server's own process (memory:), and so is background work" in serving.log
+    assert "in the server's own process (memory:), and so is background work" in serving.log
     say(serving, range(7))
     assert awaited(lambda: summaries(serving)) == [NOTES]
     assert serving.background is None

@@ -41,23 +41,32 @@ pipelines: {default: {upstreams: [main], request: [inject_summaries, inject_fact
         (
             "memory: {sessions: 'memory:'}",
             [
-                "sessions: in the server's own process (memory:), for 30 minutes after their last turn",
+                "sessions: for 30 minutes after their last turn, in the server's own process (memory:)",
                 "no archive: sessions are not kept in SQL; set ARCHIVE_URL",
             ],
         ),
         (
             "memory: {sessions: 'sqlite:a.db', archive: {keep: off}}",
-            ["sessions: in sqlite:a.db, for 30 minutes after", "no archive: it is switched off"],
+            [
+                "sessions: for 30 minutes after their last turn, in sqlite:a.db",
+                "no archive: it is switched off",
+            ],
         ),
         (
             "memory: {sessions: 'sqlite:a.db', facts: {upstream: main}}",
             [
-                "sessions: in sqlite:a.db",
+                "sessions: for 30 minutes",
                 "archive: every turn in sqlite:a.db, for good (memory.archive.keep)",
                 "background: the practice model extracts no facts",
             ],
         ),
-        (DAYS, ["sessions: in sqlite:a.db, for 2 hours", "archive: every turn in sqlite:a.db, for 90 days"]),
+        (
+            DAYS,
+            [
+                "sessions: for 2 hours after their last turn, in sqlite:a.db",
+                "archive: every turn in sqlite:a.db, for 90 days",
+            ],
+        ),
     ],
 )
 def test_a_start_says_what_is_stored_where_and_for_how_long(tmp_path: Path, memory: str, lines: list[str]):
@@ -73,7 +82,7 @@ def test_a_start_says_which_model_is_asked_for_what_and_shows_no_password(tmp_pa
     (tmp_path / "c.yaml").write_text(REAL)
     assert greeting(load(tmp_path / "c.yaml", {}), 8080).splitlines()[1:] == [
         "  default → https://model.test/v1",
-        "  sessions: in redis://cache.test:6379/0, for 30 minutes after their last turn",
+        "  sessions: for 30 minutes after their last turn, in redis://cache.test:6379/0",
         "  archive: every turn in postgresql://db.test/turns, for good (memory.archive.keep)",
         "  background: main is asked for summaries (the model that the session last used)",
         "  background: small is asked for facts (mini)",
