@@ -19,7 +19,7 @@ from proxy.memory.stores.session_store import SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
 from proxy.page.lines import Line, is_unchanged, lines_of, reworded
 from proxy.page.request import PageRequest, redirect
-from proxy.page.timeline import TurnMark, call_timeline, turns_of_lines
+from proxy.page.timeline import SAME_TURN, TurnMark, call_timeline, turns_of_lines
 from proxy.rest.sessions import delete_session
 from proxy.traces import Trace, Traces
 
@@ -31,6 +31,7 @@ _LISTED: Final = 10_000
 _SEARCHED: Final = 50
 _RESULTS: Final = 20
 _LAST_PAGE: Final = 10_000
+_BEFORE: Final = 10
 _LONGEST_SEARCH: Final = 200
 _FIRST_WORDS: Final = 160
 # For how many seconds after its last turn a call is taken to go on.
@@ -130,6 +131,8 @@ async def _search(
 
 async def _show(request: PageRequest) -> Response:
     key, store = request.session_key, request.memory.store
+    if "at" in request.query:
+        return await _find(request, key)
     if request.memory.archiving and await store.read(key, background=True) is None:
         return await _show_archived(request, key)
     session, _ = await _read(request, key)
@@ -156,6 +159,31 @@ async def _show(request: PageRequest) -> Response:
     if request.headers.get("x-part"):
         return await request.fragment("call.html", **values)
     return await request.page("conversation.html", _HERE, **values)
+
+
+async def _find(request: PageRequest, key: Key) -> Response:
+    """Redirects to the words that a turn at the time ``at`` brought, as stored or archived."""
+    text = request.query["at"]
+    at = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII) else -1.0
+    stored = await request.memory.store.load(key, background=True)
+    if stored is not None:
+        entries = await request.memory.store.entries(key, stored.session)
+        position = _position_at(entries, at)
+        if position is not None:
+            end = min(len(entries), position + _LINES // 2)
+            return redirect(_HERE, key.session, query=f"?before={end}#m{position}")
+    elif request.memory.archiving:
+        turns = await request.memory.archiving.archive.session_turns(key)
+        position = _position_at([turn.entry for turn in turns], at)
+        if position is not None:
+            return redirect(_HERE, key.session, query=f"?from={max(0, position - _BEFORE)}#m{position}")
+    raise NotFound("This turn is not kept any more, and its words are not stored.")
+
+
+def _position_at(entries: Sequence[Entry], at: float) -> int | None:
+    """The newest words of a user that were recorded at a time."""
+    near = (i for i, e in enumerate(entries) if e.role == "user" and abs(e.recorded_at - at) < SAME_TURN)
+    return max(near, default=None)
 
 
 def _mark(trace: Trace, traces: Traces) -> TurnMark:

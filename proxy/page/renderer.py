@@ -46,6 +46,7 @@ class Renderer:
         own = {
             "took": took,
             "lasting": lasting,
+            "turn": turn_url,
             "iso": iso,
             "clock": clock,
             "step": step,
@@ -103,6 +104,11 @@ def lasting(seconds: float) -> str:
 def step(name: str) -> str:
     """A name as one step of a path, whatever is in it."""
     return quote(name, safe="", errors="replace")
+
+
+def turn_url(id: str, session: str | None, at: float) -> str:  # noqa: A002 - an id is called an id
+    """The page of a turn; with its session and time, by which it is found once it is not kept any more."""
+    return f"/turns/{step(id)}" + ("" if session is None else f"?session={step(session)}&at={at:.3f}")
 
 
 def is_step(name: str) -> bool:

@@ -24,8 +24,8 @@ _SHORTEST: Final = 0.4
 _LONGEST_SILENCE: Final = 4.0
 _NAMED_SILENCE: Final = 2.0
 _LONGEST_SPEECH: Final = 60.0
-# A line and the turn that brought it have the same clock, and are noted milliseconds apart.
-_SAME: Final = 0.25
+SAME_TURN: Final = 0.25
+"""A line and the turn that brought it have the same clock, and are noted milliseconds apart."""
 _TICK: Final = 5.0
 _MARGIN: Final = 12.0
 
@@ -96,7 +96,7 @@ def turns_of_lines(lines: Sequence[Line], marks: Iterable[TurnMark]) -> dict[int
     by_time = list(marks)
     for line in lines:
         mark = min(by_time, key=lambda each: abs(line.recorded - each.at), default=None)
-        if mark and abs(line.recorded - mark.at) < _SAME and line.role in {"user", "assistant"}:
+        if mark and abs(line.recorded - mark.at) < SAME_TURN and line.role in {"user", "assistant"}:
             newest[mark.id, line.role] = line.position, mark
     return dict(newest.values())
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.responses import Response
@@ -168,23 +169,29 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
 
 
 def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -> Response:
-    """Redirects to another process of this port, a form with 307; raises NotFound after some tries.
+    """Redirects to another process of this port, a form with 307; after some tries, to the conversation.
+
+    Raises NotFound where the address does not tell that.
 
     The kernel chooses the process that a connection reaches, so that each try needs a new one.
     """
-    if not request.server.process_name:
-        raise NotFound(f"This turn is not kept any more; {_KEPT}.")
+    place = {name: request.query[name] for name in ("session", "at") if name in request.query}
     text = request.query.get(_TRIES, "0")
     tries = int(text) if re.fullmatch(r"\d{1,2}", text, re.ASCII) else _MOST_TRIES
-    if tries >= _MOST_TRIES:
+    if request.server.process_name and tries < _MOST_TRIES:
+        query = urlencode({**place, _TRIES: tries + 1})
+        response = redirect("turns", request.params["id"], *steps, query=f"?{query}")
+        response.status_code = status
+        response.headers["connection"] = "close"
+        return response
+    if place.keys() == {"session", "at"} and not steps and request.runtime.memory:
+        return redirect("conversations", place["session"], query=f"?{urlencode({'at': place['at']})}")
+    if request.server.process_name:
         raise NotFound(
             f"None of the processes that answered keeps this turn; {_KEPT} of each process."
             " If it is new, go back and choose it again: others may answer then."
         )
-    response = redirect("turns", request.params["id"], *steps, query=f"?{_TRIES}={tries + 1}")
-    response.status_code = status
-    response.headers["connection"] = "close"
-    return response
+    raise NotFound(f"This turn is not kept any more; {_KEPT}.")
 
 
 def timelines(trace: Trace, written: float | None) -> Sequence[Timeline]:

@@ -248,6 +248,35 @@ def test_nobody_sees_another_tenants_turns_or_conversations(keyed_proxy: ProxySe
     assert one.get("/conversations/room-1").status_code == 200
 
 
+def links_to_turns(page: str) -> list[str]:
+    return [each["href"] or "" for each in Markup(page).of("a") if (each["href"] or "").startswith("/turns/")]
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_a_link_to_a_turn_survives_a_restart_where_its_words_are_stored(
+    serve: Serve, tmp_path: Path, expired: bool
+):
+    config = KEYED.replace('"memory:"', f'"sqlite:{tmp_path / "memory.db"}"')
+    first = serve(config)
+    talk(first, channel="room 1/ü")
+    archived(first, "Can you tell me a joke?", user="user123")
+    (link,) = links_to_turns(Visit(first).page("/"))
+    if expired:  # and the archive alone has it
+        first.client.delete("/v1/memory/sessions/room%201%2F%C3%BC", params={"archive": "keep"})
+    first.__exit__(None, None, None)
+    visit = Visit(serve(config))
+    got = visit.get(link)
+    assert got.status_code == 303
+    found = visit.get(got.headers["location"])
+    assert found.status_code == 303
+    path, _, line = found.headers["location"].partition("#")
+    page = visit.page(path)
+    words_there = words(page.partition(f'id="{line}"')[2].partition("</li>")[0])
+    assert "Tell me a story instead." in words_there
+    for odd in ("x", "-1", "1e309", "99999999999999"):
+        assert visit.get(f"/conversations/room%201%2F%C3%BC?at={odd}").status_code == 404
+
+
 def test_what_changes_anything_wants_the_pages_own_token(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy)
     for path in ("/conversations/room-1/delete", "/conversations/room-1/edit/0", "/playground", "/logout"):
@@ -360,7 +389,7 @@ def test_live_is_the_same_with_scripts_and_its_links_lead_somewhere(serve: Serve
     rows = [told["rows"][each] for each in told["ids"]]
     for shown in (page, "".join(rows)):
         assert re.findall(r"room-\d+(?=</a>)", shown) == rooms
-        looked = re.findall(r'href="(/turns/\w+)"', shown)
+        looked = re.findall(r'href="(/turns/[^"]+)"', shown)
         assert len(looked) == keep
         assert {visit.get(each).status_code for each in looked} <= {200}
     assert told["ids"] == re.findall(r'data-turn="(\w+)"', page)
@@ -471,7 +500,10 @@ def test_a_call_is_a_time_line_and_each_of_its_lines_leads_to_its_turn(open_prox
     second = talk(open_proxy, messages=messages)
     page = Markup(visit.page("/conversations/room-1"))
     lines = [each["href"] for each in page.of("a") if (each["href"] or "").startswith("/turns/")]
-    assert set(lines) == {f"/turns/{first}", f"/turns/{second}"} and first != second
+    assert {line.partition("?")[0] for line in lines} == {
+        f"/turns/{first}",
+        f"/turns/{second}",
+    } and first != second
     bars = [each["href"] for each in page.of("a") if re.match(r"#m\d", each["href"] or "")]
     ids = {each["id"] for tag, each in page.elements if tag == "li" and "id" in each}
     assert bars and {bar[1:] for bar in bars} == ids
@@ -1081,12 +1113,12 @@ def test_a_persons_words_are_found(archiving: ProxyServer):
     assert "No results" in visit.page("/users/bob?query=scarecrow")
 
 
-def archived(proxy: ProxyServer, text: str) -> list[str]:
-    """What is archived of ann's words, once ``text`` is among it."""
+def archived(proxy: ProxyServer, text: str, user: str = "ann") -> list[str]:
+    """What is archived of a user's words, once ``text`` is among it."""
     end = time.monotonic() + 10
     while True:
         proxy.run(proxy.app.memory.archiving.archivist.idle())
-        turns = proxy.client.get("/v1/memory/users/ann/export").json()["turns"]
+        turns = proxy.client.get(f"/v1/memory/users/{user}/export").json()["turns"]
         kept = [turn["message"]["content"] for turn in turns]
         if text in kept:
             return kept
