@@ -92,7 +92,7 @@ def test_a_draft_that_grows_is_stopped_and_nobody_else_notices(serving: ServingP
     assert got.status_code == 200
     assert "The draft needed more than 256 MB of memory, and was stopped." in words(got.text)
     assert two.get(turn).status_code == 200
-    assert "As the upstream would get it" in words(two.trial("request: [repair_history]").text)
+    assert "The prompt that would be sent" in words(two.trial("request: [repair_history]").text)
 
 
 def test_a_draft_that_does_not_end_is_stopped(serving: ServingProcess) -> None:
@@ -102,7 +102,7 @@ def test_a_draft_that_does_not_end_is_stopped(serving: ServingProcess) -> None:
         endless = pool.submit(one.trial, ENDLESS)
         assert until(lambda: spinning(serving.process.pid), 30)
         assert two.get(turn).status_code == 200
-        assert "As the upstream would get it" in words(two.trial("request: [repair_history]").text)
+        assert "The prompt that would be sent" in words(two.trial("request: [repair_history]").text)
         assert re.search(
             "The draft took longer than (5 s to compute|20 s), and was stopped.", words(endless.result().text)
         )
