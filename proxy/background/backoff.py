@@ -127,7 +127,7 @@ class JobCircuit:
             advice = ""
             if self._unusable == _REPEATED:
                 what = "answers in a row could not be used"
-                advice = f"; memory.{self.job}.model should name a model that can do this"
+                advice = f"; set memory.{self.job}.model (SUMMARY_MODEL) to a model that can do this"
             _log.warning(
                 "%s: %d %s (%s)%s; from now on it is tried at intervals of up to %d minutes, and this is said"
                 " once",

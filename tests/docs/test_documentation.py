@@ -184,6 +184,19 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index} <= linked
 
 
+def test_every_dependency_is_explained() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [
+        each for name, named in project["optional-dependencies"].items() if name in EXTRAS for each in named
+    ]
+    names = {re.split(r"[\[>;= ]", each)[0].lower() for each in (*project["dependencies"], *extras)}
+    page = (ROOT / "docs/dependencies.md").read_text().lower()
+    assert {name for name in names - {"tzdata"} if name not in page} == set()
+
+
+EXTRAS = {"agora", "encryption", "exact", "mem0", "pdf", "postgres", "traces"}
+
+
 # --- the dashboard
 
 
