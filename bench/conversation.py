@@ -5,7 +5,7 @@ python -m bench.conversation [--turns 300] [--window 60 10] [--plot conversation
 Runs with and without turn numbers, on SQLite and on Redis (where a redis-server is found), and with summaries
 that fail half the time. The engine replays the newest 8 messages, and the caller tells something lasting in
 every tenth. What is paid counts tokens of an unchanged prefix as a tenth, and what is asked in the background
-in full; Redis alone keeps no facts. A plot needs matplotlib.
+in full, the notes for the next call too. A plot needs matplotlib.
 """
 
 import argparse
@@ -45,7 +45,10 @@ BUSY = answer({"error": {"message": "Busy"}}, 503)
 NOTES = " ".join(map(sentence, range(7)))
 """What the notes of a summary say beside the marks of its turns: a hundred words, as models write them."""
 FACTS = "  facts: {upstream: main, model: notes}\n"
-SETTINGS = CONFIG.replace("upstreams:", f"{FACTS}upstreams:", 1)
+LAST_CALL = "      - inject_summaries\n      - inject_last_call\n"
+SETTINGS = CONFIG.replace("upstreams:", f"{FACTS}upstreams:", 1).replace(
+    "      - inject_summaries\n", LAST_CALL
+)
 
 
 def allowed(most: int, keep: int) -> float:
@@ -119,6 +122,9 @@ def run(kind: str, *, turns: int, window: tuple[int, int], numbered: bool, fails
                 for _ in range(turns):
                     call.check(call.turn())
                     settle(proxy)
+                # The next call ends this one, and notes on it are written.
+                LongCall(proxy, upstream, size=ENGINE_WINDOW, user="ann", session="next", first=turns).turn()
+                settle(proxy)
                 call.proxy = call.upstream = None
         jobs = [request for request in upstream.requests if is_notes(request)]
         facts = sum(request_tokens(request) for request in jobs if is_extraction(request))

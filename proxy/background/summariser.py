@@ -44,6 +44,7 @@ _LEAST_TO_SPLIT: Final = 100
 _MOST_TOKENS: Final = 1000
 # A caller has many calls, and each prompt of the next one begins with these notes.
 _CALL_RATIO: Final = 6
+_CALL_TOKENS: Final = 2000
 # The newest of the earlier notes tell what the transcript goes on from.
 _EARLIER_TOKENS: Final = 400
 # About how many tokens the task itself takes.
@@ -110,14 +111,14 @@ class Summariser:
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
     ) -> WrittenNotes:
         """Notes on a whole call for the next one, in one request: of what is too long, the end counts."""
+        room = min(self._room, _CALL_TOKENS)
 
         def read() -> str:
-            notes = (json_line({"notes": self._redaction.text(text)}) for text in earlier)
-            return _pieces([*notes, *map(self._line, entries)][::-1], self._room)[0]
+            notes = _end((json_line({"notes": self._redaction.text(text)}) for text in earlier), room // 2)
+            return "\n".join((*notes, *_end(map(self._line, entries), room - in_text("\n".join(notes)))))
 
         size = sum(len(entry.text) for entry in entries)
-        newest_first = await in_thread_if_long(read, len(entries), size)
-        data = "\n".join(reversed(newest_first.split("\n")))
+        data = await in_thread_if_long(read, len(entries), size)
         text, model = await self._ask(NotesPrompt("transcript", data, _CALL, ratio=_CALL_RATIO), last, "")
         return WrittenNotes(text, model)
 
@@ -211,6 +212,12 @@ class NotesPrompt(msgspec.Struct, frozen=True):
         parts = ["\n".join(lines[:half]), "\n".join(lines[half:])]
         data = parts if half else [self.data[:middle], self.data[middle:]]
         return tuple(msgspec.structs.replace(self, data=each, background="") for each in data)
+
+
+def _end(lines: Iterable[str], room: int) -> list[str]:
+    """The last of the lines, as many as have ``room`` tokens together; a longer line is cut."""
+    pieces = _pieces([*lines][::-1], room)
+    return pieces[0].split("\n")[::-1] if pieces else []
 
 
 def _pieces(lines: Iterable[str], room: int) -> list[str]:

@@ -6,13 +6,14 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
-from tests.long_call import said
+from tests.long_call import said, settle
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
@@ -36,6 +37,7 @@ TALK = (
     ("Can somebody come, please?", "A technician comes on Friday at 9, I promise."),
     ("Thank you.", "You are welcome."),
 )
+KEY = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 SYSTEM = {"role": "system", "content": "Be brief."}
 BUSY = answer({"error": {"message": "Busy"}}, 503)
 
@@ -77,8 +79,9 @@ class Model:
 class Phone:
     """Calls of one user, each under a session id of its own."""
 
-    def __init__(self, proxy: ProxyServer, model: Model, user: str = "ann") -> None:
+    def __init__(self, proxy: ProxyServer, model: Model, user: str = "ann", *, named: bool = False) -> None:
         self.proxy, self.model, self.user = proxy, model, user
+        self.marks = {"metadata": {"user": user}} if named else {}
         self.lines: list[dict[str, Any]] = []
         self.session, self.system = "", [SYSTEM]
 
@@ -87,7 +90,7 @@ class Phone:
 
     def say(self, words: str) -> list[dict[str, Any]]:
         """One turn; the prompt that the model was shown."""
-        self.lines.append({"role": "user", "content": words})
+        self.lines.append({"role": "user", "content": words, **self.marks})
         got = self.proxy.chat(
             [*self.system, *self.lines],
             headers={"X-Session-Id": self.session, "X-User-Id": self.user},
@@ -274,3 +277,74 @@ def test_who_is_forgotten_is_not_told_of(serve: Serve, upstream: FakeUpstream, u
     assert phone.calls() == []
     phone.begin("second")
     assert told(phone.say("Hello, me again.")) == ""
+
+
+def test_who_forgets_takes_along_what_others_would_be_told_of_a_call_with_them(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    model = Model(upstream)
+    proxy = serve(CONFIG.replace("PAUSE", "1h"), MEMORY_URL=url)
+    ann, bob = Phone(proxy, model, named=True), Phone(proxy, model, "bob", named=True)
+    for phone, lines in ((ann, TALK[:2]), (bob, TALK[2:])):
+        phone.session, phone.lines = "room", list(ann.lines)
+        for words, _ in lines:
+            phone.say(words)
+    bob.listed()
+    ann.begin("another")
+    ann.say("Hello?")
+    ann.noted()
+    bob.noted()
+    assert proxy.client.delete("/v1/memory/users/bob").status_code == 204
+    assert not any(PROMISE in str(call) for call in ann.calls())
+    ann.begin("second")
+    assert PROMISE not in told(ann.say("Hello, me again."))
+
+
+def test_an_erased_session_is_not_told_of(serve: Serve, upstream: FakeUpstream, url: str) -> None:
+    phone = Phone(serve(CONFIG.replace("PAUSE", "100ms"), MEMORY_URL=url), Model(upstream))
+    phone.talk("first")
+    phone.noted()
+    phone.proxy.run(phone.proxy.app.runtime.privacy.forget_session("default", "first"))
+    assert phone.calls() == []
+
+
+def test_what_is_never_stored_and_what_is_encrypted_is_so_in_notes_too(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    config = CONFIG.replace("PAUSE", "100ms").replace(
+        "  deadline: 2s", f"  deadline: 2s\n  encryption: [{KEY}]\n  redact: {{kinds: [email]}}"
+    )
+    address = "ann@example.test"
+    text = f"{PROMISE} Write to {address}."
+    model = Model(upstream, lambda _: answer(completion(text)))
+    phone = Phone(serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'm.db'}"), model)
+    phone.proxy.client.put("/v1/memory/users/ann/profile", json={"text": f"Has {address}."})
+    phone.talk("first")
+    phone.noted()
+    phone.begin("second")
+    prompt = str(phone.say("Hello, me again."))
+    assert PROMISE in prompt
+    assert "[email]" in prompt
+    assert address not in prompt
+    stored = b"".join(file.read_bytes() for file in tmp_path.glob("m.db*"))
+    assert stored
+    assert b"technician" not in stored
+    assert address.encode() not in stored
+
+
+def test_a_long_call_goes_on_being_told_as_it_began_while_it_is_compacted(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    config = CONFIG.replace("PAUSE", "100ms").replace(
+        "  deadline: 2s", "  deadline: 2s\n  window: {max_messages: 10, keep_messages: 4}"
+    )
+    phone = Phone(serve(config, MEMORY_URL=url), Model(upstream))
+    phone.talk("first")
+    phone.noted()
+    phone.begin("second")
+    prompts = []
+    for number in range(12):
+        prompts.append(phone.say(f"And what about the technician, number {number}?"))
+        settle(phone.proxy)
+    assert {told(prompt[1:2]) for prompt in prompts} == {told(prompts[0])}
+    assert PROMISE in told(prompts[0])

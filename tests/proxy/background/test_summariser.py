@@ -184,3 +184,32 @@ def test_notes_have_room_in_scripts_without_blanks_too(line: str) -> None:
     many, few = (int(re.findall(r"at most (\d+) words", prompt)[0]) for _, prompt in model.asked)
     assert 150 <= many <= 250
     assert few == 20
+
+
+def test_notes_on_a_call_rest_on_its_end_and_on_its_last_notes_in_one_request() -> None:
+    model = Model("A table on Friday.")
+    summariser = Summariser(model, model="small", fallback="", input_tokens=8000)  # type: ignore[arg-type]
+    earlier = [f"{LONG} As note {number} says." for number in range(200)]
+    entries = said(*(f"{LONG} As line {number} says." for number in range(200)))
+    written = asyncio.run(summariser.call_notes(entries, earlier, last=None))
+    assert (written.text, written.model) == ("A table on Friday.", "small")
+    ((_, prompt),) = model.asked
+    assert in_text(prompt) < 2500
+    lines = prompt[prompt.index("<transcript>") : prompt.rindex("</transcript>")].split("\n")[1:-1]
+    shown = [json.loads(line) for line in lines]
+    notes_shown = [line["notes"] for line in shown if "notes" in line]
+    said_shown = [line["user"] for line in shown if "user" in line]
+    assert notes_shown == earlier[-len(notes_shown) :]
+    assert said_shown == [entry.text for entry in entries[-len(said_shown) :]]
+    assert len(notes_shown) > 10
+    assert len(said_shown) > 10
+    assert [*notes_shown, *said_shown] == [next(iter(line.values())) for line in shown]
+
+
+def test_notes_on_a_short_call_show_all_of_it() -> None:
+    model = Model("A table on Friday.")
+    summariser = Summariser(model, model="small", fallback="", input_tokens=8000)  # type: ignore[arg-type]
+    asyncio.run(summariser.call_notes(said(LONG, "Thank you."), [], last=None))
+    prompt = model.asked[0][1]
+    lines = prompt[prompt.index("<transcript>") : prompt.rindex("</transcript>")].split("\n")[1:-1]
+    assert [json.loads(line) for line in lines] == [{"user": LONG}, {"user": "Thank you."}]
