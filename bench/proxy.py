@@ -59,19 +59,19 @@ def main() -> None:
 def _asked() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--peers", default="nginx,smg", type=lambda text: [*filter(None, text.split(","))])
-    options.add_argument("--levels", default=[1, 16, 64, 200], type=lambda text: [*map(int, text.split(","))])
+    options.add_argument("--levels", default=[1, 16, 64, 200], type=_numbers)
     options.add_argument("--memory", default=["off", "sqlite", "redis"], type=lambda text: text.split(","))
     options.add_argument("--seconds", default=6.0, type=float)
     options.add_argument("--pause", default=0.0, type=float)
     options.add_argument("--whole", default=16, type=int)
-    options.add_argument("--growth", default=[20, 800], type=_turns)
+    options.add_argument("--growth", default=[20, 800], type=_numbers)
     options.add_argument("--held", default=0, type=int)
     options.add_argument("--config", default=Path("config/agora.yaml"), type=Path)
     options.add_argument("--plot", type=picture)
     return options.parse_args()
 
 
-def _turns(text: str) -> list[int]:
+def _numbers(text: str) -> list[int]:
     return [*map(int, filter(None, text.split(",")))]
 
 
