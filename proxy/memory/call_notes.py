@@ -7,7 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
-from proxy.memory.past_calls import PastCall, PastCalls, speakers
+from proxy.memory.past_calls import PastCall, PastCalls, spoken_by
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
@@ -57,10 +57,11 @@ class CallNotes:
         if not session.entries:
             return NEVER_DUE
         newest, noted = session.entries[-1].turn_ref, session.noted_until
-        if newest <= noted or not speakers(session, newest.call):
+        if newest <= noted:
             return NEVER_DUE
-        is_listed = newest.call == noted.call and noted.turn < 0
-        return self._over_at(session) if is_listed else 0.0
+        if newest.call == noted.call and noted.turn < 0:  # it is listed
+            return self._over_at(session)
+        return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """List the newest call, and write what notes are due; whether there was any. Raises SummaryFailed."""

@@ -1,7 +1,7 @@
 """What earlier calls were about, kept by user and told in the next call, whatever its session."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -210,9 +210,13 @@ class PastCalls:
 
 def speakers(session: Session, call: int) -> tuple[str, ...]:
     """The users who are known to have spoken in a call, in order."""
-    names = [
-        speaker(session, entry)
-        for entry in session.entries
-        if entry.call == call and entry.role == "user" and not entry.is_injected
-    ]
-    return tuple(dict.fromkeys(name for name in names if name))
+    return tuple(dict.fromkeys(spoken_by(session, call)))
+
+
+def spoken_by(session: Session, call: int) -> Iterator[str]:
+    """The users of a call's entries, entry by entry, as far as they are known."""
+    for entry in session.entries:
+        if entry.call == call and entry.role == "user" and not entry.is_injected:
+            name = speaker(session, entry)
+            if name:
+                yield name

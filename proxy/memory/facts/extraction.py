@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
@@ -90,7 +90,7 @@ class FactExtraction:
         """From when on there is anything to extract."""
         entries, since = session.entries, session.learned_until
         start = bisect_right(entries, since, key=_turn_ref)
-        if start == len(entries) or not unexamined_entries(session, entries[start:]):
+        if next(unexamined_entries(session, entries[start:]), None) is None:
             return NEVER_DUE
         first = since if _may_have_moved(session) else entries[start].turn_ref
         turns = session.next_turn - (since.turn + 1 if since.call == session.call else 0)
@@ -111,7 +111,7 @@ class FactExtraction:
         entries: Sequence[Entry] = session.entries
         if _may_have_moved(session):
             entries = await self._store.entries(key, session)
-        batch = _batch(unexamined_entries(session, entries), _MAX_TOKENS >> min(unusable, _TRIES))
+        batch = _batch([*unexamined_entries(session, entries)], _MAX_TOKENS >> min(unusable, _TRIES))
         # Facts of users who are erased after ``began`` are refused.
         problem = await self._extract(key, session, entries, batch, at=began, skip_invalid=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
@@ -178,9 +178,9 @@ def _may_have_moved(session: Session) -> bool:
     return session.cold_count > 0 and session.entries[0].turn_ref > session.learned_until
 
 
-def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry]:
+def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:
     """The messages that known users spoke and that facts were not extracted from."""
-    return [
+    return (
         entry
         for entry in entries
         if entry.turn_ref > session.learned_until
@@ -188,7 +188,7 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> list[Entry
         and entry.source in _SPOKEN
         and entry.text.strip()
         and speaker(session, entry)
-    ]
+    )
 
 
 def utterance_of(key: Key, entry: Entry, before: str = "") -> Utterance:
