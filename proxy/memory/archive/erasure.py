@@ -24,6 +24,8 @@ from proxy.memory.archive.statements import (
     MOVE_TOMBSTONE,
     NAMED_TOMBSTONES,
     NEXT_SECRET,
+    RENEW_SESSION,
+    RENEW_SESSIONS_OF,
     SECRETS,
     SESSION,
     TOMBSTONE,
@@ -51,9 +53,10 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
     if owner is None:
         return ErasureCount()
     own = {"owner": owner}
-    # Facts and turns before their passages, as everywhere: two transactions that lock them crosswise would
-    # deadlock.
+    # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
+    # crosswise would deadlock.
     facts = yield from fetch(FORGET_FACTS, own)
+    yield from fetch(RENEW_SESSIONS_OF, own)
     turns = yield from fetch(FORGET_TURNS, own)
     yield from fetch(FORGET_PASSAGES, own)
     yield from _unindex(codec, turns)
@@ -64,6 +67,7 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     """Delete a session and leave a tombstone; how many turns it had."""
     yield from _leave_tombstone(codec, key.tenant, SESSION, key.session, at)
+    yield from fetch(RENEW_SESSION, key_arguments(key))
     turns = yield from fetch(FORGET_SESSION, key_arguments(key))
     yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
     yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
@@ -75,6 +79,7 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
     yield from _leave_tombstone(codec, key.tenant, ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": ANONYMOUS}
     yield from fetch(DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
+    yield from fetch(RENEW_SESSION, key_arguments(key))
     turns = yield from fetch(FORGET_ANONYMOUS, key_arguments(key))
     if turns:
         yield from fetch(DELETE_IF_EMPTY, key_arguments(key))

@@ -1,13 +1,16 @@
 """The archive's database on a PostgreSQL server."""
 
 import asyncio
+import contextlib
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, TypeVar
+
+import asyncpg
 
 from proxy.memory.archive.sql import Batch, BoundStatement, Each, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.postgres_pool import Connection, Pool
+from proxy.memory.stores.postgres_pool import Connection, Pool, Work
 from proxy.memory.stores.sql import NAMED, Statement
 
 T = TypeVar("T")
@@ -18,6 +21,7 @@ _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
 # A large table takes minutes, and no call waits for it.
 _VACUUM: Final = 1800.0
+_DEADLOCKS: Final = 3
 # The types of arguments that come in arrays.
 _ARRAYS: Final = {
     "tenant": "bytea",
@@ -60,7 +64,7 @@ class PostgresDatabase:
             async with connection.transaction():
                 return await _run(work, connection)
 
-        return await self._pool.run(run)
+        return await self._pool.run(partial(_until_no_deadlock, run))
 
     async def read(self, work: Transaction[T]) -> T:
         """Run the steps outside of a transaction."""
@@ -68,7 +72,7 @@ class PostgresDatabase:
         async def run(connection: Connection) -> T:
             return await _run(work, connection)
 
-        return await self._pool.run(run)
+        return await self._pool.run(partial(_until_no_deadlock, run))
 
     async def read_inline(self, work: Transaction[T]) -> T:
         """Run the steps like any others."""
@@ -102,6 +106,14 @@ class PostgresDatabase:
     async def aclose(self) -> None:
         """Close the pool."""
         await self._pool.aclose()
+
+
+async def _until_no_deadlock(run: Work[T], connection: Connection) -> T:
+    """The result of ``run``, which begins again where the server has ended it in favour of another."""
+    for _ in range(_DEADLOCKS):
+        with contextlib.suppress(asyncpg.DeadlockDetectedError):
+            return await run(connection)
+    return await run(connection)
 
 
 async def _run(work: Transaction[T], connection: Connection) -> T:

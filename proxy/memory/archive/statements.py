@@ -152,6 +152,13 @@ LATEST_TURNS: Final = Statement(
 
 _OWN: Final = "owner = :owner OR speaker = :owner"
 _SESSION_IDS: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
+# What is being saved to these sessions is read again: their rows have another version then.
+RENEW_SESSIONS_OF: Final = Statement(
+    f"UPDATE turnkeeper_talks SET mark = mark WHERE id IN (SELECT talk FROM turnkeeper_turns WHERE {_OWN})"
+)
+RENEW_SESSION: Final = Statement(
+    "UPDATE turnkeeper_talks SET mark = mark WHERE tenant = :tenant AND session = :session"
+)
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
 FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_OWN} RETURNING id, talk")
 FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")
@@ -169,7 +176,8 @@ DELETE_IF_EMPTY: Final = Statement(
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
 )
 _OLD_TURNS: Final = (
-    "SELECT id, talk FROM turnkeeper_turns WHERE recorded < :before ORDER BY recorded, id LIMIT :limit"
+    "SELECT t.id, t.talk FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+    " WHERE t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
 )
 
 # --- facts and documents
@@ -415,7 +423,7 @@ class Dialect(msgspec.Struct, frozen=True):
     unindex: Statement
     """Deletes the passages of one kind that belong to the items of ``:ids``."""
     old_turns: Statement
-    """Id and session of a few turns from before a time; those that another transaction locks are skipped."""
+    """Id and session of a few turns from before a time; sessions that others are writing are skipped."""
     delete_turns: Statement
     """Deletes the turns of ``:ids``."""
     delete_empty: Statement
@@ -474,7 +482,8 @@ def _dialect(
         texts=texts,
         expire=Statement(expire),
         unindex=Statement(unindex),
-        old_turns=Statement(_OLD_TURNS + skip_locked),
+        # A session is locked before its turns, as everywhere.
+        old_turns=Statement(_OLD_TURNS + skip_locked.replace("UPDATE", "UPDATE OF k")),
         delete_turns=Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({ids})"),
         delete_empty=Statement(
             f"DELETE FROM turnkeeper_talks WHERE id IN ({ids})"

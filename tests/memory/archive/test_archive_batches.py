@@ -224,3 +224,35 @@ async def test_entries_that_moved_out_are_saved_beside_the_hot_ones(archive: Arc
     cut = msgspec.structs.replace(whole.entries[1], content="cut")
     await archive.save_moved(KEY, hot, [whole.entries[0], cut, *whole.entries[2:8]], start=0)
     assert await texts(archive) == [words(whole)[0], "cut", *words(whole)[2:]]
+
+
+async def test_who_saves_forgets_and_sweeps_the_same_at_once_refuses_nobody(processes: list[Archive]):
+    one, other = processes
+    keys = [Key("acme", f"call-{number}") for number in range(6)]
+    ending = asyncio.Event()
+
+    async def save(archive: Archive) -> None:
+        number = 0
+        while not ending.is_set():
+            number += 1
+            state = call(1 + number % 4, edited=f"{number} foxes.", updated=NOW + number)
+            await archive.save_sessions([(key, state, NOW) for key in keys])
+
+    async def forget() -> None:
+        for _ in range(20):
+            # Long before anything was said: all goes, and what is said again is not refused.
+            await other.forget(ANN, at=5.0)
+            await other.forget_session(keys[0], at=5.0)
+        ending.set()
+
+    async def sweep() -> None:
+        while not ending.is_set():
+            await one.sweep(before=NOW - 48, limit=7)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(save(one), sweep(), forget())
+    for archive in processes:
+        await archive.save_sessions([(key, call(4, updated=NOW + 10**6), NOW) for key in keys])
+    for key in keys:
+        assert await texts(one, key) == words(call(4))
+    assert len(await of_badgers(one)) == 4 * 6
