@@ -12,7 +12,7 @@ from proxy.memory.archive.records import Fact
 from proxy.memory.archive.records import Turn as ArchivedTurn
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
-from proxy.memory.session import START, Entry, Session, message_of
+from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView, prompt_view
 from proxy.trial.disclosure import shown_body
@@ -86,11 +86,14 @@ class ReplayedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_recording(memory: Memory, key: Key) -> Recording:
-    """A session from its store, or else from the archive. Raises NotFound, and StoreError.
+    """A session from its store, or else from the archive. Raises TurnkeeperError, and StoreError.
 
     Of several sessions of one name the archive's newest counts.
     """
-    stored = await memory.store.load(key, background=True)
+    try:
+        stored = await memory.store.load(key, background=True)
+    except UNREADABLE:
+        raise TurnkeeperError(f"What is stored of the session '{key.session}' cannot be read.") from None
     if stored is not None:
         session, entries = stored.session, list[Entry]()
         while len(entries) < session.cold_count:

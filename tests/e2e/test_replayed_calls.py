@@ -152,6 +152,17 @@ def test_a_session_that_expired_comes_from_the_archive(recorded, turnkeeper, fol
     assert [row["after"]["messages"] for row in rows] == sent
 
 
+def test_a_session_that_cannot_be_read_is_named(recorded, turnkeeper, folder) -> None:
+    with closing(sqlite3.connect(folder / "m.db", timeout=10)) as database:
+        # Archived, and so written as well.
+        awaited(lambda: database.execute("SELECT count(*) FROM turnkeeper_turns").fetchone() == (6,))
+        with database:
+            database.execute("UPDATE turnkeeper_sessions SET blob = x'00'")
+    done = turnkeeper("replay", "room-1")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "What is stored of the session 'room-1' cannot be read.\n"
+
+
 def test_what_cannot_be_replayed_is_named(recorded, turnkeeper) -> None:
     for arguments, code, words in (
         (["nobody"], 1, "There is no conversation 'nobody'"),
