@@ -16,6 +16,7 @@ from tests.e2e.conftest import Address
 from tests.long_call import said, settle
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
+from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited
 
 CONFIG = """
@@ -209,6 +210,24 @@ def test_another_process_tells_it_too(serve: Serve, upstream: FakeUpstream, addr
     other = Phone(serve(CONFIG.replace("PAUSE", "1h"), MEMORY_URL=url), model)
     other.begin("second")
     assert PROMISE in told(other.say("Hello, me again."))
+
+
+def test_a_tree_of_processes_tells_it_after_a_restart_too(upstream: FakeUpstream, tmp_path: Path) -> None:
+    model = Model(upstream)
+    own = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": f"sqlite:{tmp_path / 'memory.db'}"}
+    config = LISTEN + CONFIG.replace("PAUSE", "100ms")
+
+    def noted(serving: ServingProcess) -> bool:
+        return PROMISE in serving.client.get("/v1/memory/users/ann/export").text
+
+    with ServingProcess(tmp_path, config, **own) as serving:
+        for words, _ in TALK:
+            assert serving.chat(words, "first", user="ann").status_code == 200
+        awaited(lambda: noted(serving), 30)
+    with ServingProcess(tmp_path, config, **own) as serving:
+        for words in ("Hello, me again.", "When is it?"):
+            assert serving.chat(words, "second", user="ann").status_code == 200
+    assert [PROMISE in told(prompt) for prompt in model.prompts[-2:]] == [True, True]
 
 
 def test_a_profile_is_told_in_each_call_and_in_system_messages(

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.facts.mem0 import Mem0
+from proxy.settings import build
+from proxy.settings import memory as memory_settings
 from tests.e2e.conftest import Address
+from tests.memory.mem0_library import Library
 from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, Step, delta, sse, stream_of
 from tests.peers.scripted_model import fact, model, says
 from tests.proxy_server import ProxyServer, Serve
@@ -106,6 +110,28 @@ def test_the_model_finds_and_forgets_what_it_stored(proxy: ProxyServer, upstream
     say(proxy, "Forget him.", session="s4", pipeline="tooled")
     assert result() == {"forgotten": True}
     assert known(proxy) == []
+
+
+def test_with_mem0_and_no_sql_the_model_finds_what_it_stored(
+    serve: Serve, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The library is stood in for here, and real in the tests of clients."""
+    library = Library()
+    monkeypatch.setattr(build, "open_mem0", lambda _: Mem0(library))
+    monkeypatch.setattr(memory_settings, "find_spec", lambda _: object())
+    config = CONFIG.replace("pause: 200ms", "pause: 200ms, store: mem0")
+    proxy = serve(config, MEMORY_URL="memory:", KEY="")
+    left = iter([calling("memory_store", text="Has a dog called Rex."), sse(stream_of("Yes."))])
+    upstream.script = lambda _: next(left)
+    say(proxy, "My dog is called Rex.", pipeline="tooled")
+    awaited(lambda: library.rows)
+    again = iter([calling("memory_recall", query="What is the dog called?"), sse(stream_of("Rex."))])
+    upstream.script = lambda _: next(again)
+    say(proxy, "What is he called?", session="s2", pipeline="tooled")
+    (found,) = json.loads(upstream.requests[-1].json["messages"][-1]["content"])["found"]
+    assert found["text"] == "Has a dog called Rex."
+    assert proxy.client.delete(ANN).status_code == 204
+    assert library.rows == {}
 
 
 def test_recall_and_search_say_that_there_is_no_archive(proxy: ProxyServer, upstream: FakeUpstream) -> None:
