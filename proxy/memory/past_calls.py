@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.remembered import LastCall
-from proxy.memory.errors import SessionDeleted
+from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
 from proxy.memory.speakers import speaker
@@ -173,7 +173,10 @@ class PastCalls:
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """The profile and the calls of a user."""
-        record = await self.record(user)
+        try:
+            record = await self.record(user)
+        except Unreadable:
+            return {"unreadable": ["calls"]}
         profile = {"profile": [record.profile]} if record.profile else {}
         calls = [call.fields() for call in record.calls if call.lines]
         return profile | ({"calls": calls} if calls else {})
@@ -206,6 +209,8 @@ class PastCalls:
                 await self._change(user, partial(UserRecord.without, is_gone=is_gone), at=at)
             except SessionDeleted:
                 continue
+            except Unreadable:  # whatever it holds may be theirs
+                await self._records.delete(user)
 
 
 def speakers(session: Session, call: int) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """Facts beside the sessions, where no archive keeps them: on Redis alone, and in the process."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
 from proxy.memory.archive.records import Fact
-from proxy.memory.errors import SessionDeleted
+from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.stores.store import Key, Owner, Store
 from proxy.memory.user_values import UserValues
 
@@ -69,13 +70,19 @@ class StoredFacts:
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """All facts of a user, superseded ones too."""
-        return {"facts": [fact.as_dict() for fact in await self.facts(user, now=0.0, superseded=True)]}
+        try:
+            facts = await self.facts(user, now=0.0, superseded=True)
+        except Unreadable:
+            return {"unreadable": ["facts"]}
+        return {"facts": [fact.as_dict() for fact in facts]}
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """Delete all facts of a user; how many there were."""
-        facts = (await self._values.read(user, background=True)).facts
+        count = 0
+        with suppress(Unreadable):
+            count = len((await self._values.read(user, background=True)).facts)
         await self._values.delete(user)
-        return {"facts": len(facts)}
+        return {"facts": count}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
         """Delete nothing: facts belong to users."""

@@ -1,0 +1,90 @@
+"""What is kept of users' last calls: how many, for how long, and what becomes of it without its key."""
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from proxy.memory.errors import SessionDeleted, Unreadable
+from proxy.memory.facts.stored import StoredFacts
+from proxy.memory.past_calls import PastCall, PastCalls, UserRecord
+from proxy.memory.session import Session
+from proxy.memory.stores.drivers import open_driver
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import Key, Owner
+from proxy.memory.view import RequestView
+
+pytestmark = pytest.mark.anyio
+ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
+NOW = time.time()
+
+
+def call(session: str, at: float = NOW, messages: int = 6, **more: object) -> PastCall:
+    fields = {"lines": (f"notes: {session}",), "over": True, "speakers": ("ann",), **more}
+    return PastCall(session=session, created=1.0, call=0, at=at, messages=messages, **fields)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SessionStore]:
+    store = SessionStore(open_driver(f"sqlite:{tmp_path / 'm.db'}", deadline=2.0), Encryption([bytes(32)]))
+    yield store
+    await store.aclose()
+
+
+async def told(calls: PastCalls, user: Owner = ANN) -> tuple[str, ...]:
+    view = RequestView(()).view_of(Session(created=2.0))
+    shown = await calls.shown_call(user, view, "new", remembers=True)
+    return shown.last_call.lines if shown.last_call else ()
+
+
+def test_of_more_than_four_calls_the_short_and_the_old_ones_go() -> None:
+    record = UserRecord()
+    for number, messages in enumerate((6, 2, 6, 6, 6, 2)):
+        record = record.with_call(call(f"s{number}", NOW + number, messages))
+    assert [one.session for one in record.calls] == ["s2", "s3", "s4", "s5"]
+    assert record.with_call(call("s3", NOW + 9)).calls[-1].session == "s3"
+    assert len(record.with_call(call("s3", NOW + 9)).calls) == 4
+
+
+async def test_the_newest_call_that_is_not_short_is_told_else_the_newest(store: SessionStore) -> None:
+    calls = PastCalls(store)
+    await calls.save(ANN, call("short", NOW - 9, 2), at=NOW)
+    assert await told(calls) == ("notes: short",)
+    await calls.save(ANN, call("long", NOW - 8), at=NOW)
+    await calls.save(ANN, call("hello", NOW - 7, 2), at=NOW)
+    assert await told(calls) == ("notes: long",)
+    assert await told(calls, BOB) == ()
+
+
+async def test_calls_are_kept_for_a_while_and_profiles_until_they_are_removed(store: SessionStore) -> None:
+    calls = PastCalls(store, keep=60.0)
+    await calls.set_profile(ANN, "Gold member", at=NOW)
+    await calls.save(ANN, call("old", NOW - 61), at=NOW - 59)
+    assert await told(calls) == ()
+    await calls.save(ANN, call("new", NOW), at=NOW)
+    record = await calls.record(ANN)
+    assert ([one.session for one in record.calls], record.profile) == (["new"], "Gold member")
+
+
+async def test_what_was_said_before_an_erasure_is_not_listed_after_it(store: SessionStore) -> None:
+    calls, began = PastCalls(store), time.time() - 1
+    await calls.forget(ANN, at=time.time())
+    with pytest.raises(SessionDeleted):
+        await calls.save(ANN, call("late"), at=began)
+    assert await told(calls) == ()
+
+
+async def test_without_its_key_all_is_forgotten_all_the_same(store: SessionStore, tmp_path: Path) -> None:
+    await PastCalls(store).save(ANN, call("secret", speakers=("ann", "bob")), at=NOW)
+    other = SessionStore(open_driver(f"sqlite:{tmp_path / 'm.db'}", deadline=2.0), Encryption([b"1" * 32]))
+    calls, facts = PastCalls(other), StoredFacts(other)
+    with pytest.raises(Unreadable):
+        await calls.record(ANN)
+    assert await calls.export(ANN) == {"unreadable": ["calls"]}
+    await calls.forget(BOB, at=time.time())
+    assert await calls.record(ANN) == UserRecord()
+    assert await facts.forget(BOB, at=time.time()) == {"facts": 0}
+    await calls.forget_session(Key("acme", "secret"), at=time.time())
+    await other.aclose()
