@@ -135,3 +135,11 @@ PAGES = [
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_a_page_of_the_docs(page: Path) -> None:
     assert offences(FENCED.sub("", page.read_text())) == []
+
+
+CONFIGURATIONS = [*sorted((ROOT / "config").glob("*.yaml")), *sorted((ROOT / "deploy").rglob("*.yaml"))]
+
+
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.name)
+def test_the_comments_of_a_configuration(path: Path) -> None:
+    assert offences(path.read_text()) == []
