@@ -127,3 +127,23 @@ async def test_a_fact_that_is_replaced_while_its_person_is_forgotten_refuses_nei
 ):
     await crossed(archive, other, after, CHANGES["forget"], CHANGES["replace"])
     assert await archive.facts(ANN, now=0.0) in ([], [LATER])
+
+
+async def test_a_transaction_that_the_server_ends_in_favour_of_another_begins_again(
+    archive: Archive, other: Any
+):
+    change = Statement("UPDATE turnkeeper_facts SET importance = importance + 1 WHERE name = :name")
+    begun = 0
+
+    def crossing(*names: bytes) -> Steps[None]:
+        nonlocal begun
+        begun += 1
+        for name in names:
+            yield from fetch(change, {"name": name})
+            yield from fetch(Statement("SELECT pg_sleep(0.3)"), {})
+
+    both = [partial(crossing, *names) for names in ((b"f1", b"f2"), (b"f2", b"f1"))]
+    await asyncio.gather(*map(archive._database.write, both))
+    assert begun > len(both)
+    rows = await other.fetch("SELECT importance FROM turnkeeper_facts")
+    assert [row["importance"] for row in rows] == [2.5, 2.5]
