@@ -1,6 +1,7 @@
 """How often recall finds what an answer rests on, and how fast.
 
 python -m bench.recall [--half tuning|held-back] [--own FILE] [--url sqlite:PATH] [--crowd 1000] [--misses 10]
+    [--embeddings http://127.0.0.1:8001/v1 --model NAME --weight 0.4 --least 0.3]
 
 Without a file it asks 2,000 questions of our own (``bench.recall_talks``), half of which are held back from
 tuning. FILE is JSON in the form of the LoCoMo set: a list of samples, each with ``conversation``
@@ -17,6 +18,7 @@ import json
 import re
 import tempfile
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,11 +32,14 @@ from filters.base import Context, Snapshot
 from filters.message import Message
 from filters.recall import Recall
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.recall import RecallReader, Retriever
-from proxy.memory.archive.records import Query, SearchResult
+from proxy.memory.archive.embeddings import Embedder
+from proxy.memory.archive.recall import RecallReader, Retriever, VectorSearch
+from proxy.memory.archive.records import Query, SearchResult, Vector
+from proxy.memory.archive.vectors import normalize
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner
+from proxy.settings.memory import Embeddings
 
 CUTS = (5, 10, 20)
 TENANT = "bench"
@@ -111,11 +116,9 @@ def _seconds(written: str, number: int) -> float:
     return 1.6e9 + number * _DAY
 
 
-async def ask(
-    retriever: Retriever, archive: Archive, sample: Mapping[str, Any], person: str
-) -> list[Answered]:
+async def ask(retriever: Retriever, sample: Mapping[str, Any], person: str) -> list[Answered]:
     """All questions of a sample that name their evidence, and those that have none."""
-    kept = await save(archive, sample, person)
+    kept = talks(sample, person)
     names = {(talk.key.session, turn): name for talk in kept for turn, name in talk.names.items()}
     texts: dict[str, set[str]] = defaultdict(set)
     for talk in kept:
@@ -148,12 +151,10 @@ async def ask(
     return answers
 
 
-async def save(archive: Archive, sample: Mapping[str, Any], person: str) -> list[Talk]:
+async def save(archive: Archive, sample: Mapping[str, Any], person: str) -> None:
     """Archive a sample's sessions as a person's."""
-    kept = talks(sample, person)
-    for talk in kept:
+    for talk in talks(sample, person):
         await archive.save_session(talk.key, talk.session, as_of=0.0)
-    return kept
 
 
 def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
@@ -162,16 +163,47 @@ def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) 
             yield names[one.session_id, one.turn_id]
 
 
-async def measure(samples: Sequence[Mapping[str, Any]], url: str, *, crowd: int = 0) -> list[Answered]:
+class HttpModel:
+    """A model behind OpenAI's ``/embeddings``."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self.model = model
+        self._url = f"{url}/embeddings"
+
+    async def vectors(self, texts: Sequence[str]) -> list[Vector]:
+        """A unit vector for each text."""
+        return await asyncio.to_thread(self._vectors, texts)
+
+    def _vectors(self, texts: Sequence[str]) -> list[Vector]:
+        body = json.dumps({"model": self.model, "input": list(texts)}).encode()
+        request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            lines = json.load(answer)["data"]
+        return [normalize(line["embedding"]) for line in sorted(lines, key=lambda line: line["index"])]
+
+
+async def measure(
+    samples: Sequence[Mapping[str, Any]], url: str, *, crowd: int = 0, vectors: VectorSearch | None = None
+) -> list[Answered]:
     """What comes of all samples, in one archive."""
     archive = open_archive(url, codec=Plain())
     try:
         await _add_crowd(archive, samples, crowd)
-        retriever = Retriever(archive)
-        answers = [await ask(retriever, archive, sample, f"person-{i}") for i, sample in enumerate(samples)]
+        for i, sample in enumerate(samples):
+            await save(archive, sample, f"person-{i}")
+        if vectors:
+            await _embed(archive, vectors.embedder)
+        retriever = Retriever(archive, vectors=vectors)
+        answers = [await ask(retriever, sample, f"person-{i}") for i, sample in enumerate(samples)]
     finally:
         await archive.aclose()
     return [answer for sample in answers for answer in sample]
+
+
+async def _embed(archive: Archive, model: Embedder) -> None:
+    while texts := await archive.unembedded_texts(model.model, limit=256):
+        made = await model.vectors([text.text or "" for text in texts])
+        await archive.add_vectors(model.model, [*zip(texts, made, strict=True)])
 
 
 async def _add_crowd(archive: Archive, samples: Sequence[Mapping[str, Any]], people: int) -> None:
@@ -223,6 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--url", default="", help="another archive than a temporary SQLite file")
     parser.add_argument("--crowd", type=int, default=0, help="how many other people the archive has")
     parser.add_argument("--misses", type=int, default=0, help="questions to show of which nothing was found")
+    parser.add_argument("--embeddings", metavar="URL", help="a server with /embeddings")
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--weight", type=float, default=Embeddings.model_fields["weight"].default)
+    parser.add_argument("--least", type=float, default=Embeddings.model_fields["least"].default)
     given = parser.parse_args(arguments)
     if given.own:
         read = json.loads(given.own.read_text(encoding="utf-8"))
@@ -243,7 +279,11 @@ def run(
     """Print what comes of some samples."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recall.db"
-        answers = asyncio.run(measure(samples, given.url or f"sqlite:{path}", crowd=given.crowd))
+        vectors = None
+        if given.embeddings:
+            vectors = VectorSearch(HttpModel(given.embeddings, given.model), given.weight, given.least)
+        url = given.url or f"sqlite:{path}"
+        answers = asyncio.run(measure(samples, url, crowd=given.crowd, vectors=vectors))
         if not answers:
             parser.error("no question of this file names its evidence")
         print(f"{name}\n{table(answers)}")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive import embeddings
-from proxy.memory.archive.vectors import pack
+from proxy.memory.archive.vectors import size_bits
 from tests import remembering
 from tests.meanings import asked, knowing, vector
 from tests.peers.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
@@ -204,11 +204,12 @@ def test_of_a_forgotten_person_no_vector_is_left_in_the_files(start, tmp_path: P
     proxy = start(KEY=key)
     say(proxy, WORDS)
     settle(proxy)
-    numbers = pack(vector(WORDS))
     assert texts(proxy) == [WORDS]
-    assert (numbers in raw(tmp_path)) is not bool(key)
+    with sqlite3.connect(tmp_path / "memory.db") as connection:
+        (stored,) = connection.execute("SELECT blob FROM turnkeeper_vectors WHERE passage = 1").fetchone()
+    connection.close()
+    assert (stored == size_bits(vector(WORDS))) is not bool(key)
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
-    assert numbers not in raw(tmp_path)
     assert texts(proxy) == []
     with sqlite3.connect(tmp_path / "memory.db") as connection:
         assert connection.execute("SELECT COUNT(*) FROM turnkeeper_vectors").fetchone() == (0,)

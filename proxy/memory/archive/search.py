@@ -83,6 +83,8 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     text = query.text[:_MAX_QUESTION]
     groups = codec.lexicon.question(text)[:_MOST_WORDS]
     dates = time_ranges(text, query.now, query.zone)
+    if not (groups or dates):
+        return []
     own = Lookup(codec.lexicon.query_terms(user, groups), dates, query.now)
     tenant = Owner(user.tenant)
     documents = Lookup(codec.lexicon.query_terms(tenant, groups), (), query.now)
@@ -117,7 +119,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
 def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector | None) -> Steps[list[Scored]]:
     """An owner's passages, best first."""
     owner_id = yield from find_owner(owner)
-    if owner_id is None or not (lookup.groups or lookup.dates or vector):
+    if owner_id is None:
         return []
     candidates, size = yield from gather(
         _candidates(codec, owner_id, lookup), fetch_value(COUNT_PASSAGES, {"owner": owner_id})

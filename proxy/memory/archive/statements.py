@@ -467,7 +467,7 @@ def _dialect(
     texts = {kind: Statement(text.replace("{ids}", ids)) for kind, text in _TEXTS.items()}
     by_id = f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND p.id IN ({ids})"
     vectors = (
-        "SELECT passage, blob FROM turnkeeper_vectors"
+        "SELECT passage, sign, blob FROM turnkeeper_vectors"
         f" WHERE owner = :owner AND model = :model AND passage IN ({ids})"
     )
     expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({_EXPIRED_FACTS}{skip_locked}) RETURNING id"

@@ -5,7 +5,7 @@ import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
-from operator import mul
+from operator import and_, getitem, mul
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -35,6 +35,8 @@ MAX_DIMENSIONS: Final = 8192
 # The newest vectors of an owner are compared by their signs, the most similar of those by their numbers.
 _COMPARED_BY_SIGN: Final = 2000
 _COMPARED: Final = 48
+# A number that is a unit vector's root mean square times this is as near to 0.5 as to 1.5 steps of 0.75.
+_FAR: Final = 0.75
 # In C since Python 3.12.
 _dot_product: Final[Callable[[Sequence[float], Sequence[float]], float]] = getattr(
     math, "sumprod", lambda one, other: sum(map(mul, one, other), 0.0)
@@ -49,28 +51,64 @@ def normalize(numbers: Sequence[float]) -> Vector:
     return tuple(number / length for number in numbers)
 
 
-def pack(vector: Vector) -> bytes:
-    """A vector as float32, little-endian."""
-    numbers = array("f", vector)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+def sign_bits(vector: Vector) -> bytes:
+    """A bit for each number, set where it is positive: similar vectors differ in few of them."""
+    return _bits(number > 0 for number in vector)
 
 
-def cosine(vector: Vector, blob: bytes) -> float:
-    """The cosine of a vector and a packed one; 0 where their lengths differ."""
-    if len(blob) != 4 * len(vector):
-        return 0.0
+def size_bits(vector: Vector) -> bytes:
+    """A bit for each number, set where it is far from 0.
+
+    With its sign a number has two bits, which stand for -1.5, -0.5, 0.5 and 1.5.
+    """
+    far = _FAR / math.sqrt(len(vector))
+    return _bits(abs(number) > far for number in vector)
+
+
+def _bits(flags: Iterable[bool]) -> bytes:
+    bits = "".join("1" if flag else "0" for flag in flags)
+    return int(bits, 2).to_bytes((len(bits) + 7) // 8, "big")
+
+
+class Comparison:
+    """A vector that is compared with many that are stored."""
+
+    def __init__(self, vector: Vector) -> None:
+        self._vector = vector
+        padded = (*(0.0 for _ in range(-len(vector) % 8)), *vector)
+        # By place and value of a byte, the sum of the numbers whose bits are set in it.
+        self._sums: list[list[float]] = []
+        for start in range(0, len(padded), 8):
+            sums = [0.0]
+            for number in reversed(padded[start : start + 8]):
+                sums += [total + number for total in sums]
+            self._sums.append(sums)
+        self._total = math.fsum(vector)
+
+    def cosine(self, signs: bytes, sizes: bytes) -> float:
+        """The cosine with a vector of these bits; 0 where their lengths differ.
+
+        Older versions stored a vector's numbers in the place of its second bits.
+        """
+        if len(sizes) == 4 * len(self._vector):
+            return _dot_product(self._vector, _floats(sizes))
+        if not len(signs) == len(sizes) == len(self._sums):
+            return 0.0
+        both = bytes(map(and_, signs, sizes))
+        far = self._sum(sizes)
+        product = 0.5 * (2 * self._sum(signs) - self._total) + 2 * self._sum(both) - far
+        length = math.sqrt(0.25 * len(self._vector) + 2 * int.from_bytes(sizes, "big").bit_count())
+        return product / length
+
+    def _sum(self, bits: bytes) -> float:
+        return sum(map(getitem, self._sums, bits))
+
+
+def _floats(blob: bytes) -> "array[float]":
     numbers = array("f", blob)
     if sys.byteorder == "big":
         numbers.byteswap()
-    return _dot_product(vector, numbers)
-
-
-def sign_bits(vector: Vector) -> bytes:
-    """A bit for each number, set where it is positive: similar vectors differ in few of them."""
-    bits = "".join("1" if number > 0 else "0" for number in vector)
-    return int(bits, 2).to_bytes((len(vector) + 7) // 8, "big")
+    return numbers
 
 
 def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
@@ -80,7 +118,7 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[Unem
 
 
 class EncodedVector(NamedTuple):
-    """A text with its vector as it is stored, the signs and the numbers; ``None`` for a text without one."""
+    """A text with its vector as it is stored, two bits for each number; ``None`` for a text without one."""
 
     text: UnembeddedText
     blobs: tuple[bytes, bytes] | None
@@ -91,7 +129,7 @@ def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None)
     if vector is None:
         return EncodedVector(text, None)
     sign = codec.encode_bytes(text.owner, sign_bits(vector))
-    return EncodedVector(text, (sign, codec.encode_bytes(text.owner, pack(vector))))
+    return EncodedVector(text, (sign, codec.encode_bytes(text.owner, size_bits(vector))))
 
 
 def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
@@ -169,8 +207,9 @@ def similarity_scores(
     ids = json_array(nearest.union(others))
     rows = yield from fetch(codec.dialect.vectors, {**arguments, "ids": ids})
     scores: dict[int, float] = {}
-    for passage, blob in rows:
-        similarity = cosine(query.vector, codec.decode_bytes(owner, blob))
+    comparison = Comparison(query.vector)
+    for passage, sign, blob in rows:
+        similarity = comparison.cosine(codec.decode_bytes(owner, sign), codec.decode_bytes(owner, blob))
         if similarity > query.threshold:
             scores[passage] = query.weight * (similarity - query.threshold) / (1 - query.threshold)
     return scores
