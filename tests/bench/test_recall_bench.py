@@ -31,8 +31,9 @@ def test_our_own_talks_are_the_same_in_each_run_and_recall_answers_them(half: st
     assert samples == recall_talks.samples(half)
     assert sum(len(sample["qa"]) for sample in samples) >= 1000
     answers = asyncio.run(recall.measure(samples[:3], f"sqlite:{tmp_path / 'recall.db'}"))
-    with_evidence = [answer for answer in answers if answer.evidence]
-    assert sum(answer.recall(10) for answer in with_evidence) / len(with_evidence) >= 0.9
+    # What is only meant takes a model to find.
+    with_evidence = [answer for answer in answers if answer.evidence and answer.category != "meaning"]
+    assert sum(answer.recall(10) for answer in with_evidence) / len(with_evidence) >= 0.97
     assert all(answer.told_share() == 1 for answer in answers if not answer.evidence)
 
 
