@@ -40,8 +40,8 @@ TERMS = {
 }
 """What users do not read, and what they read in its place."""
 
-NOT_THEIRS = {"proxy/background", "proxy/memory/redaction.py"}
-"""Where texts are prompts for a model."""
+NOT_THEIRS = {"proxy/background", "proxy/memory/archive", "proxy/memory/facts/user_facts.py"}
+"""Where texts are prompts for a model, statements for a database, or words of callers."""
 EXCEPTIONS = {
     # For who works on the code.
     *("docs/design.md", "docs/tour.md", "docs/glossary.md", "docs/performance.md", "docs/make.py"),
