@@ -16,7 +16,7 @@ from tests.test_house import FENCED
 ROOT = Path(__file__).parents[1]
 
 TERMS = {
-    r"\btwo commands\b": "quick start",
+    r"(?m)^#+ *two commands\b": "quick start",
     r"\bsigns? its notices\b": "webhook secret",
     r"\bnotices\b|\b(a|the|no) notice\b": "webhook events",
     r"\balive; ready; figures\b": "liveness, readiness, Prometheus metrics",
