@@ -169,7 +169,7 @@ def test_yesterday_is_where_the_step_says(
     assert (WORDS in sent(upstream)[-1]["content"]) == is_told
     assert (WORDS in str(search(proxy, asked))) == is_told
     page = proxy.client.get("/users/ann", params={"query": asked}).text
-    assert ("/conversations/s1" in page.partition('id="turns-kept"')[0]) == is_told
+    assert ("/conversations/s1" in page.partition('id="calls"')[0]) == is_told
 
 
 def test_what_is_recalled_is_never_stored(archiving: ProxyServer):
