@@ -42,6 +42,7 @@ _NEIGHBOURS: Final = ((-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
 _ECHO: Final = 0.99
 _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
+_TELLING: Final = 5
 # Of two with almost the same score, the newer goes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
@@ -225,7 +226,8 @@ def rank(lookup: Lookup, passages: Collection[Passage], scores: Mapping[int, flo
             if by_place.get(before, 0.0) > scores.get(one.id, 0.0):
                 score = min(score, _ECHO * shared[before])
         if any(date.contains(one.at) for date in lookup.dates):
-            score = score * _DATE_BOOST + _DATE_ALONE
+            # "Fine." tells least of what was said at that time.
+            score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
         age = max(0.0, lookup.now - one.at) / _MONTH
         ranked.append((score * (1 + _RECENCY / (1 + age)), one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
