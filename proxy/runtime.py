@@ -18,6 +18,7 @@ from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.stores.drivers import ChannelAddress
+from proxy.memory.stores.store_clock import StoreClock
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.traces import Retention, TombstoneWatch, Traces
@@ -34,9 +35,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that one configuration describes; ``max_body`` is in bytes.
 
     ``health`` goes by the upstreams' names. ``log_content`` is whether the log may hold transcripts.
-    ``privacy`` covers traces alone where there is no memory. ``runs_worker`` is whether this process does the
-    background jobs itself. ``channel`` leads to other hosts. ``zone`` is where a day begins for a request
-    that names no pipeline.
+    ``privacy`` covers traces alone where there is no memory. ``runs_worker`` is whether this process
+    does the background jobs itself. ``channel`` leads to other hosts, and ``clock`` is their store's.
+    ``zone`` is where a day begins for a request that names no pipeline.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -57,6 +58,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     tombstones: TombstoneWatch | None = None
     zone: tzinfo = UTC
     channel: ChannelAddress | None = None
+    clock: StoreClock | None = None
 
     def pipeline(self, name: str) -> Pipeline:
         """The pipeline of this name; raises NotFound, which lists the others."""
@@ -147,7 +149,13 @@ class Generation:
         if runtime.memory:
             tasks.append(runtime.memory.health.run())
         self._tasks = [asyncio.get_running_loop().create_task(task) for task in tasks]
+        self.follow_clock()
         self.start_background()
+
+    def follow_clock(self) -> None:
+        """Goes on comparing this host's clock with the store's."""
+        if self.runtime.clock:
+            self._tasks.append(asyncio.get_running_loop().create_task(self.runtime.clock.run()))
 
     def start_background(self) -> None:
         """Starts what this process does of the background work: the archive, and the jobs on sessions."""
@@ -174,6 +182,8 @@ class Generation:
             await runtime.quota.aclose()
         if runtime.memory:
             await runtime.memory.aclose()
+        if runtime.clock:
+            await runtime.clock.aclose()
         for upstream in runtime.upstreams:
             await upstream.aclose()
         if runtime.tracing:

@@ -12,6 +12,7 @@ import msgspec
 
 from filters.base import Messages
 from proxy.answer.transcript import transcript
+from proxy.clock import wall_time
 from proxy.memory.align.forgotten import forgotten_lines
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import Tombstones
@@ -119,7 +120,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def arrival(self) -> float:
         """The arrival in seconds since 1970, by the present clock: it may have been set back."""
-        return min(self.report.at, time.time() - (time.perf_counter() - self.start))
+        return min(self.report.at, wall_time() - (time.perf_counter() - self.start))
 
     def without_content(self) -> Self:
         """The trace without any text."""
@@ -378,7 +379,7 @@ class TombstoneWatch:
         last = 0.0
         while True:
             with contextlib.suppress(StoreError):
-                now = time.time()
+                now = wall_time()
                 for tenant, oldest in self._traces.oldest().items():
                     since = max(oldest, last - _SLACK)
                     tombstones = await self._archive.tombstones(
@@ -403,7 +404,7 @@ class _RecentErasures:
         """Notes that a session, or a user, is erased now."""
         key = tenant, session if user is None else None, user
         self.times.pop(key, None)
-        self.times[key] = time.time(), time.monotonic()
+        self.times[key] = wall_time(), time.monotonic()
         while len(self.times) > _MOST_ERASURES:
             del self.times[next(iter(self.times))]
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from proxy.background.backoff import JobCircuit, SessionFailures, concerns_model
 from proxy.circuit import Outage
+from proxy.clock import wall_time
 from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
@@ -99,7 +99,7 @@ class Worker:
 
     def session_written(self, key: Key, session: Session) -> None:
         """Starts the jobs that are due for a session that was just written, while the worker runs."""
-        now = time.time()
+        now = wall_time()
         for job in self._jobs if self._running else ():
             item, due = (job.name, key), job.due_at(session)
             if item in self._tasks or item in self._queue:
@@ -123,10 +123,10 @@ class Worker:
         services = [asyncio.create_task(service.run()) for service in self._services]
         try:
             while self._jobs or services:
-                self._look_at = time.time() + every
+                self._look_at = wall_time() + every
                 if self._jobs and await self._take():
                     self._look_at = 0.0
-                while (pause := self._look_at - time.time()) > 0 or self._is_busy:
+                while (pause := self._look_at - wall_time()) > 0 or self._is_busy:
                     self._woken.clear()
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(pause if pause > 0 else None):
@@ -159,7 +159,7 @@ class Worker:
 
     async def _check(self, taken: DueSession) -> None:
         """Starts the jobs that are due for a session; it is taken again after the lease, until none is."""
-        key, now = taken.key, time.time()
+        key, now = taken.key, wall_time()
         try:
             await asyncio.sleep(0)  # turns come first
             stored = await self._store.load(key, background=True)
@@ -180,7 +180,7 @@ class Worker:
         with contextlib.suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_FAREWELL):
                 for taken in unfinished:
-                    await self._store.settle(taken, time.time())
+                    await self._store.settle(taken, wall_time())
 
     def _works_on(self, key: Key) -> bool:
         """Whether jobs of a session run, rest after a failure, or wait for a slot."""

@@ -1,11 +1,11 @@
 """The background job that lists the calls of users, and writes down what each was about once it is over."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
 from proxy.memory.past_calls import PastCall, PastCalls, spoken_by
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
@@ -44,7 +44,7 @@ class CallNotes:
         writer: CallWriter | None,
         *,
         pause: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_time,
     ) -> None:
         self._store = store
         self._calls = calls

@@ -1,6 +1,5 @@
 """What earlier calls were about, kept by user and told in the next call, whatever its session."""
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -9,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from filters.remembered import LastCall
+from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
@@ -143,7 +143,7 @@ class PastCalls:
 
         A session that ``remembers`` tells its own earlier calls itself.
         """
-        session, call, now = view.session, view.call, time.time()
+        session, call, now = view.session, view.call, wall_time()
         record = await self.record(user, background=False)
         shown = ShownCall(call=call, user=user.user, profile=record.profile)
         best: PastCall | None = None

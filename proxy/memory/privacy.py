@@ -1,7 +1,6 @@
 """What memory holds of a user: exported, and erased everywhere."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.memory.align import forgotten
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.interchange import contents, summaries
@@ -62,12 +62,12 @@ class PrivacyRegistry:
 
         Raises UnreadableSessions, once all else is erased, for sessions that cannot be read.
         """
-        at = time.time()
+        at = wall_time()
         return await self._erase(holder.forget(user, at=at) for holder in self._holders)
 
     async def forget_session(self, tenant: str, session: str) -> Mapping[str, int]:
         """Erases all that is held of a session; how much there was, by kind."""
-        at, key = time.time(), Key(tenant, session)
+        at, key = wall_time(), Key(tenant, session)
         return await self._erase(holder.forget_session(key, at=at) for holder in self._holders)
 
     async def _erase(self, erasures: Iterable[Awaitable[Mapping[str, int]]]) -> Mapping[str, int]:
@@ -192,7 +192,7 @@ def _without_speaker(
     shown = session.shown_call
     if shown and (shown.user == name or name in shown.speakers):
         shown = None
-    session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=time.time())
+    session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=wall_time())
     others = tuple(entry for entry in entries if entry.speaker != name)
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown)
     if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):

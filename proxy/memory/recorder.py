@@ -14,6 +14,7 @@ import msgspec
 from filters.message import Message, weight
 from proxy.answer.transcript import Transcript, transcript_off_loop
 from proxy.circuit import Backoff, Outage
+from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
@@ -298,7 +299,7 @@ class Writer:
 
         def work() -> tuple[Session, Sequence[Entry]]:
             session = apply_turn(
-                repair_clock(before, time.time()),
+                repair_clock(before, wall_time()),
                 own,
                 transcript,
                 reasoning=self._reasoning,

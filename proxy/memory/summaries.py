@@ -1,7 +1,6 @@
 """Summaries of the sessions in a store: written by a model, or digests by rules."""
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -9,6 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from filters.message import Message
+from proxy.clock import wall_time
 from proxy.memory.compaction import (
     Plan,
     Window,
@@ -71,11 +71,11 @@ class Author(NamedTuple):
             return await self.notes(session, plan, covered)
         former = [segment.text for segment in session.summaries[plan.first : plan.last]]
         notes = await self.writer.merge(former, last=session.model)
-        return make_segment(session, plan, covered, notes.text, now=time.time(), model=notes.model)
+        return make_segment(session, plan, covered, notes.text, now=wall_time(), model=notes.model)
 
     async def notes(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
         """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
-        now = time.time()
+        now = wall_time()
         if self.writer is None:
             return await _off_loop(partial(digest_segment, session, plan, entries, now=now), entries)
         if not entries:
@@ -232,7 +232,7 @@ class Summaries:
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author
     ) -> bool:
         """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
-        now = time.time()
+        now = wall_time()
 
         def read() -> Sequence[Entry]:
             return session_from_messages(self._redaction.window(messages), now=now).entries

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.observe.observation import State, TurnReport
 
 _MOST_RECENT: Final = 200
@@ -64,7 +65,7 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
     @property
     def arrival(self) -> float:
         """The arrival in seconds since 1970, by the present clock: it may have been set back."""
-        return min(self.turn.at, time.time() - (time.perf_counter() - self.at + self.turn.duration))
+        return min(self.turn.at, wall_time() - (time.perf_counter() - self.at + self.turn.duration))
 
     def without_excerpt(self) -> "_Published":
         """The same without any text."""

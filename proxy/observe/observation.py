@@ -11,6 +11,7 @@ import msgspec
 
 from filters.message import Message, newest_words
 from proxy.answer.transcript import transcript
+from proxy.clock import wall_time
 
 TRACEPARENT: Final = "traceparent"
 
@@ -255,7 +256,7 @@ class Observation(msgspec.Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.id = self.id or f"turn_{secrets.token_hex(8)}"
-        self.at = self.at or time.time()
+        self.at = self.at or wall_time()
 
     def begin_turn(self, tenant: str, pipeline: str) -> None:
         """Makes the request a turn."""

@@ -1,7 +1,6 @@
 """Agents over HTTP: the episodes of each."""
 
 import asyncio
-import time
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -11,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from proxy.clock import wall_time
 from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
 from proxy.rest.endpoint import Methods, body_of, json_response, key_of, memory_of
 from proxy.rest.validation import at_most, validated, validated_query
@@ -69,7 +69,7 @@ def routes() -> list[Route]:
 
 async def _create(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
-    episode = validated(NewEpisode, await body_of(request)).at(time.time())
+    episode = validated(NewEpisode, await body_of(request)).at(wall_time())
     stored = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
     return json_response(_episode_fields(stored), status=201)
 
@@ -77,7 +77,7 @@ async def _create(request: Request) -> Response:
 async def _list(request: Request) -> Response:
     episodes, agent = memory_of(request).episodes, key_of(request)
     query = validated_query(EpisodesQuery, request)
-    since = window_start(time.time(), query.hours)
+    since = window_start(wall_time(), query.hours)
     recent = await episodes.recent(agent, since=since, limit=query.limit, background=True)
     # In a thread: it may be long, and calls wait on the loop.
     return await asyncio.to_thread(

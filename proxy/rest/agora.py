@@ -1,7 +1,6 @@
 """Webhook events of Agora's voice platform: agents join and leave, and the history of a call."""
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from proxy.clock import wall_time
 from proxy.errors import RequestError, Unauthorized
 from proxy.memory.errors import SessionDeleted
 from proxy.memory.merge import calls
@@ -78,7 +78,7 @@ async def _receive(request: Request) -> Response:
         message = "The webhook event is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="invalid_signature")
     event = await asyncio.to_thread(_decode, body)
-    memory, now = memory_of(request), time.time()
+    memory, now = memory_of(request), wall_time()
     channel = identifier((event.payload or {}).get("channel"))
     change = await asyncio.to_thread(_change_of, event, now, memory.redaction)
     if channel is None or change is None:

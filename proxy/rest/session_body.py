@@ -1,12 +1,12 @@
 """A session as a body of JSON: what an import takes in and an export gives out."""
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from filters.message import Message, weight
+from proxy.clock import wall_time
 from proxy.errors import RequestError, TooLarge
 from proxy.http.body import BodyLimit, structure_size
 from proxy.memory.interchange import (
@@ -104,7 +104,7 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
         except (ValueError, RecursionError) as error:
             message = f"'{_REMAINDER}' does not belong to these 'contents' ({error})"
             raise RequestError(f"{message}; leave it out to import them alone.", param=_REMAINDER) from None
-    session = session_from_messages(messages, now=time.time())
+    session = session_from_messages(messages, now=wall_time())
     try:
         carried = msgspec.json.decode(fields.get("summaries", b"[]"), type=list[Summary])
         return with_summaries(session, carried)

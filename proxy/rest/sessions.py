@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
@@ -13,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from filters.message import Message
+from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
 from proxy.memory.compaction import fit
 from proxy.memory.errors import SummaryFailed, WriteConflict
@@ -99,7 +99,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
         return True
     deleted = await memory.store.delete(key)
     if memory.archiving:
-        deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=time.time())) or deleted
+        deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted
     return deleted
 
 
@@ -176,7 +176,7 @@ async def _import(request: Request) -> Response:
 
 async def _split(memory: Memory, session: Session) -> tuple[Session, Sequence[Entry]]:
     """The session as it fits the window, and its cold part."""
-    return await asyncio.to_thread(fit, session, session, memory.writer.window, now=time.time())
+    return await asyncio.to_thread(fit, session, session, memory.writer.window, now=wall_time())
 
 
 async def _delete(request: Request) -> Response:

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import time
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,6 +12,7 @@ from starlette.routing import Route
 
 from filters.inject_last_call import profile_block
 from filters.injection import fence, one_line
+from proxy.clock import wall_time
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
 from proxy.memory.archive.records import Category, Fact, Query
 from proxy.memory.errors import StoreError, UnreadableSessions
@@ -140,7 +140,7 @@ async def _search(request: Request) -> Response:
     await admit(request, len(body))
     search = validated(SearchQuery, body)
     owner = Owner(request.scope["tenant"], identifier(search.user) or "")
-    query = Query(text=search.query, now=time.time(), limit=search.limit, zone=runtime_of(request).zone)
+    query = Query(text=search.query, now=wall_time(), limit=search.limit, zone=runtime_of(request).zone)
     results = [msgspec.structs.asdict(result) for result in await memory.search.search(owner, query)]
     for result in results:
         del result["source"]  # a fact's or a document's key says nothing of a session
@@ -173,7 +173,7 @@ async def _create_fact(request: Request) -> Response:
     new = validated(NewFact, await body_of(request))
     if new.replaces is not None and await facts.find(owner, new.replaces) is None:
         raise RequestError("'replaces' names no fact of this user.", param="replaces")
-    if new.until is not None and new.until <= time.time():
+    if new.until is not None and new.until <= wall_time():
         raise RequestError("'until' must be a time to come, in seconds since 1970.", param="until")
     draft = FactDraft(**new.model_dump())
     return json_response(_fact_fields(await facts.add(owner, draft)), status=201)
@@ -222,13 +222,13 @@ async def _put_profile(request: Request) -> Response:
     """Replaces the profile; a call that has begun goes on with the former one."""
     calls, owner = memory_of(request).calls, owner_of(request)
     text = validated(Profile, await body_of(request)).text
-    profile = await calls.set_profile(owner, text, at=time.time())
+    profile = await calls.set_profile(owner, text, at=wall_time())
     return json_response({"text": profile})
 
 
 async def _delete_profile(request: Request) -> Response:
     """Removes the profile; the same again is no error."""
-    await memory_of(request).calls.set_profile(owner_of(request), "", at=time.time())
+    await memory_of(request).calls.set_profile(owner_of(request), "", at=wall_time())
     return Response(status_code=204)
 
 

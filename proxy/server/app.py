@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import secrets
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,6 +13,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.http.body import BodyLimit, parse_query, read_body
 from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
@@ -61,8 +61,7 @@ class App:
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
     ``background_failures`` are the jobs of the background process, which the metrics of one process count:
-    where ``counts_background`` is true. ``clock_skew`` is how many seconds this host's clock is ahead of the
-    store's, where this process is to tell. ``orphaned`` is whether the process that started this one is dead.
+    where ``counts_background`` is true. ``orphaned`` is whether the process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -71,7 +70,6 @@ class App:
         self.background_failures: Mapping[str, bool] = {}
         self.counts_background = True
         self.orphaned = False
-        self.clock_skew: float | None = None
         self.traces = traces
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, lambda: self.runtime)
@@ -174,6 +172,8 @@ class App:
         self._closing[closing] = self._generation
         closing.add_done_callback(self._closed)
         self._generation = Generation(runtime)
+        if runtime.clock:
+            runtime.clock.warns = self.counts_background
         self._generation.start()
         self.traces.set_retention(runtime.trace_retention)
         self.background_failures = {}
@@ -198,13 +198,16 @@ class App:
             failing=bool(runtime.memory and runtime.memory.degraded),
             breakers=runtime.breakers,
             background=self._background_failures if self.counts_background else {},
-            clock_skew=self.clock_skew,
+            clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
         )
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         if self.memory:
             await self.memory.open()
+        if self.runtime.clock:
+            self.runtime.clock.warns = self.counts_background
+            await self.runtime.clock.start()
         self.phase = "ready"
         self._generation.start()
         await send({"type": "lifespan.startup.complete"})
@@ -256,7 +259,7 @@ class App:
 
 async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:
     async with runtime.admit_by_size(request.tenant, len(request.body), reply):
-        explanation = await explain.explain_with_memory(request, pipeline, time.time())
+        explanation = await explain.explain_with_memory(request, pipeline, wall_time())
         for name in explanation.degraded:
             reply.add_degraded(name)
         if explanation.error:

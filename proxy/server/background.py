@@ -37,6 +37,9 @@ async def work(
     while True:
         with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
             generation = Generation(runtime)
+            if runtime.clock:
+                await runtime.clock.start()
+                generation.follow_clock()
             async with working(generation):
                 reloaded = None
                 while reloaded is None and await received.get() == signal.SIGHUP:

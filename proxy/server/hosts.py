@@ -7,13 +7,11 @@ import logging
 import math
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import msgspec
 
-from proxy.circuit import Outage
 from proxy.errors import TurnkeeperError
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.drivers import ChannelAddress
@@ -23,8 +21,6 @@ from proxy.server.bus import Message, encoded_claim
 from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, Slot, TurnClaim, TurnId
 
 _LARGEST_CLAIM: Final = 4_000
-_READINGS: Final = 3
-_MOST_SKEW: Final = 0.25
 _MOST_RECENT: Final = 256
 _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
@@ -47,7 +43,7 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True):
     """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
 
     Without a body it asks for the messages that must arrive. Those have a ``number``, because they may be
-    sent more than once. One that is ``timed`` is for its sender alone, who reads the store's clock by it.
+    sent more than once.
     """
 
     host: bytes
@@ -55,7 +51,6 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True):
     body: bytes = b""
     start: _Start | None = None
     number: int = 0
-    timed: bool = False
 
 
 class _Announcement(msgspec.Struct, frozen=True):
@@ -66,39 +61,6 @@ class _Announcement(msgspec.Struct, frozen=True):
     number: int
     entered_at: float
     claim: bytes
-
-
-class _StoreClock:
-    """How far this host's clock is ahead of the store's: the most exact of the last three readings."""
-
-    def __init__(self) -> None:
-        self._asked: dict[int, tuple[float, float]] = {}
-        self._readings: deque[tuple[float, float]] = deque(maxlen=_READINGS)
-        self._outage = Outage(
-            "This host's clock is %+.1f s off that of the sessions' store; have it set by NTP",
-            "This host's clock is as the sessions' store's again (%+.3f s)",
-        )
-
-    @property
-    def skew(self) -> float | None:
-        """In seconds; ``None`` before the first reading."""
-        return min(self._readings)[1] if self._readings else None
-
-    def ask(self, number: int) -> None:
-        """Notes when a question was sent."""
-        self._asked = {number: (time.time(), time.monotonic())}
-
-    def read(self, number: int, at: float) -> None:
-        """Takes in the store's time, read between question and answer, and warns of a large skew."""
-        if (asked := self._asked.pop(number, None)) is None:
-            return
-        passed = time.monotonic() - asked[1]
-        self._readings.append((passed, asked[0] + passed / 2 - at))
-        passed, skew = min(self._readings)
-        if abs(skew) - passed / 2 > _MOST_SKEW:
-            self._outage.begin(skew)
-        elif abs(skew) + passed / 2 < _MOST_SKEW:
-            self._outage.end(skew)
 
 
 class HostBus:
@@ -114,7 +76,6 @@ class HostBus:
         self._channel, self._codec = address.open()
         self._own = host, os.getpid()
         self._turns = turns
-        self._clock = _StoreClock()
         self._recent: dict[int, _Announcement] = {}
         self._numbers = itertools.count(1)
         self._reliable: dict[int, tuple[float, bytes]] = {}
@@ -150,18 +111,6 @@ class HostBus:
         with contextlib.suppress(ValueError):  # a name that is no text
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
-
-    def read_clock(self) -> None:
-        """Asks what time it is in the store."""
-        number = next(self._numbers)
-        self._clock.ask(number)
-        data = self._encoder.encode(_Letter(*self._own, number=number, timed=True))
-        self._start(self._publish(data, tries=1, pause=_PAUSE))
-
-    @property
-    def clock_skew(self) -> float | None:
-        """How many seconds this host's clock is ahead of the store's, if that is known."""
-        return self._clock.skew
 
     async def aclose(self) -> None:
         """Ends what is in flight and closes all connections."""
@@ -216,10 +165,7 @@ class HostBus:
         # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             letter = self._letters.decode(data)
-            if letter.timed:
-                if (letter.host, letter.process) == self._own:
-                    self._clock.read(letter.number, at)
-            elif letter.start:
+            if letter.start:
                 self._on_start(at, letter, letter.start)
             elif letter.host != self._own[0]:
                 self._on_letter(letter)

@@ -27,7 +27,6 @@ from proxy.turn.active import ActiveTurn, Slot, TurnClaim
 
 _INTERVAL: Final = 1.0
 _WATCHED_FOR: Final = 3.0
-_CLOCK_EVERY: Final = 20.0
 # A turn's own request has left for its model by then.
 _HEAD_START: Final = 0.005
 
@@ -49,7 +48,6 @@ class BusMember:
         self._on_reload = on_reload
         self._hosts: HostBus | None = None
         self._watched_until = 0.0
-        self._clock_due = 0.0
         self._decoder = msgspec.msgpack.Decoder(TurnClaim)
 
     async def run(self) -> None:
@@ -67,7 +65,6 @@ class BusMember:
                 await self._follow_channel()
                 if bus.has_others:
                     app.metrics.publish()
-                self._read_clock()
                 if app.feed.subscribers:
                     self._send(WatchingMessage())
                 await asyncio.sleep(_INTERVAL)
@@ -91,18 +88,6 @@ class BusMember:
         if address:
             self._hosts = HostBus(address, self._host, self._app.active_turns)
             self._hosts.receive(self._on_message_of_host)
-
-    def _read_clock(self) -> None:
-        """Compares this host's clock with the store's, in one of its processes."""
-        app, hosts = self._app, self._hosts
-        if not app.counts_background:
-            return
-        app.clock_skew = hosts.clock_skew if hosts else None
-        now = time.monotonic()
-        if hosts and now > self._clock_due:
-            # The first answers may be lost: the channel is not there at once.
-            self._clock_due = now + (_INTERVAL if app.clock_skew is None else _CLOCK_EVERY)
-            hosts.read_clock()
 
     def _on_orphaned(self) -> None:
         self._app.orphaned = True

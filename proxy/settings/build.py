@@ -61,6 +61,7 @@ from proxy.memory.stores.drivers import (
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE
+from proxy.memory.stores.store_clock import StoreClock
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import span_exporter
@@ -126,6 +127,7 @@ def build_runtime(
         settings, targets, metrics, traces, notify if needs_background_process(settings) else None
     )
     archiving = memory.archiving if memory else None
+    channel = _channel(settings.memory) if settings.memory else None
     token_counter = TokenCounter() if settings.tokens == "exact" else None
     agora = settings.webhooks.agora
     secret = agora.secret.get_secret_value().encode()
@@ -147,7 +149,8 @@ def build_runtime(
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         zone=common_time_zone(settings.pipelines),
         tombstones=TombstoneWatch(archiving.archive, traces) if archiving else None,
-        channel=_channel(settings.memory) if settings.memory else None,
+        channel=channel,
+        clock=StoreClock(channel.open()[0]) if channel else None,
     )
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import partial
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from filters.injection import comparable
+from proxy.clock import wall_time
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query, SearchResult
 from proxy.memory.errors import StoreError
@@ -142,7 +142,7 @@ class MemoryTools:
             self._user,
             FactDraft(text=text, category=draft.category, replaces=former),
             key=key,
-            at=time.time(),
+            at=wall_time(),
         )
         self._pending.append(_FactChange(fact, work, facts.get(fact, text)))
         result: dict[str, Any] = {"stored": True, "id": fact}
@@ -154,7 +154,7 @@ class MemoryTools:
 
     async def _recall(self, arguments: str, until: float) -> Any:
         text = msgspec.json.decode(arguments, type=_RecallArguments).query
-        query = Query(text=text, now=time.time(), limit=_MAX_RESULTS, zone=self._zone, following=True)
+        query = Query(text=text, now=wall_time(), limit=_MAX_RESULTS, zone=self._zone, following=True)
         changed = {change.id: change.text for change in self._changes}
         within = until - asyncio.get_running_loop().time()
         found = await self._search.search(self._user, query, within=within)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -14,6 +13,7 @@ from filters.message import newest_words
 from filters.redact import Redact
 from filters.remembered import Episode
 from filters.tokens import in_text
+from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact
 from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
@@ -70,7 +70,7 @@ async def read_memory(turn: Turn, on_missing: OnMissing) -> None:
         if turn.key is None and is_from_platform(turn.request):
             on_missing(NO_SESSION)
         snapshot = await _read_snapshot(turn, memory, on_missing)
-    turn.context = filter_context(turn.identity, snapshot, turn.pipeline, now=time.time())
+    turn.context = filter_context(turn.identity, snapshot, turn.pipeline, now=wall_time())
 
 
 def filter_context(identity: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
@@ -115,7 +115,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
 
     if facts is not None:
         session = turn.view.session if turn.view else Session()
-        limit, now = pipeline.max_facts, time.time()
+        limit, now = pipeline.max_facts, wall_time()
         prompt = prompt_facts(
             session,
             epoch or b"",
@@ -135,7 +135,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
 
 def _side_lookups(turn: Turn, memory: Memory) -> list[_SideLookup]:
     """The recent episodes of the agent, and what is recalled for the user's newest words."""
-    pipeline, identity, now = turn.pipeline, turn.identity, time.time()
+    pipeline, identity, now = turn.pipeline, turn.identity, wall_time()
     lookups: list[_SideLookup] = []
     if lookup := pipeline.episode_lookup:
         agent = lookup.agent or first_id(turn.request, (lookup.place,))
@@ -157,7 +157,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     if key is None:
         return Snapshot(), None
     await memory.recorder.applied(key, within=memory.store.deadline)
-    messages, now = turn.request.messages, time.time()
+    messages, now = turn.request.messages, wall_time()
     request_view = RequestView(messages, turn.attempt, memory.redaction, turn.size, now)
     query = partial(read_session, memory.store, key, request_view, turn.pipeline.chain_needs)
     result = await _or_none("memory", query, on_missing)
@@ -171,7 +171,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     # What is not written yet, or never will be, is not remembered either.
     overgrown: bool | None = False
     if may_overgrow(view):
-        work = partial(overgrows, view, memory.writer.window, turn.attempt, now=time.time())
+        work = partial(overgrows, view, memory.writer.window, turn.attempt, now=wall_time())
         lines = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
     if overgrown or memory.recorder.is_behind(key):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -10,6 +9,7 @@ from functools import partial
 import msgspec
 
 from proxy.answer.stream_filters import FilteredAnswer
+from proxy.clock import wall_time
 from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
 from proxy.memory.session import NO_ATTEMPT
@@ -181,7 +181,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: 
             tools=bytes(turn.chat.fields.get("tools", b"")),
             had_tool_rounds=dispatch.rounds > 0,
             attempt=turn.attempt,
-            ended_at=time.time(),
+            ended_at=wall_time(),
             size=turn.size + len(answer.data),
             interrupted=interrupted,
         )

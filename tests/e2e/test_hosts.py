@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from tests.e2e.conftest import Address
 from tests.e2e.test_clocks import ASIDE
 from tests.peers import redis_server
 from tests.peers.fake_upstream import HANG, FakeUpstream, Received, Step, by_default
-from tests.serving_process import ServingProcess
+from tests.serving_process import ServingProcess, at_rest
 from tests.waiting import awaited, until
 
 CONFIG: Final = """
@@ -367,3 +368,64 @@ def test_a_clock_that_is_not_the_store_s_is_measured_and_told_of(
     assert abs(awaited(lambda: skew(right), 20) or 0) < 0.2
     assert SKEWED.format("+3600.0") in skewed.log
     assert "clock" not in right.log
+
+
+@pytest.fixture
+def apart(start: Hosts, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], list[ServingProcess]]:
+    """Starts three hosts on a store whose clocks are so many seconds apart."""
+    original, config = ServingProcess.start, CONFIG.replace("request: []", "request: [restore_history]")
+
+    def begin(url: str, seconds: float) -> list[ServingProcess]:
+        skews = iter((-seconds, 0, seconds))
+
+        def aside(host: ServingProcess) -> None:
+            host.command[:3] = [sys.executable, "-c", ASIDE.format(skew=next(skews))]
+            original(host)
+
+        monkeypatch.setattr(ServingProcess, "start", aside)
+        return start(url, 3, config)
+
+    return begin
+
+
+def slow(request: Received) -> Iterable[Step]:
+    """The model takes its time over what it is asked to."""
+    pause = request.json["messages"][-1]["content"] == "Slowly."
+    return [0.5, *by_default(request)] if pause else by_default(request)
+
+
+def texts(host: ServingProcess, session: str) -> list[str]:
+    """What a host shows of a session."""
+    found = host.client.get(f"/v1/memory/sessions/{session}")
+    return [each["content"] for each in found.json()["contents"]] if found.status_code == 200 else []
+
+
+@pytest.mark.parametrize("seconds", [3, 3600])
+@pytest.mark.parametrize("kind", ["redis", "postgresql"])
+def test_hosts_whose_clocks_are_apart_lose_no_turn_and_honour_deletions_in_every_order(
+    apart: Callable[[str, float], list[ServingProcess]],
+    upstream: FakeUpstream,
+    address: Address,
+    kind: str,
+    seconds: float,
+) -> None:
+    hosts = apart(address(kind), seconds)
+    upstream.script = slow
+    said = "Hello there."
+    with ThreadPoolExecutor() as pool:
+        for number, (first, deleting, last) in enumerate(product(hosts, hosts, hosts)):
+            session = f"call-{number}"
+            for turn, host in (("One.", first), ("Two.", last)):
+                assert host.chat(turn, session).status_code == 200
+                assert until(lambda host=host, turn=turn, session=session: turn in texts(host, session))
+            assert texts(deleting, session) == ["One.", said, "Two.", said]
+            before, under_way = len(upstream.requests), pool.submit(last.chat, "Slowly.", session)
+            assert until(lambda before=before: len(upstream.requests) > before)
+            assert deleting.client.delete(f"/v1/memory/sessions/{session}").status_code in {200, 204}
+            assert under_way.result(10).status_code == 200
+            assert until(lambda host=last: at_rest(host.client))
+            assert [texts(host, session) for host in hosts] == [[]] * 3
+            assert last.chat("Anew.", session).status_code == 200
+            assert [each["content"] for each in upstream.last.json["messages"]] == ["Anew."]
+            assert until(lambda host=first, session=session: "Anew." in texts(host, session))
+            assert [texts(host, session) for host in hosts] == [["Anew.", said]] * 3

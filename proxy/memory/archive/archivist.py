@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from proxy.circuit import Backoff, Outage
+from proxy.clock import wall_time
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
@@ -127,7 +128,7 @@ class Archivist:
         if former is None and len(self._pending) >= _MOST_PENDING:
             self._incomplete = self._compare_anew = True
             return
-        now = time.time()
+        now = wall_time()
         since = former.since if former else now
         self._pending[key] = _Pending(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
@@ -199,7 +200,7 @@ class Archivist:
             self._outage.end()
             failures = 0
             first = next(iter(self._pending.values()), None)
-            pause = _SWEEP_EVERY if first is None else first.due - time.time() + _GATHER * self._quiet
+            pause = _SWEEP_EVERY if first is None else first.due - wall_time() + _GATHER * self._quiet
             compare_at = self._compare_at if self._incomplete else self._compare_again_at
             self._awake.clear()
             with contextlib.suppress(TimeoutError):
@@ -209,7 +210,7 @@ class Archivist:
     async def _save_pending(self, *, all_: bool = False) -> None:
         """Save what is due, some sessions at a time; those that failed are saved one by one."""
         while True:
-            now = time.time()
+            now = wall_time()
             due = {
                 key: pending.failed
                 for key, pending in itertools.islice(self._pending.items(), _TOGETHER)
@@ -316,7 +317,7 @@ class Archivist:
 
     async def _compare(self) -> None:
         """Save the sessions of the store that are newer than their state in the archive."""
-        began = time.time()
+        began = wall_time()
         since = self._compared_at - _SLACK if self._compared_at <= began else 0.0
         for tenant in self._tenants:
             after = ""
@@ -324,7 +325,7 @@ class Archivist:
                 after = page[-1].session
                 written = {listed.session: listed.updated for listed in page if listed.updated > since}
                 saved = await self._archive.saved_times(tenant, [*written])
-                ahead = time.time() + CLOCK_TOLERANCE
+                ahead = wall_time() + CLOCK_TOLERANCE
                 due = [
                     Key(tenant, name)
                     for name, updated in written.items()
@@ -348,7 +349,7 @@ class Archivist:
 
     async def _sweep(self) -> None:
         """Delete what is past its time and index what has an older lexicon, saving sessions in between."""
-        now = time.time()
+        now = wall_time()
         sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
         if self._keep:
             sweeps.append(partial(self._archive.sweep, before=now - self._keep))

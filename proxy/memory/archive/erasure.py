@@ -2,9 +2,9 @@
 
 import contextlib
 import secrets
-import time
 from typing import Final
 
+from proxy.clock import wall_time
 from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
 from proxy.memory.archive.statements import (
@@ -165,7 +165,7 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
     """
     if not 0.0 < erased_at >= stated:
         return False
-    ahead = time.time() + CLOCK_TOLERANCE
+    ahead = wall_time() + CLOCK_TOLERANCE
     return erased_at <= ahead or recorded > ahead
 
 

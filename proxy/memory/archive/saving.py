@@ -4,13 +4,13 @@ SQLite does it row by row, in transactions that are short. PostgreSQL does it fo
 statement to read and one to write, which changes nothing where what was read is not so any more.
 """
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from proxy.clock import wall_time
 from proxy.memory.archive.erasure import PURPOSE, is_erased, tombstone_key_numbers, tombstone_keys
 from proxy.memory.archive.records import TombstoneKeys
 from proxy.memory.archive.sql import (
@@ -384,7 +384,7 @@ def save(codec: RowCodec, part: SessionPart, done: int) -> Steps[Progress]:
     keys = yield from tombstone_keys(codec)
     (stored,) = yield from _read(codec, [part], keys)
     admissions = _admit(part, keys, stored)
-    ahead = time.time() + CLOCK_TOLERANCE
+    ahead = wall_time() + CLOCK_TOLERANCE
     if _is_refused(part, stored, admissions, ahead):
         return Progress(None, part.session.cold_count)
     owners = {}
@@ -481,7 +481,7 @@ class BatchWriter:
         if unknown:
             rows = await self._database.read(partial(_read, self._codec, unknown, keys))
             stored |= zip((part.key for part in unknown), rows, strict=True)
-        ahead = time.time() + CLOCK_TOLERANCE
+        ahead = wall_time() + CLOCK_TOLERANCE
         admitted: list[_Admitted] = []
         for part in parts:
             admissions = _admit(part, keys, stored[part.key])

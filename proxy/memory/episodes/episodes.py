@@ -5,7 +5,6 @@ import contextlib
 import math
 import random
 import re
-import time
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
 from itertools import accumulate
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.redaction import Redaction
@@ -146,7 +146,7 @@ class StoredEpisodes:
     async def _try_add(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
         """The episode that was added; ``None`` where another writer came first."""
         hot, version = await self._load(agent, background=True)
-        now, used_times = time.time(), {one.at for one in hot.episodes}
+        now, used_times = wall_time(), {one.at for one in hot.episodes}
         if episode.timestamp.timestamp() <= hot.newest_cold:
             used_times |= {one.at for one in await self._load_cold(agent, hot)}
         while episode.timestamp.timestamp() in used_times:
@@ -173,7 +173,7 @@ class StoredEpisodes:
         put = BlobWrite(
             msgspec.msgpack.encode(blob),
             version=version,
-            ttl=lasts_until - time.time(),
+            ttl=lasts_until - wall_time(),
             cold=encoded,
             background=True,
         )
@@ -213,7 +213,7 @@ def _decode_errors() -> Iterator[None]:
 
 
 def _unexpired(episodes: Iterable[_StoredEpisode]) -> list[_StoredEpisode]:
-    now = time.time()
+    now = wall_time()
     return [one for one in episodes if one.expires > now]
 
 

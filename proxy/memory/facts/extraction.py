@@ -2,7 +2,6 @@
 
 import logging
 import re
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
@@ -12,6 +11,7 @@ from typing import Final, Protocol
 import msgspec
 
 from filters.tokens import in_text
+from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import InvalidFacts
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
@@ -78,7 +78,7 @@ class FactExtraction:
         finder: FactFinder,
         *,
         pause: float,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_time,
     ) -> None:
         self._store = store
         self._facts = facts

@@ -7,7 +7,6 @@ import logging
 import math
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
@@ -15,6 +14,7 @@ import msgspec
 
 from filters.injection import comparable
 from proxy.circuit import Backoff
+from proxy.clock import wall_time
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
@@ -99,11 +99,11 @@ class UserFacts:
 
     async def current(self, user: Owner) -> list[Fact]:
         """A user's facts that are current, the oldest first."""
-        return await self._store.facts(user, now=time.time())
+        return await self._store.facts(user, now=wall_time())
 
     def current_nowait(self, user: Owner) -> list[Fact] | None:
         """The same without waiting; ``None`` where that is impossible."""
-        return self._store.facts_nowait(user, now=time.time())
+        return self._store.facts_nowait(user, now=wall_time())
 
     async def find(self, user: Owner, fact_id: str) -> Fact | None:
         """A current fact by its id."""
@@ -118,7 +118,7 @@ class UserFacts:
         read, in seconds since 1970: nothing is added of a user who was erased since, or what expired by then.
         """
         draft = msgspec.structs.replace(draft, text=self.redact(draft.text))
-        facts, now = await self.current(user), at or time.time()
+        facts, now = await self.current(user), at or wall_time()
         replaced = next((one for one in facts if one.id == draft.replaces), None)
         if replaced is None and draft.field is not None:
             replaced = next((one for one in facts if one.field == draft.field), None)
@@ -180,7 +180,7 @@ class UserFacts:
         Other facts in the words of the correction are merged into it.
         """
         fact = msgspec.structs.replace(fact, text=self.redact(fact.text))
-        now, words = time.time(), comparable(fact.text)
+        now, words = wall_time(), comparable(fact.text)
         if (fact.category, fact.until) != (former.category, former.until):
             expiry = self._expiry(fact.category, now)
             fact = msgspec.structs.replace(fact, expires=_sooner(expiry, fact.until))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, cast
 
+from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.postgres_pool import Connection, Pool
 from proxy.memory.stores.sql import (
@@ -176,7 +177,7 @@ class PostgresStore:
         lease: float,
     ) -> Sequence[DueSession]:
         """Sessions that are due, in one statement."""
-        until = time.time() + lease
+        until = wall_time() + lease
         rows = await self._fetch(_TAKE_DUE, {"limit": limit, "until": until}, self._background)
         return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
@@ -218,7 +219,7 @@ class PostgresStore:
         pool: Pool | None = None,
         within: float | None = None,
     ) -> Rows:
-        values = statement.in_order({**arguments, "now": time.time()})
+        values = statement.in_order({**arguments, "now": wall_time()})
 
         async def work(connection: Connection) -> Rows:
             return cast("Rows", await connection.fetch(statement.numbered, *values))
@@ -231,7 +232,7 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
         "blob": put.blob,
         "version": put.version,
         "fresh": put.new_version or draw_version(),
-        "expires": time.time() + put.ttl,
+        "expires": wall_time() + put.ttl,
         "count": len(put.cold),
         "entries": list(put.cold),
         "at": put.at,
@@ -246,7 +247,7 @@ async def _create_anew(arguments: Arguments, connection: Connection) -> bool:
 
 async def _execute(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
     """The rows of each statement, all in one transaction."""
-    values = {**arguments, "now": time.time()}
+    values = {**arguments, "now": wall_time()}
     async with connection.transaction():
         return [await connection.fetch(each.numbered, *each.in_order(values)) for each in statements]
 

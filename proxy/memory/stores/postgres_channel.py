@@ -7,13 +7,14 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import asyncpg
 
 from proxy.circuit import Outage
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.channel import Channel, Receive
+from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.postgres_pool import FAILURES, checked_address
 
 _LARGEST: Final = 5_900
@@ -24,6 +25,7 @@ _CHECK_EVERY: Final = 10.0
 _POOLED_PAUSE: Final = 60.0
 # One for each schema: a database has the channels of all.
 _NAME: Final = "'turnkeeper_' || md5(current_schema())"
+_TIME: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _NOTIFY: Final = f"""
 SELECT pg_notify({_NAME}, (extract(epoch FROM clock_timestamp())::float8 - age)::text || ' ' || data)
 FROM unnest($1::float8[], $2::text[]) AS message (age, data)
@@ -90,6 +92,18 @@ class PostgresChannel:
             except (*FAILURES, StoreError):
                 pass
             await asyncio.sleep(pause)
+
+    async def read_clock(self) -> ClockReading:
+        """Compares with the server's clock, over a connection of its own: it is asked once in a while."""
+        connection = None
+        try:
+            connection = await self._connect(_CONNECT_SECONDS)
+            return await compare_clocks(partial(connection.fetchval, _TIME))
+        except FAILURES as error:
+            raise StoreError(f"PostgreSQL did not say the time ({type(error).__name__})") from None
+        finally:
+            if connection:
+                connection.terminate()
 
     async def aclose(self) -> None:
         """Closes the connection that messages are sent over."""

@@ -13,7 +13,6 @@ import heapq
 import itertools
 import math
 import secrets
-import time
 import zlib
 from collections.abc import Sequence
 from functools import cache
@@ -24,6 +23,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.circuit import Backoff
+from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.counts import Count
 from proxy.memory.stores.redis_client import (
@@ -444,7 +444,7 @@ class RedisStore:
         self._places.pop(key, None)
 
         async def work(client: Client) -> bool:
-            now, ttl = _timestamp(time.time()), _milliseconds(TOMBSTONE_SECONDS)
+            now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
             existed = bool(await REMOVE(client, keys, now, ttl))
             # A place without a session is not shown, and goes when the session would have expired.
             with contextlib.suppress(RedisError, RedisClusterException):
@@ -504,7 +504,7 @@ class RedisStore:
     async def settle(self, taken: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         name, _, until = taken.lease.rpartition(" ")
-        delay = "never" if due == NEVER_DUE else max(0, int((due - time.time()) * 1000))
+        delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
         arguments = place_of(taken.key), until, delay
         settled = await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
         return DueSession(taken.key, f"{name} {settled.decode()}") if settled else None
@@ -542,7 +542,7 @@ class RedisStore:
 
         began = asyncio.get_running_loop().time()
         places = self._places.get(key, _Places()) if put.version else _Places()
-        due_at = began + max(_SETTLING, put.due - time.time())
+        due_at = began + max(_SETTLING, put.due - wall_time())
         enter = ttl and began >= places.renew_at
         is_noted = places.version == put.version and began < places.due_at <= due_at
         schedule = due_at < math.inf and not is_noted
@@ -591,7 +591,7 @@ class RedisStore:
         """Notes that there is work on a session that was written, where that failed or came too early."""
 
         async def run(client: Client) -> None:
-            script, keys, arguments = self._schedule(key, max(_SETTLING, due - time.time()), ttl)
+            script, keys, arguments = self._schedule(key, max(_SETTLING, due - wall_time()), ttl)
             await script(client, keys, *arguments)
 
         async def schedule() -> None:
@@ -657,7 +657,7 @@ class RedisStore:
 
 def _deletion_bounds(at: float) -> tuple[str, str]:
     """Between which two times a deletion forbids what arrived ``at`` a time."""
-    return _timestamp(at), _timestamp(time.time() + CLOCK_TOLERANCE)
+    return _timestamp(at), _timestamp(wall_time() + CLOCK_TOLERANCE)
 
 
 def _timestamp(at: float) -> str:

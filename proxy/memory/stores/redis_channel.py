@@ -12,7 +12,7 @@ from redis.asyncio import RedisCluster
 from redis.asyncio.connection import AbstractConnection, DefaultParser
 from redis.exceptions import InvalidResponse, RedisClusterException, RedisError, ResponseError
 
-from proxy.memory.stores.channel import Channel, Receive
+from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.redis import KeyPair, Script
 from proxy.memory.stores.redis_client import Address, Client, client_factory
 from proxy.memory.stores.redis_link import Link
@@ -33,6 +33,8 @@ local at = string.format('%.0f', time[1] * 1000000 + time[2] - ARGV[2])
 redis.call(ARGV[3], KEYS[1], at .. ' ' .. ARGV[1])
 return 1
 """)
+
+TIME: Final = Script("return redis.call('TIME')")
 
 
 def open(url: str, *, deadline: float) -> Channel:  # noqa: A001  (a channel is opened, as a store is)
@@ -75,6 +77,16 @@ class RedisChannel:
                     await _until_one_is_lost(listeners)
                     since = clock()
             await asyncio.sleep(min(_PAUSE + _GROWTH * (clock() - since), _LONGEST_PAUSE))
+
+    async def read_clock(self) -> ClockReading:
+        """Compares with the clock of the server that has the first channel: a Cluster's may differ."""
+        keys = KeyPair(self._channels[0], self._channels[0])
+
+        async def read() -> float:
+            seconds, microseconds = await self._link.run(lambda client: TIME(client, keys))
+            return int(seconds) + int(microseconds) / _MICROSECONDS
+
+        return await compare_clocks(read)
 
     async def aclose(self) -> None:
         """Closes what messages are sent over."""

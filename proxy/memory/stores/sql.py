@@ -4,12 +4,12 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 """
 
 import re
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Final
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key
 
@@ -62,13 +62,13 @@ def key_arguments(key: Key) -> dict[str, object]:
 
 def lease_arguments(name: str, token: bytes, ttl: float, former: bytes) -> dict[str, object]:
     """The arguments that take a lease."""
-    now = time.time()
+    now = wall_time()
     return {"name": name, "token": token, "former": former, "expires": now + ttl, "now": now}
 
 
 def sweep_arguments(limit: int) -> dict[str, object]:
     """The arguments for sweeping: what has expired, and tombstones that are old enough."""
-    now = time.time()
+    now = wall_time()
     return {"now": now, "forgotten": now - TOMBSTONE_SECONDS, "limit": limit}
 
 

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import math
 import sqlite3
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
+from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.sql import (
     ACQUIRE,
@@ -138,7 +138,7 @@ class SqliteStore:
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The write in flight or the last one, else the file: one look-up by key, some 30 µs."""
-        now = time.time()
+        now = wall_time()
         if (pending := self._pending.get(key)) is not None:
             return pending.blob if pending.expires > now else None
         last = self._committed.get(key)
@@ -167,7 +167,7 @@ class SqliteStore:
 
     async def delete(self, key: Key) -> bool:
         """Deletes the session after the writes in flight."""
-        now = time.time()
+        now = wall_time()
         work = partial(_delete, key_arguments(key) | {"blob": b"", "now": now})
         return await self._change(key, _Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
 
@@ -191,7 +191,7 @@ class SqliteStore:
     ) -> Sequence[DueSession]:
         """Sessions that are due; where there are none, nothing is written."""
         await self._opened(BACKGROUND_DEADLINE)
-        arguments = {"now": time.time(), "limit": limit}
+        arguments = {"now": wall_time(), "limit": limit}
         if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
             return []
         taking = self._writer.submit(partial(_take_due, arguments, lease))
@@ -232,7 +232,7 @@ class SqliteStore:
         work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
         within: float,
     ) -> bool:
-        now, state = time.time(), self._states.get(key)
+        now, state = wall_time(), self._states.get(key)
         # Whether our own last state still stands, the commit tells.
         if state is None or state.version != put.version or state.expires <= now:
             state = await self._state(key)
@@ -285,7 +285,7 @@ class SqliteStore:
 
     async def _state(self, key: Key) -> _State:
         """The state that a write must name now."""
-        now, row = time.time(), None
+        now, row = wall_time(), None
         if key not in self._pending:
             due = await self._opened(PATIENCE)
             row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, due=due)
@@ -318,7 +318,7 @@ class SqliteStore:
         if self._pending:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
                 await self._outcome(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
-        return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": time.time()})
+        return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": wall_time()})
 
 
 # --- what the writer's thread does, inside a transaction
@@ -357,7 +357,7 @@ def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:
 
 def _take_due(arguments: Arguments, lease: float, connection: sqlite3.Connection) -> list[DueSession]:
     """Has the sessions that are due be due again after the lease."""
-    now = time.time()
+    now = wall_time()
     until = now + lease
     ids = [row[0] for row in connection.execute(DUE.named, {**arguments, "now": now}).fetchall()]
     taken = []

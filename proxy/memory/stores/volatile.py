@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted
 from proxy.memory.stores.store import (
     CLOCK_TOLERANCE,
@@ -57,7 +58,7 @@ class VolatileStore:
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts; expired sessions are removed now and then."""
-        now = time.time()
+        now = wall_time()
         if time.monotonic() - self._swept >= _SWEEP_EVERY:
             self._swept = time.monotonic()
             self._sessions = {each: row for each, row in self._sessions.items() if row.expires > now}
@@ -82,7 +83,7 @@ class VolatileStore:
         row = self._row(key)
         self._sessions.pop(key, None)
         self._due.pop(key, None)
-        self._deleted[key] = time.time()
+        self._deleted[key] = wall_time()
         return row is not None
 
     async def deleted(self, key: Key) -> float | None:
@@ -91,7 +92,7 @@ class VolatileStore:
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions; every session is looked at."""
-        now = time.time()
+        now = wall_time()
         lines = [
             ListedSession(key.session, row.updated, len(row.stored.blob))
             for key, row in self._sessions.items()
@@ -107,7 +108,7 @@ class VolatileStore:
         lease: float,
     ) -> Sequence[DueSession]:
         """Sessions that are due; those that are not are looked at where they have work at all."""
-        now = time.time()
+        now = wall_time()
         keys = sorted((key for key, due in self._due.items() if due <= now), key=self._due.__getitem__)
         self._due |= dict.fromkeys(keys[:limit], now + lease)
         return [DueSession(key, repr(now + lease)) for key in keys[:limit]]
@@ -150,14 +151,14 @@ class VolatileStore:
 
     def _row(self, key: Key) -> _Row | None:
         row = self._sessions.get(key)
-        return row if row is not None and row.expires > time.time() else None
+        return row if row is not None and row.expires > wall_time() else None
 
     def _swap(self, key: Key, put: BlobWrite, cold: tuple[bytes, ...]) -> bool:
         with self._swapping:
             row = self._row(key)
             if put.version != (row.stored.version if row else 0):
                 return False
-            now, last = time.time(), self._sessions.get(key)
+            now, last = wall_time(), self._sessions.get(key)
             expires = last.expires if last and put.ttl == KEEP_EXPIRY else now + put.ttl
             self._sessions[key] = _Row(
                 StoredBlob(bytes(put.blob), put.new_version or draw_version()), now, expires, cold

@@ -246,7 +246,13 @@ def test_told_short_it_compares_as_the_whole(talk, newest, other):
 ORDERS = st.permutations([(0, 0), (0, 1), (1, 0), (1, 1)])
 
 
-@given(talk=talks, newest=messages, other=messages, apart=st.floats(-3, 3), heard=ORDERS)
+@given(
+    talk=talks,
+    newest=messages,
+    other=messages,
+    apart=st.integers(-300, 300).map(lambda n: n / 100),
+    heard=ORDERS,
+)
 @example(
     talk=[], newest=said("Tell me"), other=said("Tell"), apart=0.0, heard=[(0, 1), (1, 0), (0, 0), (1, 1)]
 )
