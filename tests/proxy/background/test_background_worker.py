@@ -82,7 +82,7 @@ async def count(store: Store, key: Key = KEY) -> Any:
 
 
 async def until(holds: Callable[[], Any]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not await holds():  # noqa: ASYNC110 - the store tells nobody
             await asyncio.sleep(0.01)
 
