@@ -221,6 +221,18 @@ def test_what_is_deleted_is_gone_from_all(start: Start) -> None:
     assert until(lambda: not any("s-gone" in page.text for page in pages(serving, "/")), 5)
 
 
+def test_the_live_pages_of_all_show_the_words_until_they_are_forgotten(start: Start) -> None:
+    serving = start(f"{CONFIG}\ntraces: {{keep: 50, content: true}}\n")
+    serving.chat("What is the price of the blue one?", "s-words", user="ann")
+
+    def shows(words: str) -> set[bool]:
+        return {words in page.text for page in pages(serving, "/")}
+
+    assert until(lambda: shows("price of the blue one") == {True}, 10)
+    assert serving.client.delete("/v1/memory/users/ann").status_code == 204
+    assert until(lambda: shows("price of the blue one") == {False}, 10)
+
+
 def told(serving: ServingProcess) -> list[str]:
     """The sessions of the turns that whoever comes to look on is shown at once."""
     shown: list[str] = []
