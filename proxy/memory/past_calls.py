@@ -9,7 +9,7 @@ import msgspec
 
 from filters.remembered import LastCall
 from proxy.clock import wall_time
-from proxy.memory.errors import SessionDeleted, Unreadable
+from proxy.memory.errors import Unreadable
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
 from proxy.memory.speakers import speaker
@@ -199,18 +199,15 @@ class PastCalls:
         def kept(record: UserRecord) -> UserRecord:
             return change(record).without(lambda call: call.at < at - self._keep)
 
-        await self._records.change(
-            user, kept, at=at, ttl=lambda record: LASTING if record.profile else self._keep
-        )
+        await self._records.change(user, kept, at=at, ttl=self._ttl)
 
     async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool], *, at: float) -> None:
-        async for user in self._records.users(tenant):
-            try:
-                await self._change(user, partial(UserRecord.without, is_gone=is_gone), at=at)
-            except SessionDeleted:
-                continue
-            except Unreadable:  # whatever it holds may be theirs
-                await self._records.delete(user)
+        await self._records.change_all(
+            tenant, partial(UserRecord.without, is_gone=is_gone), at=at, ttl=self._ttl
+        )
+
+    def _ttl(self, record: UserRecord) -> float:
+        return LASTING if record.profile else self._keep
 
 
 def speakers(session: Session, call: int) -> tuple[str, ...]:

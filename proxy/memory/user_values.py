@@ -1,14 +1,16 @@
 """One value for each user, kept in the session store: under every kind of store the same few operations."""
 
 import asyncio
+import hmac
 import math
 import random
-from collections.abc import AsyncIterator, Callable
+import secrets
+from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.errors import SessionDeleted, StoreError, Unreadable
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
 T = TypeVar("T")
@@ -18,13 +20,17 @@ LASTING: Final = 10 * 365 * 86_400.0
 _ATTEMPTS: Final = 50
 _MAX_PAUSE: Final = 0.01
 _PAGE: Final = 100
+_NAME_BYTES: Final = 16
+# No tenant has such a name.
+_SECRET: Final = Key("~users", "secret")
 
 
 class UserValues(Generic[T]):
     """Values of one kind in a store, each of a user. Every method may raise StoreError.
 
     They stand under ``TENANT/KIND``, which no tenant is called, and go through the store's own encryption.
-    ``empty`` is the value of a user who has none.
+    What an erased one leaves is a keyed hash in the place of the user's id. ``empty`` is the value of a user
+    who has none.
     """
 
     def __init__(self, store: Store, kind: str, empty: T) -> None:
@@ -32,10 +38,12 @@ class UserValues(Generic[T]):
         self._kind = kind
         self._empty = empty
         self._decoder = msgspec.msgpack.Decoder(type(empty))
+        self._secret = b""
 
     async def read(self, user: Owner, *, background: bool = False) -> T:
         """The value of a user; a ``background`` read may take as long as a list."""
-        return (await self._load(user, background=background))[0]
+        key = await self._key(user, background=background)
+        return (await self._load(key, background=background))[0]
 
     async def change(
         self,
@@ -50,9 +58,45 @@ class UserValues(Generic[T]):
         It is kept for ``ttl`` seconds, and nothing is written where it is the same. Raises SessionDeleted
         where the user was erased after ``at``, in seconds since 1970, else is never refused.
         """
-        key = self._key(user)
+        return await self._change(await self._key(user, background=True), change, at, ttl)
+
+    async def change_all(
+        self,
+        tenant: str,
+        change: Callable[[T], T],
+        *,
+        at: float,
+        ttl: Callable[[T], float] = lambda _: LASTING,
+    ) -> None:
+        """Change the values of all users of a tenant; one that cannot be read is removed."""
+        place, after = f"{tenant}/{self._kind}", ""
+        while page := await self._store.list(place, after=after, limit=_PAGE):
+            for line in page:
+                key = Key(place, line.session)
+                try:
+                    await self._change(key, change, at, ttl)
+                except SessionDeleted:
+                    continue
+                except Unreadable:
+                    await self._store.delete(key)
+                await asyncio.sleep(0)  # a store in this process would hold up all calls
+            after = page[-1].session
+
+    async def delete(self, user: Owner) -> bool:
+        """Remove a user's value, and refuse what arrived before and comes later; whether there was one.
+
+        Where nothing can be read that tells whose the values are, all that cannot be read are removed.
+        """
+        try:
+            key = await self._key(user, background=True)
+        except Unreadable:
+            await self.change_all(user.tenant, lambda value: value, at=math.inf)
+            return False
+        return await self._store.delete(key)
+
+    async def _change(self, key: Key, change: Callable[[T], T], at: float, ttl: Callable[[T], float]) -> bool:
         for _ in range(_ATTEMPTS):
-            former, version = await self._load(user, background=True)
+            former, version = await self._load(key, background=True)
             changed = change(former)
             if changed == former:
                 return False
@@ -62,21 +106,8 @@ class UserValues(Generic[T]):
             await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers part
         raise StoreError("others are writing what is kept of this user")
 
-    async def delete(self, user: Owner) -> bool:
-        """Remove a user's value, and refuse what arrived before and comes later; whether there was one."""
-        return await self._store.delete(self._key(user))
-
-    async def users(self, tenant: str) -> AsyncIterator[Owner]:
-        """The users of a tenant who have a value."""
-        after = ""
-        while page := await self._store.list(f"{tenant}/{self._kind}", after=after, limit=_PAGE):
-            for line in page:
-                yield Owner(tenant, line.session)
-                await asyncio.sleep(0)  # a store in this process would hold up all calls
-            after = page[-1].session
-
-    async def _load(self, user: Owner, *, background: bool) -> tuple[T, int]:
-        stored = await self._store.read(self._key(user), background=background)
+    async def _load(self, key: Key, *, background: bool) -> tuple[T, int]:
+        stored = await self._store.read(key, background=background)
         if stored is None:
             return self._empty, 0
         try:
@@ -84,5 +115,18 @@ class UserValues(Generic[T]):
         except msgspec.DecodeError as error:
             raise Unreadable("What is kept of a user cannot be read.") from error
 
-    def _key(self, user: Owner) -> Key:
-        return Key(f"{user.tenant}/{self._kind}", user.user)
+    async def _key(self, user: Owner, *, background: bool) -> Key:
+        secret = self._secret or await self._read_secret(background=background)
+        name = hmac.digest(secret, user.user.encode("utf-8", "surrogatepass"), "sha256")[:_NAME_BYTES].hex()
+        return Key(f"{user.tenant}/{self._kind}", name)
+
+    async def _read_secret(self, *, background: bool) -> bytes:
+        """The key of the hashes, which the store keeps; one is made where it has none."""
+        while not self._secret:
+            if stored := await self._store.read(_SECRET, background=background):
+                self._secret = stored.blob
+            else:
+                await self._store.write(
+                    _SECRET, BlobWrite(secrets.token_bytes(32), 0, LASTING, background=True)
+                )
+        return self._secret
