@@ -23,13 +23,18 @@ from proxy.turn.request import ClientRequest
 _LONGEST_UTTERANCE = 20_000
 # A hang-up that came before a request is seen by then.
 _ROUNDS = 3
-# How far apart two requests may arrive at different hosts of which either may have been sent first.
+# How far apart two requests may be read of which either may have been sent first: at different hosts, or by a
+# server that was held up.
 _JITTER = 0.05
 _MOST_RIVALS = 16
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
 TurnId = tuple[bytes, int, int]
 """A host, a process on it, and the process's number of a turn or of a message."""
+
+
+Place = tuple[float] | tuple[float, int] | tuple[float, TurnId]
+"""When a turn entered, by one clock for all that are compared, and what decides between two of one time."""
 
 
 class ActiveTurns:
@@ -61,12 +66,18 @@ class ActiveTurns:
         return ActiveTurn(self, slot, claim, reply)
 
     def add(self, slot: Slot, turn: "ActiveTurn") -> Sequence["ActiveTurn"]:
-        """Takes a turn in, and cancels those that it supersedes; the turns that were active before it."""
+        """Takes a turn in, and cancels those that it supersedes; the turns that were active before it.
+
+        Where it is one that was sent before another and read behind it, it is cancelled itself.
+        """
         turns = self._turns.setdefault(slot, [])
         others = tuple(turns)
         for other in others:
             if other.is_cancellable and supersedes(turn.claim, other.claim):
-                other.cancel()
+                was_sent_before = is_newer(
+                    other.claim, (other.entered_at, 0), turn.claim, (turn.entered_at, 1)
+                )
+                (turn if was_sent_before else other).cancel()
         turns.append(turn)
         if self.publish is not None:
             turn.number = next(self._numbers)
@@ -82,13 +93,14 @@ class ActiveTurns:
             self._rivals.pop(slot, None)
 
     def cancel_superseded(self, slot: Slot, at: float, claim: "Callable[[], TurnClaim]") -> None:
-        """Cancels the earlier turns that a turn supersedes which has entered in another process."""
-        earlier = [turn for turn in self._turns.get(slot, ()) if turn.is_cancellable and turn.entered_at < at]
-        if not earlier:
+        """Cancels the turns that a turn supersedes which has entered in another process."""
+        others = [turn for turn in self._turns.get(slot, ()) if turn.is_cancellable]
+        others = [turn for turn in others if turn.entered_at < at + _JITTER]
+        if not others:
             return
         newer = claim()
-        for turn in earlier:
-            if supersedes(newer, turn.claim):
+        for turn in others:
+            if is_newer(newer, (at,), turn.claim, (turn.entered_at,)):
                 turn.cancel()
 
     def set_order(self, slot: Slot, own: TurnId, at: float) -> None:
@@ -182,21 +194,11 @@ class ActiveTurn:
             await asyncio.wait(ending, timeout=None if math.isinf(within) else within)
 
     def contend(self, rival: "Rival") -> None:
-        """Cancels the turn if a rival supersedes it.
-
-        Both hosts come to the same, whichever they hear of first: of two that supersede each other the later
-        is the newer, and of two that are about as late the one that goes on where the other's words end.
-        """
+        """Cancels the turn if a rival supersedes it; the rival's host comes to the same."""
         if self.place is None or not self.is_cancellable:
             return
         own, at = self.place
-        if not supersedes(rival.claim, self.claim):
-            return
-        if supersedes(self.claim, rival.claim):
-            is_newer = (rival.at, rival.id) > (at, own)
-        else:
-            is_newer = rival.at > at - _JITTER
-        if is_newer:
+        if is_newer(rival.claim, (rival.at, rival.id), self.claim, (at, own)):
             self.cancel()
 
     def cancel(self) -> None:
@@ -238,6 +240,30 @@ def turn_number(request: ClientRequest) -> int | None:
         newest = newest_user(request.messages)
         number = None if newest is None else request.messages[newest].turn_id
     return number if type(number) is int and abs(number) <= LARGEST else None
+
+
+def is_newer(claim: TurnClaim, place: Place, other: TurnClaim, other_place: Place) -> bool:
+    """Whether a turn supersedes another; of each the ``place`` is when it entered, and what decides a draw.
+
+    Of two that entered at about the same time, the one that goes on where the other's words end is the newer.
+    """
+    if not supersedes(claim, other):
+        return False
+    if abs(place[0] - other_place[0]) < _JITTER:
+        if _goes_on(claim, other):
+            return True
+        if _goes_on(other, claim):
+            return False
+    return place > other_place
+
+
+def _goes_on(claim: TurnClaim, other: TurnClaim) -> bool:
+    """Whether the newest words of a turn say what another's say, and then more."""
+    texts = []
+    for messages in (claim.messages, other.messages):
+        newest = newest_user(messages)
+        texts.append("" if newest is None else messages[newest].text)
+    return max(map(len, texts)) <= _LONGEST_UTTERANCE and continues(*texts)
 
 
 def supersedes(newer: TurnClaim, older: TurnClaim) -> bool:

@@ -302,3 +302,24 @@ def test_what_nobody_says_in_one_breath_supersedes_nothing():
 def test_what_no_engine_counts_to_is_no_number(raw):
     sent = [{"role": "user", "content": "Hi", "turn_id": 3}]
     assert claim_of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3
+
+
+def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_newer():
+    """A server that was held up may read them in another order than they were sent in."""
+
+    def ask(text: str) -> TurnClaim:
+        return claim_of(call_of({"messages": [said(text)], "turn_id": 7}))
+
+    async def scene() -> None:
+        turns, ended = ActiveTurns(), list[str]()
+
+        async def answer(text: str) -> None:
+            with turns.begin(KEY, ask(text), Reply(Client().send)):
+                await asyncio.sleep(0.01)
+            ended.append(text)
+
+        outcomes = await asyncio.gather(answer("Tell me"), answer("Tell"), return_exceptions=True)
+        assert ended == ["Tell me"]
+        assert isinstance(outcomes[1], Superseded)
+
+    asyncio.run(scene())
