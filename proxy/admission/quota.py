@@ -1,15 +1,14 @@
 """Limits of API keys: requests and tokens in a minute, and answers at once."""
 
 import asyncio
-import contextlib
 import itertools
 import math
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Final, NamedTuple, NoReturn
 
 import msgspec
 
@@ -17,7 +16,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Counts, LocalCounts
+from proxy.memory.stores.counts import Counts, Lease, LocalCounts
 from proxy.memory.tasks import wait_for
 from proxy.observe.observation import AnswerCopy, usage_of
 
@@ -73,7 +72,7 @@ class Quota:
         self._on_refusal = refused
         self._open: Counter[str] = Counter()
         self._lease_names = (f"{secrets.token_hex(8)}:{number}" for number in itertools.count(1))
-        self._leases: dict[str, str] = {}
+        self._leases: dict[Lease, str] = {}
         self._renewing: asyncio.Task[None] | None = None
         self._has_leases = counts is not None and limits.concurrent_streams > 0
         self._spending: set[asyncio.Task[object]] = set()
@@ -91,12 +90,12 @@ class Quota:
         """
         lease = self._open_answer(tenant)
         try:
-            self._report(tenant, await self._windows.count_request(tenant, lease), reply)
+            self._report(await self._windows.count(tenant, {"requests": 1, "tokens": 0}, lease), reply)
             yield
         finally:
-            self._close_answer(tenant, lease)
-            if self._limits.tokens_per_minute and reply.observation.answer.count:
-                self._spend(self._windows.add_tokens(tenant, _tokens(reply.observation.answer, size)))
+            answer, is_counted = reply.observation.answer, self._limits.tokens_per_minute > 0
+            tokens = _tokens(answer, size) if is_counted and answer.count else 0
+            self._close_answer(tenant, lease, "tokens", tokens)
 
     @asynccontextmanager
     async def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
@@ -107,14 +106,10 @@ class Quota:
         """
         lease = self._open_answer(tenant)
         try:
-            remaining = await self._windows.count_by_weight(tenant, weight(size), lease)
-            self._report(tenant, remaining, reply, cost=weight(size))
+            self._report(await self._windows.count(tenant, {"requests": weight(size)}, lease), reply)
             yield
         finally:
-            self._close_answer(tenant, lease)
-            more = weight(size + reply.size) - weight(size)
-            if more:
-                self._spend(self._windows.count_by_weight(tenant, more))
+            self._close_answer(tenant, lease, "requests", weight(size + reply.size) - weight(size))
 
     async def aclose(self) -> None:
         """Counts what is yet to be counted, then closes the counts."""
@@ -124,8 +119,8 @@ class Quota:
         await asyncio.gather(*self._spending)
         await self._windows.aclose()
 
-    def _open_answer(self, tenant: str) -> str | None:
-        """The name of its lease, where other servers count it too."""
+    def _open_answer(self, tenant: str) -> Lease | None:
+        """Its lease, where other servers count it too."""
         # Counted before anything is awaited: of a burst, all would find the same room.
         limit = self._limits.concurrent_streams
         if limit and self._open[tenant] >= limit:
@@ -133,17 +128,23 @@ class Quota:
         self._open[tenant] += 1
         if not self._has_leases:
             return None
-        lease = next(self._lease_names)
+        lease = Lease(next(self._lease_names), _LEASE, limit)
         self._leases[lease] = tenant
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
         return lease
 
-    def _close_answer(self, tenant: str, lease: str | None) -> None:
+    def _close_answer(self, tenant: str, lease: Lease | None, kind: str, amount: int) -> None:
+        """Ends its lease, and counts what it took beside its request."""
         self._open[tenant] -= 1
-        if lease is not None:
+        if lease:
             del self._leases[lease]
-            self._spend(self._windows.free(tenant, lease))
+        if lease or amount:
+            amounts = {kind: amount} if amount else {}
+            counting = self._windows.count(tenant, amounts, lease and lease.ended)
+            task = asyncio.get_running_loop().create_task(counting)
+            self._spending.add(task)
+            task.add_done_callback(self._spending.discard)
 
     async def _renew(self) -> None:
         """Renews the leases, also of answers that began while this process counted alone."""
@@ -151,27 +152,19 @@ class Quota:
             await asyncio.sleep(_RENEW_EVERY)
             for lease, tenant in tuple(self._leases.items()):
                 if lease in self._leases:
-                    await self._windows.renew(tenant, lease)
+                    # Whatever the limit is: its answer is under way.
+                    await self._windows.count(tenant, {}, lease._replace(limit=None))
                     if lease not in self._leases:  # it may have been given back before it was renewed
-                        await self._windows.free(tenant, lease)
+                        await self._windows.count(tenant, {}, lease.ended)
 
     def _refuse_stream(self) -> NoReturn:
         limit = self._limits.concurrent_streams
         self._refuse("streams", f"This key may have {limit} answers at once.", 1.0)
 
-    def _spend(self, counting: Coroutine[Any, Any, object]) -> None:
-        task = asyncio.get_running_loop().create_task(counting)
-        self._spending.add(task)
-        task.add_done_callback(self._spending.discard)
-
-    def _report(self, tenant: str, remaining: dict[str, Remaining], reply: Reply, *, cost: int = 1) -> None:
+    def _report(self, remaining: dict[str, Remaining] | None, reply: Reply) -> None:
         if self._windows.is_alone:
             reply.add_degraded("limits")
-        streams = remaining.pop("streams", None)
-        if streams and streams.remaining < 0:
-            self._spend(
-                self._windows.count_by_weight(tenant, -cost)
-            )  # it was counted together with its lease
+        if remaining is None:
             self._refuse_stream()
         for kind, each in remaining.items():
             reply.add_header(f"x-ratelimit-limit-{kind}", str(each.limit))
@@ -218,51 +211,16 @@ class FallbackWindows:
         """Whether this process counts by itself what all servers should count together."""
         return self._probe is not None and not self._probe.done()
 
-    async def count_request(self, tenant: str, lease: str | None = None) -> dict[str, Remaining]:
-        """Counts a turn's request, and takes its lease; returns what remains of each limit."""
-        return await self._count(tenant, lambda windows: windows.count_request(tenant, lease))
-
-    async def count_by_weight(
-        self, tenant: str, requests: int, lease: str | None = None
-    ) -> dict[str, Remaining]:
-        """Counts a request as so many ``requests``, and takes its lease; returns what remains of them."""
-        return await self._count(tenant, lambda windows: windows.count_by_weight(tenant, requests, lease))
-
-    async def renew(self, tenant: str, lease: str) -> None:
-        """Renews a lease where it is shared."""
+    async def count(
+        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None = None
+    ) -> dict[str, Remaining] | None:
+        """Counts as ``Windows`` do; a lease that cannot be given back expires."""
         if self._shared and not self.is_alone:
             try:
-                await self._shared.renew(tenant, lease)
-            except StoreError as error:
-                self._fall_back(self._shared, tenant, error)
-
-    async def free(self, tenant: str, lease: str) -> None:
-        """Gives a lease back; where that fails it expires."""
-        await self._own.free(tenant, lease)
-        if self._shared and not self.is_alone:
-            with contextlib.suppress(StoreError):
-                await self._shared.free(tenant, lease)
-
-    async def _count(
-        self, tenant: str, count: Callable[["Windows"], Coroutine[Any, Any, dict[str, Remaining]]]
-    ) -> dict[str, Remaining]:
-        if self._shared and not self.is_alone:
-            try:
-                return await wait_for(count(self._shared), self._deadline)
+                return await wait_for(self._shared.count(tenant, amounts, lease), self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fall_back(self._shared, tenant, error)
-        return await count(self._own)
-
-    async def add_tokens(self, tenant: str, tokens: int) -> None:
-        """Counts tokens."""
-        if self._shared and not self.is_alone:
-            try:
-                await self._shared.add_tokens(tenant, tokens)
-            except StoreError as error:
-                self._fall_back(self._shared, tenant, error)
-            else:
-                return
-        await self._own.add_tokens(tenant, tokens)
+        return await self._own.count(tenant, amounts)
 
     async def aclose(self) -> None:
         """Ends the probe, then closes the counts."""
@@ -284,7 +242,7 @@ class FallbackWindows:
         while True:
             await asyncio.sleep(self._backoff.pause(self._failures))
             try:
-                await wait_for(shared.add_tokens(tenant, 0), self._deadline)
+                await wait_for(shared.probe(tenant), self._deadline)
             except (StoreError, TimeoutError):
                 continue
             self._back_at = time.monotonic()
@@ -296,57 +254,31 @@ class Windows:
     """Windows of a minute that begin with their first request. Raises StoreError where ``counts`` does."""
 
     def __init__(self, limits: RateLimits, counts: Counts) -> None:
-        self._limits = limits
+        self._limits = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
         self._counts = counts
 
-    async def count_request(self, tenant: str, lease: str | None = None) -> dict[str, Remaining]:
-        """Counts a turn's request, and takes its lease; returns what remains of each limit."""
-        requests, tokens = self._limits.requests_per_minute, self._limits.tokens_per_minute
-        counting = {}
-        if requests:
-            counting["requests"] = self._count("requests", tenant, requests, cost=1)
-        if tokens:
-            counting["tokens"] = self._count("tokens", tenant, tokens, cost=0)
-        return await self._gather(tenant, lease, counting)
+    async def count(
+        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None = None
+    ) -> dict[str, Remaining] | None:
+        """Counts what has a limit, and returns what remains of it; ``None`` where there is no lease left."""
+        limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
+        if not limited and lease is None:
+            return {}
+        counts = await self._counts.count(tenant, limited, lease, ttl=_MINUTE)
+        if counts is None:
+            return None
+        return {kind: self._remaining(kind, limited[kind], *count) for kind, count in counts.items()}
 
-    async def count_by_weight(
-        self, tenant: str, requests: int, lease: str | None = None
-    ) -> dict[str, Remaining]:
-        """Counts a request as so many ``requests``, and takes its lease; returns what remains of them."""
-        limit = self._limits.requests_per_minute
-        counting = {"requests": self._count("requests", tenant, limit, cost=requests)} if limit else {}
-        return await self._gather(tenant, lease, counting)
-
-    async def renew(self, tenant: str, lease: str) -> None:
-        """Renews a lease, or takes it, whatever the limit is: its answer is under way."""
-        await self._counts.take(f"streams/{tenant}", lease, limit=math.inf, ttl=_LEASE)
-
-    async def free(self, tenant: str, lease: str) -> None:
-        """Gives a lease back."""
-        await self._counts.free(f"streams/{tenant}", lease)
-
-    async def _gather(
-        self, tenant: str, lease: str | None, counting: dict[str, Coroutine[Any, Any, Remaining]]
-    ) -> dict[str, Remaining]:
-        if lease is not None:
-            counting["streams"] = self._take(tenant, lease)
-        return dict(zip(counting, await asyncio.gather(*counting.values()), strict=True))
-
-    async def _take(self, tenant: str, lease: str) -> Remaining:
-        limit = self._limits.concurrent_streams
-        taken = await self._counts.take(f"streams/{tenant}", lease, limit=limit, ttl=_LEASE)
-        return Remaining(limit, 0 if taken else -1, 0.0)
-
-    async def add_tokens(self, tenant: str, tokens: int) -> None:
-        """Counts tokens; 0 probes whether the counts answer."""
-        await self._counts.add(f"tokens/{tenant}", tokens, ttl=_MINUTE)
+    async def probe(self, tenant: str) -> None:
+        """Returns where the counts can be written to."""
+        await self._counts.count(tenant, {"requests": 0}, ttl=_MINUTE)
 
     async def aclose(self) -> None:
         """Closes the counts."""
         await self._counts.aclose()
 
-    async def _count(self, kind: str, tenant: str, limit: int, *, cost: int) -> Remaining:
-        number, reset = await self._counts.add(f"{kind}/{tenant}", cost, ttl=_MINUTE)
+    def _remaining(self, kind: str, cost: int, number: int, reset: float) -> Remaining:
+        limit = self._limits[kind]
         # There must have been something left: it may cost more than that, or what is not known yet.
         within = number - cost < limit
         return Remaining(limit, max(0, limit - number) if within else -1, reset)

@@ -1,7 +1,7 @@
 """Counters and leases that expire, by key: the rate limits count with them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 
@@ -12,19 +12,29 @@ class Count(NamedTuple):
     expires_in: float
 
 
+class Lease(NamedTuple):
+    """A lease by its name for ``ttl`` seconds, beside fewer than ``limit`` others; one of 0 seconds ends."""
+
+    name: str
+    ttl: float
+    limit: int | None = None
+
+    @property
+    def ended(self) -> "Lease":
+        """The same to be given back."""
+        return self._replace(ttl=0.0)
+
+
 class Counts(Protocol):
-    """Counters and leases by key. All methods but ``aclose`` may raise StoreError."""
+    """Counters by key and name, and the leases of each key. ``count`` may raise StoreError."""
 
-    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
-        """Adds to a counter; one that was 0 expires after ``ttl`` seconds."""
-        ...
+    async def count(
+        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+    ) -> dict[str, Count] | None:
+        """Takes, renews or ends a lease, and adds to counters; one that was 0 expires after ``ttl`` seconds.
 
-    async def take(self, key: str, lease: str, *, limit: float, ttl: float) -> bool:
-        """Takes a lease for ``ttl`` seconds, or renews it; false where ``limit`` others are taken."""
-        ...
-
-    async def free(self, key: str, lease: str) -> None:
-        """Gives a lease back."""
+        Where as many others are taken as the lease's limit, it is ``None``, and nothing is counted.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -33,38 +43,30 @@ class Counts(Protocol):
 
 
 class LocalCounts:
-    """Counters of one process. ``clock`` returns monotonic seconds."""
+    """Counters of one process, which needs no leases. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._counters: dict[str, tuple[int, float]] = {}
-        self._leases: dict[str, dict[str, float]] = {}
+        self._counters: dict[tuple[str, str], tuple[int, float]] = {}
 
-    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
-        """Adds to a counter."""
-        now = self._clock()
-        number, until = self._counters.get(key, (0, now))
-        if until <= now:
-            number, until = 0, now + ttl
-        self._counters[key] = number + amount, until
-        return Count(number + amount, until - now)
-
-    async def take(self, key: str, lease: str, *, limit: float, ttl: float) -> bool:
-        """Takes or renews a lease."""
-        now = self._clock()
-        leases = {name: until for name, until in self._leases.get(key, {}).items() if until > now}
-        self._leases[key] = leases
-        if lease not in leases and len(leases) >= limit:
-            return False
-        leases[lease] = now + ttl
-        return True
-
-    async def free(self, key: str, lease: str) -> None:
-        """Gives a lease back."""
-        leases = self._leases.get(key, {})
-        leases.pop(lease, None)
-        if not leases:
-            self._leases.pop(key, None)
+    async def count(
+        self,
+        key: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,  # noqa: ARG002 - whoever opens answers counts those of its process
+        *,
+        ttl: float,
+    ) -> dict[str, Count]:
+        """Adds to counters."""
+        return {name: self._add((key, name), amount, ttl) for name, amount in amounts.items()}
 
     async def aclose(self) -> None:
         """Does nothing."""
+
+    def _add(self, counter: tuple[str, str], amount: int, ttl: float) -> Count:
+        now = self._clock()
+        number, until = self._counters.get(counter, (0, now))
+        if until <= now:
+            number, until = 0, now + ttl
+        self._counters[counter] = number + amount, until
+        return Count(number + amount, until - now)

@@ -14,7 +14,7 @@ import itertools
 import math
 import secrets
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -25,7 +25,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores.counts import Count
+from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis_client import (
     CLUSTER,
     Address,
@@ -76,7 +76,7 @@ _MOVED_AT_ONCE: Final = 14
 _MOVE_EVERY: Final = 600.0
 _MOVE_MILLISECONDS: Final = int(2000 * BACKGROUND_DEADLINE)
 _LOOK_WITHIN_MILLISECONDS: Final = 900_000
-# Longer than sessions are mostly kept. There is one key for each limit of a tenant, and no more.
+# Longer than sessions are mostly kept. There are two keys of a tenant, and no more.
 _COUNTER_MILLISECONDS: Final = 7 * 86400 * 1000
 
 
@@ -145,15 +145,10 @@ class KeyNames:
         """A lease, under a tag that no session has."""
         return f"{self._prefix}{{+{_escaped(name)}}}:lease"
 
-    def count(self, key: str) -> KeyPair:
-        """A counter, under a tag that no session has."""
+    def counts(self, key: str) -> KeyPair:
+        """A hash of counters, and a sorted set of leases by when they expire, under a tag of no session."""
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
-        return KeyPair(tag + ":window", tag + ":unused")
-
-    def leases(self, key: str) -> KeyPair:
-        """A sorted set of leases by when they expire, beside a counter's keys."""
-        tag = f"{self._prefix}{{#{_escaped(key)}}}"
-        return KeyPair(tag + ":leases", tag + ":unused")
+        return KeyPair(tag + ":windows", tag + ":leases")
 
     def ping(self, name: str) -> KeyPair:
         """Two keys of no session: an index begins otherwise, and a session has a colon."""
@@ -350,33 +345,34 @@ return there and 1 or 0
 """)
 
 
-# A Redis that makes room takes the keys that would expire first (volatile-ttl), and a minute is shorter than
-# all that is kept of a session: so the key outlives its window, whose end stands in it.
-COUNT = Script("""
+# By the server's clock alone. A Redis that makes room takes the keys that would expire first (volatile-ttl),
+# and a minute is shorter than all that is kept of a session: so both keys outlive what is in them.
+COUNT: Final = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local over = tonumber(redis.call('HGET', KEYS[1], 'until') or 0)
-if over <= now or over > now + ARGV[2] then
-  over = now + ARGV[2]
-  redis.call('HSET', KEYS[1], 'count', 0, 'until', over)
+local kept, lease, limit, lasting = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
+if lasting == 0 then
+  redis.call('ZREM', KEYS[2], lease)
+elseif lasting then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+  local others = redis.call('ZCARD', KEYS[2])
+  if limit and others >= limit and not redis.call('ZSCORE', KEYS[2], lease) then return false end
+  redis.call('ZADD', KEYS[2], now + lasting, lease)
+  redis.call('PEXPIRE', KEYS[2], kept)
 end
-local count = redis.call('HINCRBY', KEYS[1], 'count', ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
-return {count, over - now}
-""")
-
-
-# By the server's clock alone. The key outlives its leases for the reason that a counter's does.
-TAKE: Final = Script("""
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local most = tonumber(ARGV[2])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-local open = redis.call('ZSCORE', KEYS[1], ARGV[1])
-if most >= 0 and not open and redis.call('ZCARD', KEYS[1]) >= most then return 0 end
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
-return 1
+local counts = {}
+for each = 6, #ARGV, 2 do
+  local name, window = ARGV[each], ARGV[each] .. ':until'
+  local over = tonumber(redis.call('HGET', KEYS[1], window) or 0)
+  if over <= now or over > now + ARGV[1] then
+    over = now + ARGV[1]
+    redis.call('HSET', KEYS[1], name, 0, window, over)
+  end
+  table.insert(counts, redis.call('HINCRBY', KEYS[1], name, ARGV[each + 1]))
+  table.insert(counts, over - now)
+end
+if #counts > 0 then redis.call('PEXPIRE', KEYS[1], kept) end
+return counts
 """)
 
 
@@ -671,29 +667,29 @@ def _milliseconds(ttl: float) -> int:
 
 
 class RedisCounts:
-    """Counters and leases by key, each in one round trip. Raises StoreError after one deadline."""
+    """Counters and leases by key, all of one key in one round trip. Raises StoreError after one deadline."""
 
     def __init__(self, url: str, *, deadline: float) -> None:
         place = Address.parse(url)
         self._link = Link(client_factory(place, deadline), deadline=deadline)
         self._names = KeyNames(place.prefix)
 
-    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
-        """Adds to a counter."""
-        arguments = amount, int(ttl * 1000), _COUNTER_MILLISECONDS
-        number, left = await self._link.run(lambda client: COUNT(client, self._names.count(key), *arguments))
-        return Count(int(number), int(left) / 1000)
-
-    async def take(self, key: str, lease: str, *, limit: float, ttl: float) -> bool:
-        """Takes or renews a lease."""
-        most = -1 if math.isinf(limit) else int(limit)
-        arguments = lease, most, int(ttl * 1000), _COUNTER_MILLISECONDS
-        keys = self._names.leases(key)
-        return bool(await self._link.run(lambda client: TAKE(client, keys, *arguments)))
-
-    async def free(self, key: str, lease: str) -> None:
-        """Gives a lease back."""
-        await self._link.command("ZREM", self._names.leases(key).first, lease)
+    async def count(
+        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+    ) -> dict[str, Count] | None:
+        """Takes the lease, then adds to the counters."""
+        arguments: list[Argument] = [int(ttl * 1000), _COUNTER_MILLISECONDS, "", "", ""]
+        if lease:
+            limit = "" if lease.limit is None else lease.limit
+            arguments[2:] = lease.name, limit, int(lease.ttl * 1000)
+        for item in amounts.items():
+            arguments += item
+        keys = self._names.counts(key)
+        counts = await self._link.run(lambda client: COUNT(client, keys, *arguments))
+        if counts is None:
+            return None
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
 
     async def aclose(self) -> None:
         """Closes all connections."""

@@ -1,13 +1,12 @@
 """What all counts do, in the process and on a Redis."""
 
 import asyncio
-import math
 import uuid
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from proxy.memory.stores.counts import Counts, LocalCounts
+from proxy.memory.stores.counts import Count, Counts, Lease, LocalCounts
 from proxy.memory.stores.redis import RedisCounts
 from tests.peers.redis_server import RedisServer
 
@@ -34,64 +33,102 @@ async def counts(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
     await opened.aclose()
 
 
+async def add(counts: Counts, key: str, amount: int, *, ttl: float) -> Count:
+    found = await counts.count(key, {"number": amount}, ttl=ttl)
+    assert found
+    return found["number"]
+
+
 async def test_a_number_is_counted_up_by_its_key(counts: Counts) -> None:
     asked = (("a", 1), ("a", 4), ("b", 2))
-    found = [(await counts.add(key, amount, ttl=MINUTE)).value for key, amount in asked]
+    found = [(await add(counts, key, amount, ttl=MINUTE)).value for key, amount in asked]
     assert found == [1, 5, 2]
 
 
 async def test_to_add_nothing_is_to_look(counts: Counts) -> None:
-    assert (await counts.add("a", 0, ttl=MINUTE)).value == 0
-    await counts.add("a", 3, ttl=MINUTE)
-    assert (await counts.add("a", 0, ttl=MINUTE)).value == 3
+    assert (await add(counts, "a", 0, ttl=MINUTE)).value == 0
+    await add(counts, "a", 3, ttl=MINUTE)
+    assert (await add(counts, "a", 0, ttl=MINUTE)).value == 3
 
 
 async def test_it_is_nothing_again_so_long_after_it_was_first_added_to(counts: Counts) -> None:
-    first = await counts.add("a", 2, ttl=0.4)
+    first = await add(counts, "a", 2, ttl=0.4)
     assert first.expires_in == pytest.approx(0.4, abs=0.01)
     await asyncio.sleep(0.2)
-    again = await counts.add("a", 1, ttl=MINUTE)
+    again = await add(counts, "a", 1, ttl=MINUTE)
     assert again.value == 1 or again.expires_in < first.expires_in  # a busy machine may have slept for longer
-    await counts.add("b", 2, ttl=0.2)
+    await add(counts, "b", 2, ttl=0.2)
     await asyncio.sleep(0.5)
-    assert (await counts.add("b", 1, ttl=MINUTE)).value == 1
+    assert (await add(counts, "b", 1, ttl=MINUTE)).value == 1
 
 
 async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
-    found = await asyncio.gather(*(counts.add("a", 1, ttl=MINUTE) for _ in range(50)))
+    found = await asyncio.gather(*(add(counts, "a", 1, ttl=MINUTE) for _ in range(50)))
     assert sorted(one.value for one in found) == list(range(1, 51))
     assert all(0 < one.expires_in <= MINUTE for one in found)
 
 
-async def test_no_more_leases_are_taken_than_the_limit_says(counts: Counts) -> None:
-    taken = await asyncio.gather(*(counts.take("a", f"l{each}", limit=3, ttl=MINUTE) for each in range(9)))
+@pytest.fixture
+async def leases(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
+    """Those that servers share: one process counts its own answers without any."""
+    opened = redis(request)
+    yield opened
+    await opened.aclose()
+
+
+async def take(counts: Counts, key: str, name: str, *, limit: int | None, ttl: float = MINUTE) -> bool:
+    return await counts.count(key, {}, Lease(name, ttl, limit), ttl=MINUTE) is not None
+
+
+async def test_no_more_leases_are_taken_than_the_limit_says(leases: Counts) -> None:
+    taken = await asyncio.gather(*(take(leases, "a", f"l{each}", limit=3) for each in range(9)))
     assert sum(taken) == 3
-    assert await counts.take("b", "l0", limit=1, ttl=MINUTE)
+    assert await take(leases, "b", "l0", limit=1)
 
 
-async def test_a_lease_that_is_given_back_is_another_s(counts: Counts) -> None:
-    assert await counts.take("a", "one", limit=1, ttl=MINUTE)
-    assert not await counts.take("a", "two", limit=1, ttl=MINUTE)
-    await counts.free("a", "one")
-    assert await counts.take("a", "two", limit=1, ttl=MINUTE)
+async def test_a_lease_that_is_given_back_is_another_s(leases: Counts) -> None:
+    assert await take(leases, "a", "one", limit=1)
+    assert not await take(leases, "a", "two", limit=1)
+    await leases.count("a", {}, Lease("one", MINUTE, 1).ended, ttl=MINUTE)
+    assert await take(leases, "a", "two", limit=1)
 
 
-async def test_a_lease_is_renewed_by_its_holder_and_else_expires(counts: Counts) -> None:
-    assert await counts.take("a", "one", limit=1, ttl=0.3)
-    assert await counts.take("a", "one", limit=1, ttl=0.3)
-    assert await counts.take("a", "under way", limit=math.inf, ttl=MINUTE)
-    assert not await counts.take("a", "two", limit=2, ttl=MINUTE)
+async def test_a_lease_is_renewed_by_its_holder_and_else_expires(leases: Counts) -> None:
+    assert await take(leases, "a", "one", limit=1, ttl=0.3)
+    assert await take(leases, "a", "one", limit=1, ttl=0.3)
+    assert await take(leases, "a", "under way", limit=None)
+    assert not await take(leases, "a", "two", limit=2)
     async with asyncio.timeout(5):
-        while not await counts.take("a", "two", limit=2, ttl=MINUTE):  # noqa: ASYNC110 - it expires when it does
+        while not await take(leases, "a", "two", limit=2):  # noqa: ASYNC110 - it expires when it does
             await asyncio.sleep(0.02)
-    assert not await counts.take("a", "one", limit=2, ttl=MINUTE)
+    assert not await take(leases, "a", "one", limit=2)
+
+
+async def test_with_a_lease_all_is_counted_and_without_one_nothing(leases: Counts) -> None:
+    amounts = {"requests": 2, "tokens": 0}
+    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
+    first = await leases.count("a", amounts, one, ttl=MINUTE)
+    assert first and {name: count.value for name, count in first.items()} == amounts
+    assert await leases.count("a", amounts, two, ttl=MINUTE) is None
+    after = await leases.count("a", {"tokens": 7}, one.ended, ttl=MINUTE)
+    assert after and after["tokens"].value == 7
+    second = await leases.count("a", amounts, two, ttl=MINUTE)
+    assert second and {name: count.value for name, count in second.items()} == {"requests": 4, "tokens": 7}
+
+
+async def test_each_number_has_a_window_of_its_own(counts: Counts) -> None:
+    await counts.count("a", {"one": 1}, ttl=0.2)
+    await counts.count("a", {"two": 1}, ttl=MINUTE)
+    await asyncio.sleep(0.3)
+    found = await counts.count("a", {"one": 1, "two": 1}, ttl=MINUTE)
+    assert found and (found["one"].value, found["two"].value) == (1, 2)
 
 
 async def test_a_clock_that_only_rises_tells_when_it_is_over() -> None:
     now = 100.0
     counted = LocalCounts(lambda: now)
-    await counted.add("a", 2, ttl=MINUTE)
+    await add(counted, "a", 2, ttl=MINUTE)
     now = 159.9
-    assert await counted.add("a", 1, ttl=MINUTE) == (3, pytest.approx(0.1))
+    assert await add(counted, "a", 1, ttl=MINUTE) == (3, pytest.approx(0.1))
     now = 160.0
-    assert await counted.add("a", 1, ttl=MINUTE) == (1, MINUTE)
+    assert await add(counted, "a", 1, ttl=MINUTE) == (1, MINUTE)

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 import pytest
@@ -12,12 +12,13 @@ from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining,
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Count, LocalCounts
+from proxy.memory.stores.counts import Count, Lease, LocalCounts
 
 BOTH = RateLimits(requests_per_minute=3, tokens_per_minute=10)
 DEADLINE = 0.05
 REST = 0.02
 LIMITS = RateLimits(requests_per_minute=100)
+TURN = {"requests": 1, "tokens": 0}
 
 
 @pytest.mark.parametrize(
@@ -36,6 +37,7 @@ async def turn(quota: Quota) -> str:
     """Why a turn was refused, or "done"."""
     try:
         async with quota.admit("acme", 0, Reply(nowhere)):
+            await asyncio.sleep(0)
             return "done"
     except LimitExceeded as refused:
         return refused.type
@@ -96,22 +98,31 @@ def test_where_the_model_counts_any_its_own_count_is_taken(usage: str, left: str
     assert asyncio.run(left_after(400, piece)) == left
 
 
+async def remaining(windows: Windows | FallbackWindows) -> dict[str, Remaining]:
+    """What a turn leaves."""
+    found = await windows.count("acme", TURN)
+    assert found is not None
+    return found
+
+
 class Watched(LocalCounts):
     """Notes what is asked of it; its clock stands still."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 100.0)
-        self.asked: list[tuple[str, int]] = []
+        self.asked: list[tuple[str, dict[str, int]]] = []
 
-    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
-        self.asked.append((key, amount))
-        return await super().add(key, amount, ttl=ttl)
+    async def count(
+        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+    ) -> dict[str, Count]:
+        self.asked.append((key, dict(amounts)))
+        return await super().count(key, amounts, lease, ttl=ttl)
 
 
-def test_each_limit_is_asked_for_once() -> None:
+def test_all_limits_are_asked_for_at_once() -> None:
     counts = Watched()
-    left = asyncio.run(Windows(BOTH, counts).count_request("acme"))
-    assert counts.asked == [("requests/acme", 1), ("tokens/acme", 0)]
+    left = asyncio.run(Windows(BOTH, counts).count("acme", TURN))
+    assert counts.asked == [("acme", TURN)]
     assert left == {"requests": Remaining(3, 2, 60.0), "tokens": Remaining(10, 10, 60.0)}
 
 
@@ -119,9 +130,9 @@ def test_each_limit_is_asked_for_once() -> None:
 def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
     async def asked() -> dict[str, Remaining]:
         windows = Windows(BOTH, LocalCounts())
-        await windows.add_tokens("acme", spent)
-        await windows.add_tokens("other", 5)
-        return await windows.count_request("acme")
+        await windows.count("acme", {"tokens": spent})
+        await windows.count("other", {"tokens": 5})
+        return await remaining(windows)
 
     assert asyncio.run(asked())["tokens"].remaining == left
 
@@ -129,7 +140,7 @@ def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None
 def test_of_requests_there_are_as_many_as_the_limit_says() -> None:
     async def asked() -> list[int]:
         windows = Windows(RateLimits(requests_per_minute=3), LocalCounts())
-        return [(await windows.count_request("acme"))["requests"].remaining for _ in range(5)]
+        return [(await remaining(windows))["requests"].remaining for _ in range(5)]
 
     assert asyncio.run(asked()) == [2, 1, 0, -1, -1]
 
@@ -149,12 +160,14 @@ class Fickle(LocalCounts):
         self.free = asyncio.Event()
         self.free.set()
 
-    async def add(self, key: str, amount: int, *, ttl: float) -> Count:
+    async def count(
+        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+    ) -> dict[str, Count]:
         self.asked += 1
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().add(key, amount, ttl=ttl)
+        return await super().count(key, amounts, lease, ttl=ttl)
 
 
 @pytest.mark.anyio
@@ -165,15 +178,15 @@ async def test_each_counts_alone_until_the_shared_counts_answer(*, hangs: bool) 
     if hangs:
         counts.free.clear()
     windows = FallbackWindows(BOTH, counts, deadline=DEADLINE, pause=REST)
-    alone = [(await windows.count_request("acme"))["requests"].remaining for _ in range(2)]
-    while counts.asked < 6:  # noqa: ASYNC110 - two were asked for at first, the others are probes
+    alone = [(await remaining(windows))["requests"].remaining for _ in range(2)]
+    while counts.asked < 4:  # noqa: ASYNC110 - one was asked for at first, the others are probes
         await asyncio.sleep(REST)
     assert alone == [2, 1] and windows.is_alone
     counts.away = False
     counts.free.set()
     while windows.is_alone:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(REST)
-    assert (await windows.count_request("acme"))["requests"].remaining == 2
+    assert (await remaining(windows))["requests"].remaining == 2
     await windows.aclose()
 
 
@@ -182,10 +195,10 @@ async def test_tokens_that_the_shared_counts_do_not_take_are_counted_here() -> N
     counts = Fickle()
     counts.away = True
     windows = FallbackWindows(BOTH, counts, deadline=DEADLINE)
-    await windows.add_tokens("acme", 9)
+    await windows.count("acme", {"tokens": 9})
     assert windows.is_alone
-    await windows.add_tokens("other", 9)
-    assert (await windows.count_request("acme"))["tokens"].remaining == 1
+    await windows.count("other", {"tokens": 9})
+    assert (await remaining(windows))["tokens"].remaining == 1
     async with asyncio.timeout(10):
         await windows.aclose()  # though it would be probed in a second
 
@@ -195,7 +208,7 @@ async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[fl
     found = []
     for _ in range(times):
         counts.away = True
-        await windows.count_request("acme")
+        await windows.count("acme", TURN)
         counts.away = False
         began = time.monotonic()
         while windows.is_alone:  # noqa: ASYNC110 - nobody rings a bell
@@ -228,7 +241,7 @@ def test_what_was_counted_while_the_loop_was_busy_is_not_late() -> None:
         loop, counts = asyncio.get_running_loop(), Fickle()
         counts.free.clear()
         windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE)
-        asking = asyncio.create_task(windows.count_request("acme"))
+        asking = asyncio.create_task(windows.count("acme", TURN))
         for _ in range(4):
             await asyncio.sleep(0)
         bell = threading.Timer(DEADLINE / 2, loop.call_soon_threadsafe, [counts.free.set])
