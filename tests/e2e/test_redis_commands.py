@@ -1,0 +1,118 @@
+"""What a turn asks of Redis, with all limits on."""
+
+import contextlib
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+import redis
+
+from tests.peers import redis_server
+from tests.peers.fake_upstream import FakeUpstream
+from tests.peers.redis_server import RedisServer
+from tests.peers.relay import Relay
+from tests.serving_process import ServingProcess, at_rest
+from tests.waiting import awaited
+
+CONFIG = """
+listen: {port: "${PORT}", drain: 10ms}
+keys: "acme:one"
+limits: {requests_per_minute: 1000, tokens_per_minute: 1000000, concurrent_streams: 4}
+memory: {sessions: "${MEMORY_URL}", deadline: 2s, archive: {keep: "off"}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", model: one}}
+pipelines: {default: {upstreams: [main], request: [restore_history]}}
+"""
+KEY = {"Authorization": "Bearer one"}
+TURNS = 20
+LATE = 0.15
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RedisServer]:
+    with redis_server.single(tmp_path) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def serving(folder: Path, url: str, upstream: FakeUpstream) -> Iterator[httpx2.Client]:
+    """A client of a server whose memory is at an address."""
+    environ = {"MEMORY_URL": url, "UPSTREAM_BASE_URL": upstream.url}
+    with (
+        ServingProcess(folder, CONFIG, **environ) as host,
+        httpx2.Client(base_url=host.root, headers=KEY) as client,
+    ):
+        yield client
+
+
+def say(client: httpx2.Client, number: int) -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": f"Tell me of {number}."}]}
+    answer = client.post("/v1/chat/completions", json=body, headers={"X-Session-Id": "call"})
+    assert answer.status_code == 200
+    assert "x-turnkeeper-degraded" not in answer.headers
+    assert answer.headers["x-ratelimit-limit-tokens"] == "1000000"
+
+
+def subject(key: str) -> str:
+    """What such a key is for: the end of its name."""
+    return key.rpartition("}:")[2]
+
+
+OF_THE_BACKGROUND = {"work", "lease", "ids"}
+"""Which sessions are due, which process does what, and, once in a minute, a session's place in lists."""
+
+
+def commands(monitor: redis.client.Monitor, last: str) -> list[tuple[str, str]]:
+    """The commands of calls up to the last, each with what its key is for; a script is one."""
+    found = []
+    while (one := monitor.next_command())["command"] != f"ECHO {last}":
+        name, *arguments = one["command"].split(" ")
+        about = subject(arguments[2 if name == "EVALSHA" else 0]) if arguments else ""
+        if one["client_type"] != "lua" and name != "PING" and about not in OF_THE_BACKGROUND:
+            found.append((name, about))
+    return found
+
+
+def test_a_turn_is_a_read_a_write_and_one_script_before_it_and_one_after(
+    server: RedisServer, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with (
+        serving(tmp_path, server.url, upstream) as client,
+        redis.Redis(port=server.port, protocol=2) as watching,
+        watching.monitor() as monitor,
+    ):
+        turns = []
+        for number in range(TURNS):
+            say(client, number)
+            assert awaited(lambda: at_rest(client))
+            server.ask("ECHO", f"turn-{number}")
+            turns.append(commands(monitor, f"turn-{number}"))
+    memory, limits, hosts = [("HMGET", "hot"), ("EVALSHA", "hot")], ("EVALSHA", "windows"), ("EVALSHA", "0")
+    usual = Counter([*memory, limits, limits, hosts])
+    assert statistics.median(map(len, turns)) == usual.total(), turns
+    assert sum(Counter(turn) == usual for turn in turns) > TURNS / 2, turns
+    assert awaited(lambda: server.ask("ZCARD", "turnkeeper:{#acme}:leases") == 0)
+    counts = server.ask("HMGET", "turnkeeper:{#acme}:windows", "requests", "tokens")
+    assert int(counts[0]) == TURNS < int(counts[1])
+
+
+def test_a_caller_waits_for_two_round_trips(
+    server: RedisServer, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    with (
+        Relay(server.port) as relay,
+        serving(tmp_path, f"redis://127.0.0.1:{relay.port}", upstream) as client,
+    ):
+        say(client, 0)
+        assert awaited(lambda: at_rest(client))
+        relay.delay = LATE
+        times = []
+        for number in range(1, 6):
+            began = time.monotonic()
+            say(client, number)
+            times.append(time.monotonic() - began)
+            assert awaited(lambda: at_rest(client))
+    assert 2 * LATE <= min(times) < 3 * LATE, times
