@@ -23,7 +23,14 @@ def redis(request: pytest.FixtureRequest) -> Counts:
     return RedisCounts(f"{server.url}?prefix={uuid.uuid4().hex}:", deadline=5.0)
 
 
-DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Counts]] = {"own": own, "redis": redis}
+def cluster(request: pytest.FixtureRequest) -> Counts:
+    first: RedisServer = request.getfixturevalue("redis_nodes")[0]
+    url = f"redis+cluster://127.0.0.1:{first.port}?prefix={uuid.uuid4().hex}:"
+    return RedisCounts(url, deadline=5.0)
+
+
+SHARED: dict[str, Callable[[pytest.FixtureRequest], Counts]] = {"redis": redis, "redis+cluster": cluster}
+DRIVERS = {"own": own, **SHARED}
 
 
 @pytest.fixture(params=DRIVERS)
@@ -68,10 +75,10 @@ async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
     assert all(0 < one.expires_in <= MINUTE for one in found)
 
 
-@pytest.fixture
+@pytest.fixture(params=SHARED)
 async def leases(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
     """Those that servers share: one process counts its own answers without any."""
-    opened = redis(request)
+    opened = SHARED[request.param](request)
     yield opened
     await opened.aclose()
 
