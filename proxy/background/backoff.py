@@ -16,6 +16,8 @@ _SESSION: Final = Backoff(1.0, 300.0)
 _JOB: Final = Backoff(5.0, 300.0)
 # How many seconds earlier than those that failed the others ask.
 _PRECEDENCE: Final = 0.5
+# Where a job's model is set under memory, if not under the job's own name.
+_SETTINGS: Final = {"calls": "summaries"}
 _SESSIONS_LOGGED_EVERY: Final = 60.0
 # The messages of other exceptions may quote a caller.
 _LOGGABLE: Final = (UpstreamError, StoreError, SummaryFailed, UnusableAnswer)
@@ -127,7 +129,8 @@ class JobCircuit:
             advice = ""
             if self._unusable == _REPEATED:
                 what = "answers in a row could not be used"
-                advice = f"; set memory.{self.job}.model (SUMMARY_MODEL) to a model that can do this"
+                setting = _SETTINGS.get(self.job, self.job)
+                advice = f"; set memory.{setting}.model (SUMMARY_MODEL) to a model that can do this"
             _log.warning(
                 "%s: %d %s (%s)%s; from now on it is tried at intervals of up to %d minutes, and this is said"
                 " once",

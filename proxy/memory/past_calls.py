@@ -152,7 +152,7 @@ class PastCalls:
             if (own and (remembers or past.call >= call)) or past.at < now - self._keep:
                 continue
             current = past if past.over else await self.told(user.tenant, past, background=False)
-            if current.lines and (best is None or best.is_short):
+            if current.lines and (best is None or not current.is_short):
                 best = current
             if best and not best.is_short:
                 break

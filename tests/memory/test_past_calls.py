@@ -52,6 +52,8 @@ async def test_the_newest_call_that_is_not_short_is_told_else_the_newest(store: 
     calls = PastCalls(store)
     await calls.save(ANN, call("short", NOW - 9, 2), at=NOW)
     assert await told(calls) == ("notes: short",)
+    await calls.save(ANN, call("shortly", NOW - 8.5, 2), at=NOW)
+    assert await told(calls) == ("notes: shortly",)
     await calls.save(ANN, call("long", NOW - 8), at=NOW)
     await calls.save(ANN, call("hello", NOW - 7, 2), at=NOW)
     assert await told(calls) == ("notes: long",)
