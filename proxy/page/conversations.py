@@ -17,7 +17,7 @@ from proxy.memory.archive.records import Query, SearchResult
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.session_store import SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
-from proxy.page.lines import Line, is_unchanged, lines_of, reworded
+from proxy.page.lines import Line, is_unchanged, lines_of, reworded, turn_number
 from proxy.page.request import PageRequest, redirect
 from proxy.page.timeline import SAME_TURN, TurnMark, call_timeline, turns_of_lines
 from proxy.rest.sessions import delete_session
@@ -63,23 +63,29 @@ async def _list(request: PageRequest) -> Response:
     page = _position(request.query.get("page"), _LAST_PAGE) if "page" in request.query else 1
     listed = await request.memory.store.list(request.tenant, limit=_LISTED + 1)
     newest = sorted(listed[:_LISTED], key=attrgetter("updated"), reverse=True)
+    stored = len(newest)
     archiving, search = request.memory.archiving, request.memory.search
-    results: Sequence[SearchResult] = ()
+    hits: Sequence[Hit] = ()
+    is_common = False
     if text and archiving and search:
-        results = await _search(request, search, newest, text)
+        hits = hits_of(await _search(request, search, newest, text), archiving.archive, text)
+        is_common = not hits and not archiving.archive.has_words(text)
     if text:
         newest = [each for each in newest if text.casefold() in each.session.casefold()]
     start = _CARDS * (max(1, page) - 1)
+    cards = [await _card(request, each) for each in newest[start : start + _CARDS]]
     return await request.page(
         "conversations.html",
         _HERE,
-        cards=[await _card(request, each) for each in newest[start : start + _CARDS]],
-        count=len(newest),
+        # Work in the background saves sessions too, and moves them in the list of the store.
+        cards=sorted(cards, key=attrgetter("updated"), reverse=True),
+        count=stored,
         more=len(listed) > _LISTED,
         page=max(1, page),
         pages=ceil(len(newest) / _CARDS),
         query=text,
-        results=results,
+        hits=hits,
+        is_common=is_common,
         archived=archiving is not None,
     )
 
@@ -129,6 +135,32 @@ async def _search(
     return sorted(results, key=lambda each: -each.score)[:_RESULTS]
 
 
+class Hit(msgspec.Struct, frozen=True):
+    """A result, and others that are only there because they were said right before or after it, in order."""
+
+    result: SearchResult
+    near: Sequence[SearchResult] = ()
+
+
+def hits_of(results: Sequence[SearchResult], archive: Archive, text: str) -> Sequence[Hit]:
+    """The hits of a search, best first; what has no word of it goes with a neighbour that has."""
+    near: dict[int, list[SearchResult]] = {}
+    with_words = [i for i, each in enumerate(results) if archive.shares_words(text, each.text)]
+    for i, each in enumerate(results):
+        beside = (j for j in with_words if _are_neighbours(results[j], each))
+        near.setdefault(i if i in with_words else next(beside, i), []).append(each)
+    hits = []
+    for i, group in near.items():
+        others = [each for each in group if each is not results[i]]
+        hits.append(Hit(results[i], sorted(others, key=lambda each: each.timestamp or 0.0)))
+    return sorted(hits, key=lambda hit: -hit.result.score)
+
+
+def _are_neighbours(one: SearchResult, other: SearchResult) -> bool:
+    is_same = one.kind == other.kind == "turn" and one.session_id == other.session_id
+    return is_same and abs((one.turn_id or 0) - (other.turn_id or 0)) <= 1
+
+
 async def _show(request: PageRequest) -> Response:
     key, store = request.session_key, request.memory.store
     if "at" in request.query:
@@ -162,28 +194,37 @@ async def _show(request: PageRequest) -> Response:
 
 
 async def _find(request: PageRequest, key: Key) -> Response:
-    """Redirects to the words that a turn at the time ``at`` brought, as stored or archived."""
+    """Redirects to the words that a turn at the time ``at`` brought, as stored or archived.
+
+    A result of a search also says whose words they are in which turn; its time is when they were said.
+    """
     text = request.query["at"]
     at = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII) else -1.0
+    role, turn = request.query.get("role"), request.query.get("turn")
     stored = await request.memory.store.load(key, background=True)
     if stored is not None:
         entries = await request.memory.store.entries(key, stored.session)
-        position = _position_at(entries, at)
+        position = _position_at(entries, at, role, turn)
         if position is not None:
             end = min(len(entries), position + _LINES // 2)
             return redirect(_HERE, key.session, query=f"?before={end}#m{position}")
     elif request.memory.archiving:
         turns = await request.memory.archiving.archive.session_turns(key)
-        position = _position_at([turn.entry for turn in turns], at)
+        position = _position_at([each.entry for each in turns], at, role, turn)
         if position is not None:
             return redirect(_HERE, key.session, query=f"?from={max(0, position - _BEFORE)}#m{position}")
+    if role is not None:
+        return redirect(_HERE, key.session)
     raise NotFound("This turn is not kept any more, and its words are not stored.")
 
 
-def _position_at(entries: Sequence[Entry], at: float) -> int | None:
-    """The newest words of a user that were recorded at a time."""
-    near = (i for i, e in enumerate(entries) if e.role == "user" and abs(e.recorded_at - at) < SAME_TURN)
-    return max(near, default=None)
+def _position_at(entries: Sequence[Entry], at: float, role: str | None, turn: str | None) -> int | None:
+    """The newest words of a user that were recorded at a time; with a ``role``, of it that were said then."""
+    if role is None:
+        near = [i for i, e in enumerate(entries) if e.role == "user" and abs(e.recorded_at - at) < SAME_TURN]
+        return max(near, default=None)
+    near = [i for i, e in enumerate(entries) if e.role == role and abs(e.at - at) < SAME_TURN]
+    return max(near, key=lambda i: (str(turn_number(entries[i])) == turn, i), default=None)
 
 
 def _mark(trace: Trace, traces: Traces) -> TurnMark:

@@ -69,7 +69,7 @@ def lines_of(
             at=entry.at,
             recorded=entry.recorded_at,
             cut_at=epoch_seconds(entry.interrupt_timestamp),
-            turn=entry.turn if entry.engine_turn is None else entry.engine_turn,
+            turn=turn_number(entry),
             text=entry.text,
             unheard=unheard_words,
             interrupted=entry.interrupted,
@@ -85,6 +85,11 @@ def lines_of(
         lines.append(line)
         call = entry.call
     return lines
+
+
+def turn_number(entry: Entry) -> int:
+    """The number of an entry's turn, as the voice platform counts where it does."""
+    return entry.turn if entry.engine_turn is None else entry.engine_turn
 
 
 def is_unchanged(line: Line, fingerprint: str) -> bool:

@@ -10,6 +10,7 @@ from proxy.errors import NotFound
 from proxy.memory.archive.records import Query
 from proxy.memory.stores.store import Key, Owner
 from proxy.observe.observation import TurnReport
+from proxy.page.conversations import Hit, hits_of
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest, redirect
 from proxy.rest.endpoint import long_response
@@ -53,13 +54,14 @@ async def _show(request: PageRequest) -> Response:
     owner, memory = _owner(request), request.runtime.memory
     text = request.query.get("query", "").strip()[:_LONGEST_QUERY]
     facts, results, sessions = [], [], []
+    archive = memory.archiving.archive if memory and memory.archiving else None
     if memory and memory.facts:
         facts = await memory.facts.users.current(owner)
     if memory and memory.search and text:
         query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
         results = await memory.search.search(owner, query)
-    if memory and memory.archiving:
-        sessions = await memory.archiving.archive.user_sessions(owner, limit=_CALLS)
+    if archive:
+        sessions = await archive.user_sessions(owner, limit=_CALLS)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
         "user.html",
@@ -67,10 +69,11 @@ async def _show(request: PageRequest) -> Response:
         id=owner.user,
         facts=facts,
         query=text,
-        results=results,
+        hits=hits_of(results, archive, text) if archive else [Hit(each) for each in results],
+        is_common=archive is not None and not archive.has_words(text),
         sessions=sessions,
         turns=[report for report in reports if report.user == owner.user][:_TURNS],
-        archived=memory is not None and memory.archiving is not None,
+        archived=archive is not None,
         searchable=memory is not None and memory.search is not None,
     )
 

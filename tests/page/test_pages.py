@@ -551,7 +551,45 @@ def test_what_was_said_is_searched_in_the_archive_of_the_newest_callers(archivin
     assert until(lambda: "Why did the scarecrow" in visit.page("/conversations?q=scarecrow"))
     page = visit.page("/conversations?q=scarecrow")
     assert "/conversations/room-1" in page and "No session has this in its name" in page
+    assert "0 stored" not in words(page)
     assert "No results" in visit.page("/conversations?q=nothing-of-this")
+    assert "“how much” has only common words" in visit.page("/conversations?q=how+much")
+    assert "“how much” has only common words" in visit.page("/users/ann?query=how+much")
+
+
+def test_a_hit_leads_to_its_line_and_has_its_neighbours_under_it(archiving: ProxyServer):
+    said = [
+        *((role, f"{word} {i}") for i in range(4) for role, word in (("user", "Well"), ("assistant", "Hm"))),
+        ("user", "Do you sell marigolds?"),
+        ("assistant", "We certainly do."),
+        ("user", "Thank you."),
+    ]
+    talk(archiving, messages=[{"role": role, "content": text} for role, text in said], user_id="ann")
+    archived(archiving, "Do you sell marigolds?")
+    visit = Visit(archiving)
+    page = visit.page("/conversations?q=marigolds")
+    found = re.findall(
+        r'<li class="line (\w+)( near)?">.*?<p class="words" dir="auto">(.*?)</p>', page, re.DOTALL
+    )
+    assert found[0] == ("user", "", "Do you sell marigolds?")
+    assert ("assistant", " near", "We certainly do.") in found and all(near for _, near, _ in found[1:])
+    links = [unescape(each) for each in re.findall(r'href="(/conversations/room-1\?[^"]+)"', page)]
+    places = [visit.get(link).headers["location"].partition("#")[2] for link in links]
+    assert places[0] == "m8" and set(places) <= {f"m{i}" for i in range(20)}
+    assert words(visit.page(visit.get(links[0]).headers["location"])).count("marigolds") > 0
+    gone = visit.get("/conversations/room-1?at=5.000&role=user&turn=1")
+    assert gone.headers["location"] == "/conversations/room-1"
+
+
+def test_work_in_the_background_makes_no_conversation_newer(open_proxy: ProxyServer, visit: Visit):
+    for name in ("older", "newer"):
+        talk(open_proxy, channel=name)
+    assert listed(visit.page("/conversations")) == ["newer", "older"]
+    form = "/conversations/older/edit/1"
+    (field,) = [each for each in Markup(visit.page(form)).of("input") if each.get("name") == "shown"]
+    visit.post(form, seen=form, shown=field["value"] or "", text="Else.")  # is saved as that work is
+    assert "Else." in visit.page("/conversations/older")
+    assert listed(visit.page("/conversations")) == ["newer", "older"]
 
 
 def test_a_session_is_found_by_its_name(visit: Visit):

@@ -127,6 +127,15 @@ class Archive:
         """The turns of a session in order, from the one at index ``start`` on."""
         return await self._database.read(partial(turns.session_turns, self._codec, key, start, limit))
 
+    def has_words(self, text: str) -> bool:
+        """Whether a question has a word to look for: common words alone, like "how much", find nothing."""
+        return bool(self._codec.lexicon.question(text))
+
+    def shares_words(self, question: str, text: str) -> bool:
+        """Whether a text has any of a question's words, in whatever form."""
+        stems = frozenset(self._codec.lexicon.stems(text))
+        return not all(map(stems.isdisjoint, self._codec.lexicon.question(question)))
+
     async def search(self, user: Owner, query: Query) -> list[SearchResult]:
         """The user's turns and facts and the tenant's documents that match, best first."""
         return await self._database.read(partial(search.search, self._codec, user, query))

@@ -192,6 +192,8 @@ function refresh(part) {
       last = text;
       const scrolled = [...part.querySelectorAll("[tabindex]")].map((each) => [each.scrollLeft, each.scrollTop]);
       part.innerHTML = text;
+      // What the address points to is new to the browser, which marks it no more.
+      document.getElementById(location.hash.slice(1))?.classList.add("target");
       part.querySelectorAll("[tabindex]").forEach((each, i) => { if (scrolled[i]) [each.scrollLeft, each.scrollTop] = scrolled[i]; });
       localise(part);
     } catch {
