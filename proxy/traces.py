@@ -70,6 +70,14 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     answer: bytes = b""
     size: int = 0
 
+    @property
+    def failure_at_upstream(self) -> str | None:
+        """The reason with the name of the upstream in it, where it was one's."""
+        name = self.report.upstream
+        if self.failure is None or name is None:
+            return self.failure
+        return self.failure.replace("The upstream", f"upstream {name}", 1)
+
     @classmethod
     def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
         """The trace of a turn; without ``with_content``, nothing of its text."""
@@ -212,9 +220,9 @@ class Traces:
             if trace.report.tenant == tenant and session in {None, trace.report.session}:
                 yield trace
 
-    def ids(self, tenant: str) -> set[str]:
-        """The ids of a tenant's turns."""
-        return {trace.report.id for trace in self.newest(tenant)}
+    def failures(self, tenant: str) -> Mapping[str, str | None]:
+        """A tenant's turns by their ids, and why each failed, if it did."""
+        return {trace.report.id: trace.failure_at_upstream for trace in self.newest(tenant)}
 
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
         """A tenant's turn by its id."""

@@ -184,6 +184,11 @@ async def _show(request: PageRequest) -> Response:
         "start": start,
         "end": end,
         "turns": turns,
+        # A client that sends no answers back confirms none of them.
+        "newest_answer": max(
+            (i for i, each in enumerate(session.entries, session.cold_count) if each.role == "assistant"),
+            default=None,
+        ),
         "failed": [mark for mark in marks if mark not in turns.values()][:_LINES],
         "timeline": call_timeline(lines, turns),
         "is_newest": end == session.cold_count + len(session.entries),
@@ -312,6 +317,7 @@ async def _show_archived(request: PageRequest, key: Key) -> Response:
         id=key.session,
         lines=[msgspec.structs.replace(line, editable=False) for line in lines],
         turns={},
+        newest_answer=None,
         start=start,
         more=start + _LINES if len(turns) > _LINES else None,
         began=turns[0].at,

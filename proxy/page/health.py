@@ -10,13 +10,23 @@ from starlette.responses import Response
 from proxy.memory.errors import StoreError
 from proxy.memory.memory import Memory
 from proxy.observe.hour import Histogram, MinuteStats
-from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, State, TurnReport
+from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, State
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
+from proxy.traces import Trace
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"
 _NONE: Final = "\N{EN DASH}"
+_MEANINGS: Final = {
+    "memory": "The store does not answer, or not in time: calls are answered without what was said"
+    " before, and what is said waits to be written. Look at 'memory.sessions' and at the store.",
+    "limits": "The Redis that counts limits for all servers does not answer: each process holds keys to"
+    " them by itself. Look at 'limits.url' and at that Redis.",
+    "summaries": "No model makes summaries, or none of use: older turns are not summed up."
+    " The log has the reason.",
+    "facts": "No model finds facts, or none of use: nothing new is noted of users. The log has the reason.",
+}
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +40,8 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     last: str
     peak: str
     lines: Sequence[Sequence[str]] = ()
+    names: Sequence[str] = ()
+    """Those of the lines, where there are several."""
     bars: Sequence[tuple[float, float, float, float]] = ()
     alarm: bool = False
 
@@ -64,6 +76,9 @@ class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     last: str | None
     first_token: tuple[float | None, float | None]
     breakers: Mapping[str, str]
+    error: str | None
+    """Why the newest turn that failed at it did."""
+    error_at: float = 0.0
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,15 +91,16 @@ class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 async def _show(request: PageRequest) -> Response:
     server, runtime = request.server, request.runtime
-    recent = [trace.report for trace in server.traces.newest(request.tenant)]
+    traces = list(server.traces.newest(request.tenant))
+    recent = [trace.report for trace in traces]
     now = time.time()
     memory = await _memory_status(runtime.memory) if runtime.memory else None
     minutes = server.traces.hour.minutes(now, request.tenant)
-    status = server.status
+    status, degraded = server.status, dict.fromkeys(server.degraded)
     if status == "ready" and memory and not memory.answers:  # before /readyz knows
-        status = "degraded"
+        status, degraded = "degraded", dict.fromkeys(["memory", *degraded])
     values: dict[str, Any] = {
-        "upstreams": _upstreams(request, recent, minutes),
+        "upstreams": _upstreams(request, traces, minutes),
         "memory": memory,
         "session_advice": SESSION_ADVICE,
         "without_session": sum(NO_SESSION in report.degraded for report in recent),
@@ -92,6 +108,7 @@ async def _show(request: PageRequest) -> Response:
         "summary": _summary(minutes),
         "begin": minutes[0].start,
         "server_status": status,
+        "degraded": {name: _meaning(name) for name in degraded},
         "gauges": server.gauges() if request.is_only_tenant else None,
         "kept": len(recent),
         "keeps": server.traces.retention.turns,
@@ -101,6 +118,16 @@ async def _show(request: PageRequest) -> Response:
     if request.headers.get("x-part"):
         return await request.fragment("figures.html", **values)
     return await request.page("health.html", _HERE, **values)
+
+
+def _meaning(name: str) -> str:
+    """What it means that a component is degraded, and where to look."""
+    if name.startswith("upstream "):
+        return (
+            "It fails or does not answer: calls go to a pipeline's other upstreams, where it has any. Its"
+            " last error is below, if a turn had it; look at its 'base_url', its 'api_key' and the log."
+        )
+    return _MEANINGS.get(name, "This work in the background fails. The log has the reason.")
 
 
 async def _memory_status(memory: Memory) -> MemoryStatus:
@@ -114,8 +141,9 @@ async def _memory_status(memory: Memory) -> MemoryStatus:
 
 
 def _upstreams(
-    request: PageRequest, recent: Sequence[TurnReport], minutes: Sequence[MinuteStats]
+    request: PageRequest, traces: Sequence[Trace], minutes: Sequence[MinuteStats]
 ) -> Sequence[UpstreamStatus]:
+    recent = [trace.report for trace in traces]
     pipelines = request.runtime.pipelines.values()
     targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
     # A model's name may be one that another tenant's clients made up.
@@ -124,6 +152,8 @@ def _upstreams(
     for name, target in targets.items():
         times = Histogram(minute.upstreams[name] for minute in minutes if name in minute.upstreams)
         states = [report.state for report in recent if report.upstream == name]
+        failures = (each for each in traces if each.report.upstream == name and each.report.state == "failed")
+        failed = next(failures, None)
         status = UpstreamStatus(
             name=name,
             provider=target.provider.name,
@@ -138,6 +168,8 @@ def _upstreams(
                 for model, state in target.health.states().items()
                 if state != "closed" and (request.is_only_tenant or model in {target.model, *own})
             },
+            error=failed.failure_at_upstream if failed else None,
+            error_at=failed.report.at if failed else 0.0,
         )
         statuses.append(status)
     return statuses
@@ -157,11 +189,13 @@ def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
             "First token, p50 and p95",
             "since the request arrived",
             [quantiles("first_token", share) for share in (0.5, 0.95)],
+            names=("p50", "p95"),
         ),
         _line_plot(
             "Added by Turnkeeper, p50 and p99",
             "before the model was asked",
             [quantiles("added", share) for share in (0.5, 0.99)],
+            names=("p50", "p99"),
         ),
         _bar_plot("Prompt tokens", "a minute", [minute.input for minute in minutes]),
         _bar_plot("Answer tokens", "a minute", [minute.output for minute in minutes]),
@@ -207,6 +241,7 @@ def _line_plot(
     series: Sequence[Sequence[float | None]],
     *,
     text: Callable[[float], str] = took,
+    names: Sequence[str] = (),
 ) -> Plot:
     """One or two lines on one scale, each of them in runs of values; a value alone is a short run."""
     numbers = [[value for value in values if value is not None] for values in series]
@@ -217,6 +252,7 @@ def _line_plot(
         last=" / ".join(text(each[-1]) if each else _NONE for each in numbers),
         peak=text(peak) if any(numbers) else _NONE,
         lines=[_runs(values, peak) for values in series],
+        names=names,
     )
 
 

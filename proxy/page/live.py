@@ -27,10 +27,15 @@ _LONGEST_SEARCH: Final = 200
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A turn as a row of the table; ``has_page`` is whether its trace is kept."""
+    """A turn as a row of the table; ``has_page`` is whether its trace is kept, which has the ``failure``.
+
+    ``has_session`` is whether its conversation may be stored: of a turn that failed nothing is.
+    """
 
     turn: TurnReport
     has_page: bool
+    failure: str | None
+    has_session: bool
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,10 +143,21 @@ async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[st
 def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[Row]:
     """The newest turns that match: those that are on their way, and those that have ended."""
     server = request.server
-    traced = server.traces.ids(request.tenant)  # first, so that the feed has heard of these
-    ended = filter(filters.match, server.feed.newest(request.tenant))
+    traced = server.traces.failures(request.tenant)  # first, so that the feed has heard of these
+    reports = list(server.feed.newest(request.tenant))
+    answered = {turn.session for turn in reports if turn.outcome != "failed"}
+    ended = filter(filters.match, reports)
     under_way = filter(filters.match, on_its_way.values())
-    rows = [Row(turn, turn.id in traced) for turn in (*under_way, *islice(ended, _ROWS))]
+    rows = [
+        Row(
+            turn,
+            has_page=turn.id in traced,
+            failure=traced.get(turn.id) or turn.code,
+            has_session=request.runtime.memory is not None
+            and (turn.outcome != "failed" or turn.session in answered),
+        )
+        for turn in (*under_way, *islice(ended, _ROWS))
+    ]
     return sorted(rows, key=lambda row: row.turn.at, reverse=True)[:_ROWS]
 
 

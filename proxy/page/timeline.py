@@ -7,6 +7,7 @@ times that the voice platform gives.
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
+from operator import attrgetter
 from typing import Final, Literal, NamedTuple
 from unicodedata import east_asian_width
 
@@ -28,6 +29,8 @@ SAME_TURN: Final = 0.25
 """A line and the turn that brought it have the same clock, and are noted milliseconds apart."""
 _TICK: Final = 5.0
 _MARGIN: Final = 12.0
+_LETTER: Final = 6.6
+"""About the width of a letter in a bar, with its share of wide ones, and of a digit in a label."""
 
 
 class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +53,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     unheard: float
     position: int
     text: str
+    """As much of the words as there is room for."""
     title: str
     interrupted: bool
 
@@ -115,16 +119,19 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
     return CallTimeline(
         width=scale.width,
         bars=[_bar(line, span, scale) for line, span in zip(spoken, spans, strict=True)],
-        waits=[
-            Wait(
-                x=x(span.start),
-                width=round(x(span.end) - x(span.start), 1),
-                own=round(max(1.0, mark.added * SECOND), 1),
-                label=took(mark.first_token),
-                title=f"First token after {took(mark.first_token)}; Turnkeeper added {took(mark.added)}",
-            )
-            for mark, span in waits
-        ],
+        waits=_with_labels_that_fit(
+            [
+                Wait(
+                    x=x(span.start),
+                    width=round(x(span.end) - x(span.start), 1),
+                    own=round(max(1.0, mark.added * SECOND), 1),
+                    label=took(mark.first_token),
+                    title=f"First token after {took(mark.first_token)}; Turnkeeper added {took(mark.added)}",
+                )
+                for mark, span in waits
+            ],
+            scale.width,
+        ),
         silences=[
             Mark(round((x(gap.start) + x(gap.end)) / 2, 1), lasting(gap.end - gap.start))
             for gap in scale.gaps
@@ -133,6 +140,28 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
         writes=[Mark(x(mark.written), "Written to memory") for mark in answers if mark.written is not None],
         ticks=scale.ticks(),
     )
+
+
+def _with_labels_that_fit(waits: Sequence[Wait], width: float) -> Sequence[Wait]:
+    """Waits with the labels for which there is room before the next one."""
+    ordered = sorted(waits, key=attrgetter("x"))
+    ends = [*(wait.x for wait in ordered[1:]), width]
+    return [
+        wait
+        if wait.x + wait.width + _LETTER * (len(wait.label) + 1) <= end
+        else msgspec.structs.replace(wait, label="")
+        for wait, end in zip(ordered, ends, strict=False)
+    ]
+
+
+def _fitting(words: str, width: float) -> str:
+    """The beginning of words that fits a bar, with an ellipsis where that is not all."""
+    room = width - 2 * _LETTER
+    for i, letter in enumerate(words):
+        room -= _LETTER * (2 if east_asian_width(letter) in {"W", "F"} else 1)
+        if room < 0:
+            return words[: i - 1].rstrip() + "…" if i > 1 else ""
+    return words
 
 
 def _bar(line: Line, span: _Span, scale: "_Scale") -> Bar:
@@ -145,7 +174,7 @@ def _bar(line: Line, span: _Span, scale: "_Scale") -> Bar:
         width=round(end - start, 1),
         unheard=round(scale.place(span.end + span.rest) - end, 1),
         position=line.position,
-        text=words,
+        text=_fitting(words, end - start),
         title=f"{line.role}: {words}" + (f" (not heard: {line.unheard})" if line.unheard else ""),
         interrupted=line.interrupted,
     )
@@ -223,7 +252,11 @@ class _Scale:
                 for number in range(ceil((start - self.start) / _TICK), int((end - self.start) / _TICK) + 1)
             }
         )
-        return [Mark(self.place(self.start + n * _TICK), _clock(round(n * _TICK))) for n in numbers]
+        marks = [Mark(self.place(self.start + n * _TICK), _clock(round(n * _TICK))) for n in numbers]
+        return [
+            mark if mark.x + _LETTER * (len(mark.text) + 1) <= self.width else Mark(mark.x, "")
+            for mark in marks
+        ]
 
 
 def _clock(seconds: int) -> str:

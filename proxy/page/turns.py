@@ -147,6 +147,7 @@ async def _run(request: PageRequest) -> Response:
 async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None) -> Response:
     traces = request.server.traces
     before, after = traces.neighbours(trace)
+    same = (each.report for each in traces.newest(request.tenant, trace.report.session))
     turn, detail = trace.content, None
     if turn is not None and trace.size <= _LARGEST_SHOWN:
         detail = await request.executor.run(lambda: _detail(trace, turn, before))
@@ -155,6 +156,7 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
         "live",
         trace=trace,
         turn=trace.report,
+        has_session=bool(request.runtime.memory) and any(each.outcome != "failed" for each in same),
         before=before,
         after=after,
         timelines=timelines(trace, traces.write_time(trace)),

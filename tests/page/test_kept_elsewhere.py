@@ -44,6 +44,6 @@ def test_whatever_stands_in_an_address_it_comes_to_an_end(
 def test_a_turn_that_is_here_is_shown_at_once(visit: Visit, open_proxy: ProxyServer) -> None:
     open_proxy.app.process_name = "process 1 of 2, with the turns that it has answered"
     open_proxy.chat()
-    (kept,) = open_proxy.app.traces.ids("default")
+    (kept,) = open_proxy.app.traces.failures("default")
     (got,) = followed(visit, f"/turns/{kept}?asked=3")
     assert got.status_code == 200

@@ -360,7 +360,7 @@ def test_live_is_filtered(
     open_proxy.chat([{"role": "user", "content": "Hello"}], session_id="b", user_id="bob")
     settle(open_proxy, 2)
     page = visit.page(f"/?{query}")
-    assert re.findall(r'href="/conversations/(\w)"', page) == rooms
+    assert re.findall(r'data-label="Session"><(?:a|span)[^>]*>(\w)</', page) == rooms
     assert ('id="none" hidden' in page) == bool(rooms)
     with visit.client.stream("GET", f"/live/events?{query}") as events:
         told = next(json.loads(line[6:]) for line in events.iter_lines() if line.startswith("data: "))
@@ -488,6 +488,16 @@ def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy
     for said in ("Why did the scarecrow", "user123", "asr", "greeting", "interrupted", "not confirmed yet"):
         assert said in text
     assert 'datetime="2023-03-15T17:27:14.000+00:00"' in page
+
+
+def test_only_the_newest_answer_of_a_client_that_replays_none_is_not_confirmed(
+    open_proxy: ProxyServer, visit: Visit
+):
+    for text in ("One.", "Two.", "Three."):
+        talk(open_proxy, messages=[{"role": "user", "content": text}])
+    page = visit.page("/conversations/room-1")
+    assert page.count("not confirmed yet") == 1
+    assert page.index("not confirmed yet") > page.index("Three.")
 
 
 def test_a_call_is_a_time_line_and_each_of_its_lines_leads_to_its_turn(open_proxy: ProxyServer, visit: Visit):
@@ -778,7 +788,11 @@ def test_a_failed_turn_says_why(open_proxy: ProxyServer, visit: Visit, upstream:
     assert "The upstream answered 500." in page and "failed" in page
     assert "no answer came" in page and "No answer was sent to the client." in page
     assert "first bytes" not in page and "streams" not in page and "Chunks" not in page
-    assert "failed" in visit.page("/")
+    live = visit.page("/")
+    assert "failed" in live and "upstream main answered 500" in live
+    assert "/conversations/room-1" not in live and visit.get("/conversations/room-1").status_code == 404
+    health = words(visit.page("/health"))
+    assert "upstream main answered 500" in health and "Tokens, last hour not reported" in health
 
 
 def test_a_request_that_cannot_be_read_is_a_turn_that_failed(open_proxy: ProxyServer, visit: Visit):
@@ -889,7 +903,9 @@ def test_a_dead_memory_is_a_page_that_says_so(serve: Serve, tmp_path: Path):
     got = visit.get("/conversations")
     assert got.status_code == 503 and "Memory is unavailable" in got.text
     assert visit.get("/").status_code == 200
-    assert "Server degraded Memory" in words(visit.page("/health"))
+    health = words(visit.page("/health"))
+    assert "Server degraded Memory" in health
+    assert "memory : The store does not answer" in health
 
 
 def test_health_says_of_the_server_what_readyz_says(

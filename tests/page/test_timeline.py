@@ -106,3 +106,28 @@ def test_each_line_leads_to_the_turn_that_brought_it() -> None:
     assert turns_of_lines(lines, [mark]) == {1: mark, 2: mark}
     late = TurnMark(id="u", at=NOW + 9, state="failed", first_token=None, added=0.0, written=None)
     assert turns_of_lines(lines, [late]) == {}
+
+
+def test_labels_are_whole_or_not_there() -> None:
+    said = [("user", "Hi."), ("assistant", "Hello there, how can I help you with all that today?")] * 4
+    entries = [
+        Entry(role=role, turn=i // 2, call=0, content=text, recorded_at=NOW + i // 2)
+        for i, (role, text) in enumerate(said)
+    ]
+    marks = [
+        TurnMark(id=str(i), at=NOW + i, state="done", first_token=0.45, added=0.001, written=None)
+        for i in range(4)
+    ]
+    lines = lines_of((), entries, 0)
+    drawn = call_timeline(lines, turns_of_lines(lines, marks))
+    assert drawn is not None
+    assert len(drawn.waits) == 4 and not drawn.waits[0].label and drawn.waits[-1].label
+    ends = [*(wait.x for wait in drawn.waits[1:]), drawn.width]
+    for wait, end in zip(drawn.waits, ends, strict=True):
+        assert not wait.label or wait.x + wait.width + 6 * len(wait.label) <= end
+    for tick in drawn.ticks:
+        assert not tick.text or tick.x + 6 * len(tick.text) <= drawn.width
+    for bar in drawn.bars:
+        whole = dict(enumerate(text for _, text in said))[bar.position]
+        assert 6 * len(bar.text) <= bar.width
+        assert bar.text in {whole, ""} or (bar.text.endswith("…") and whole.startswith(bar.text[:-1]))
