@@ -92,7 +92,13 @@ class UserRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((call for call in self.calls if call.place == place), None)
 
     def with_call(self, new: PastCall) -> "UserRecord":
-        """The record with a call: of more than four, the shortest and oldest goes."""
+        """The record with a call: of more than four, the shortest and oldest goes.
+
+        Notes on a call that is over stay, unless it has gone on since.
+        """
+        former = self.call(new.place)
+        if former and former.over and not new.over and new.turn <= former.turn:
+            return self
         calls = sorted(
             [*(call for call in self.calls if call.place != new.place), new], key=lambda call: call.at
         )

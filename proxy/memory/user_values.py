@@ -42,8 +42,9 @@ class UserValues(Generic[T]):
 
     async def read(self, user: Owner, *, background: bool = False) -> T:
         """The value of a user; a ``background`` read may take as long as a list."""
-        key = await self._key(user, background=background)
-        return (await self._load(key, background=background))[0]
+        if not await self._has_secret(background=background):  # no user has a value yet
+            return self._empty
+        return (await self._load(self._hashed(user), background=background))[0]
 
     async def change(
         self,
@@ -58,7 +59,7 @@ class UserValues(Generic[T]):
         It is kept for ``ttl`` seconds, and nothing is written where it is the same. Raises SessionDeleted
         where the user was erased after ``at``, in seconds since 1970, else is never refused.
         """
-        return await self._change(await self._key(user, background=True), change, at, ttl)
+        return await self._change(await self._key(user), change, at, ttl)
 
     async def change_all(
         self,
@@ -88,7 +89,7 @@ class UserValues(Generic[T]):
         Where nothing can be read that tells whose the values are, all that cannot be read are removed.
         """
         try:
-            key = await self._key(user, background=True)
+            key = await self._key(user)
         except Unreadable:
             await self.change_all(user.tenant, lambda value: value, at=math.inf)
             return False
@@ -115,18 +116,18 @@ class UserValues(Generic[T]):
         except msgspec.DecodeError as error:
             raise Unreadable("What is kept of a user cannot be read.") from error
 
-    async def _key(self, user: Owner, *, background: bool) -> Key:
-        secret = self._secret or await self._read_secret(background=background)
-        name = hmac.digest(secret, user.user.encode("utf-8", "surrogatepass"), "sha256")[:_NAME_BYTES].hex()
-        return Key(f"{user.tenant}/{self._kind}", name)
+    async def _key(self, user: Owner) -> Key:
+        """Where a user's value stands; the key of the hashes is made where the store has none."""
+        while not await self._has_secret(background=True):
+            await self._store.write(_SECRET, BlobWrite(secrets.token_bytes(32), 0, LASTING, background=True))
+        return self._hashed(user)
 
-    async def _read_secret(self, *, background: bool) -> bytes:
-        """The key of the hashes, which the store keeps; one is made where it has none."""
-        while not self._secret:
-            if stored := await self._store.read(_SECRET, background=background):
-                self._secret = stored.blob
-            else:
-                await self._store.write(
-                    _SECRET, BlobWrite(secrets.token_bytes(32), 0, LASTING, background=True)
-                )
-        return self._secret
+    async def _has_secret(self, *, background: bool) -> bool:
+        """Whether there is a key of the hashes, which the store keeps."""
+        if not self._secret and (stored := await self._store.read(_SECRET, background=background)):
+            self._secret = stored.blob
+        return bool(self._secret)
+
+    def _hashed(self, user: Owner) -> Key:
+        digest = hmac.digest(self._secret, user.user.encode("utf-8", "surrogatepass"), "sha256")
+        return Key(f"{user.tenant}/{self._kind}", digest[:_NAME_BYTES].hex())

@@ -86,7 +86,7 @@ def test_the_log_and_the_page_say_what_to_set(proxy: ProxyServer, caplog: pytest
     assert warning.endswith("tenant=default count=1")
     page = proxy.client.get("/health").text
     assert "name no session" in page
-    assert "(3 of the turns kept here)" in page
+    assert "(3 of the turns kept)" in page
 
 
 def test_a_history_without_users_is_of_the_user_whom_the_proxy_saw_there(proxy: ProxyServer) -> None:

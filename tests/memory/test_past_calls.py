@@ -48,6 +48,13 @@ def test_of_more_than_four_calls_the_short_and_the_old_ones_go() -> None:
     assert len(record.with_call(call("s3", NOW + 9)).calls) == 4
 
 
+def test_notes_on_a_call_stay_unless_it_goes_on() -> None:
+    lines = {"lines": ("user: Hi.",), "over": False}
+    record = UserRecord().with_call(call("s1", turn=3))
+    assert record.with_call(call("s1", turn=3, **lines)) == record
+    assert record.with_call(call("s1", turn=4, **lines)).calls[0].lines == ("user: Hi.",)
+
+
 async def test_the_newest_call_that_is_not_short_is_told_else_the_newest(store: SessionStore) -> None:
     calls = PastCalls(store)
     await calls.save(ANN, call("short", NOW - 9, 2), at=NOW)

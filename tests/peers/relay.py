@@ -10,18 +10,20 @@ from tests.peers.loopback_server import LoopbackServer
 class Relay(LoopbackServer):
     """Passes bytes on to a port or a socket; replies are ``delay`` seconds late, and lost if ``silent``.
 
-    ``connections`` counts those that were ever opened.
+    While it is ``full``, no other connection is taken.
     """
 
     def __init__(self, target: int | Path) -> None:
         super().__init__()
         self.delay = 0.0
         self.silent = False
-        self.connections = 0
+        self.full = False
         self._target = target
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
+        if self.full:
+            writer.close()
+            return
         self._writers.add(writer)
         inner, outer = await self._reached()
         self._writers.add(outer)
