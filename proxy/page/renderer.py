@@ -28,6 +28,12 @@ HEADERS: Final = {
 _PACKAGE: Final = "proxy.page"
 _ASSETS: Final = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _MILLISECOND, _SECOND = 0.001, 1.0
+_PLACES: Final = {
+    "header": "the headers",
+    "query": "the query",
+    "body": "the body",
+    "message": "the user's newest message",
+}
 
 
 class Renderer:
@@ -45,6 +51,8 @@ class Renderer:
         )
         own = {
             "took": took,
+            "ms": milliseconds,
+            "place": place_text,
             "lasting": lasting,
             "turn": turn_url,
             "iso": iso,
@@ -87,6 +95,21 @@ def took(seconds: float | None) -> str:
     if abs(seconds) < _SECOND:
         return f"{seconds * 1e3:.{1 if seconds < 0.1 else 0}f} ms"  # noqa: PLR2004 - three digits either way
     return f"{seconds:.2f} s"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """A length of time beside others, in one unit for all: ``0.084 ms``, ``12.3 ms``, ``1,420 ms``."""
+    if seconds is None:
+        return "\N{EN DASH}"
+    size = abs(seconds * 1e3)
+    return f"{seconds * 1e3:,.{sum(size < bound for bound in (0.1, 10, 100))}f} ms"
+
+
+def place_text(spelling: str) -> str:
+    """The place of an id in words: ``session_id in the body`` for ``body:session_id``."""
+    source, _, name = spelling.partition(":")
+    where = _PLACES.get(source)
+    return f"{name} in {where}" if name and where else spelling
 
 
 def lasting(seconds: float) -> str:

@@ -84,6 +84,19 @@ _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "maxTokens"})
 _FUNCTIONS: Final = frozenset({"functions", "function_call"})
 
 
+_TITLES: Final = {
+    "openai": "OpenAI",
+    "azure": "Azure OpenAI",
+    "any": "'accepts: any'",
+    "groq": "Groq",
+    "mistral": "Mistral",
+    "gemini": "Gemini",
+    "anthropic": "Anthropic",
+    "vllm": "vLLM",
+    "ollama": "Ollama",
+}
+
+
 class Stripped(msgspec.Struct, frozen=True):
     """Something that the upstream does not get as the client sent it.
 
@@ -124,14 +137,18 @@ def _reason(name: str, value: object, fields: Mapping[str, object], provider: Pr
         return "sent as tools, or already there as tools"
     if name == "metadata" and name in provider.fields:
         return "taken only together with store, as short texts"
-    return f"not on the list of {provider.name}"
+    return _not_taken(provider)
+
+
+def _not_taken(provider: Provider) -> str:
+    return f"not a field that {_TITLES.get(provider.name, provider.name)} takes"
 
 
 def _stripped_in_messages(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], provider: Provider
 ) -> Iterator[Stripped]:
     for name, count in (Counter(_field_names(before)) - Counter(_field_names(after))).items():
-        yield Stripped(f"messages[].{name}", f"not on the list of {provider.name}", count=count)
+        yield Stripped(f"messages[].{name}", _not_taken(provider), count=count)
     roles, new_roles = (Counter(str(message["role"]) for message in each) for each in (before, after))
     for role, other in provider.roles.items():
         if roles[role]:

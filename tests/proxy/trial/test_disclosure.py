@@ -83,14 +83,14 @@ def test_what_goes_on_as_it_is_is_not_told():
         (
             "openai",
             {"rtm_token": "abc"},
-            ("rtm_token", "not on the list of openai", "text of 3 characters", 1),
+            ("rtm_token", "not a field that OpenAI takes", "text of 3 characters", 1),
         ),
         ("openai", {"max_tokens": -1}, ("max_tokens", "a limit that is none", "number", 1)),
         ("openai", {"max_tokens": 0}, ("max_tokens", "a limit that is none", "number", 1)),
         (
             "openai",
             {"maxTokens": 5, "max_tokens": 6},
-            ("maxTokens", "not on the list of openai", "number", 1),
+            ("maxTokens", "not a field that OpenAI takes", "number", 1),
         ),
         ("openai", {"maxTokens": 5}, ("maxTokens", "sent as max_tokens", "number", 1)),
         ("mistral", {"seed": 5}, ("seed", "sent as random_seed", "number", 1)),
@@ -109,7 +109,7 @@ def test_what_goes_on_as_it_is_is_not_told():
             {"metadata": {"a": "b", "n": 1}, "store": True},
             ("metadata", "only short texts, and no names of ours, may be stored", None, 1),
         ),
-        ("groq", {"metadata": {}}, ("metadata", "not on the list of groq", "object of 0 keys", 1)),
+        ("groq", {"metadata": {}}, ("metadata", "not a field that Groq takes", "object of 0 keys", 1)),
     ],
 )
 def test_a_field_that_is_lost_is_told_with_the_reason(kind, body, told):
