@@ -16,6 +16,19 @@ from proxy.turn.pipeline import Pipeline
 
 Case = Mapping[str, Any]
 _WIDTH: Final = 110
+_RARE_BREAKS: Final = frozenset("\x85\u2028\u2029")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts with rare line breaks as escapes: between single quotes they are read as spaces."""
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """A text, between double quotes where it has such a line break."""
+        style = '"' if _RARE_BREAKS.intersection(data) else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def recorded_case(session: str, turn: ReplayedTurn, pipeline: Pipeline) -> Case:
@@ -41,8 +54,8 @@ def with_cases(text: str, pipeline: str, cases: Sequence[Case]) -> str:
     node = yaml.compose(text, Loader=yaml.CSafeLoader)
     of_pipeline = _child(_child(node, "pipelines"), pipeline)
     tests = _child(of_pipeline, "tests")
-    listing = yaml.safe_dump(
-        [_literal(case) for case in cases], allow_unicode=True, sort_keys=False, width=_WIDTH
+    listing = yaml.dump(
+        [_literal(case) for case in cases], Dumper=_Dumper, allow_unicode=True, sort_keys=False, width=_WIDTH
     )
     where: yaml.Node
     if isinstance(tests, yaml.SequenceNode) and not tests.flow_style:

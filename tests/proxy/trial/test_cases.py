@@ -2,7 +2,7 @@
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from filters.message import Message
@@ -75,6 +75,7 @@ def test_cases_stand_behind_the_others_and_hold(tmp_path, layout, words):
 
 
 @given(WORDS)
+@example("One\x85two\u2028three")
 def test_whatever_was_said_is_read_again(tmp_path_factory, words):
     path = tmp_path_factory.mktemp("cases") / "c.yaml"
     text = LAYOUTS["with tests"]
