@@ -34,7 +34,7 @@ def _said(place: int, dice: random.Random) -> dict[str, Any]:
         "role": "user" if user else "assistant",
         "turn_id": place // 2,
         "timestamp": 1790000000000 + place * 2500,
-        "metadata": {"source": "asr", "user": "u-1"} if user else {"source": "llm"},
+        "metadata": {"source": "asr" if user else "llm"},
         "content": " ".join(dice.choices(_WORDS, k=dice.randint(6, 40))),
     }
 

@@ -137,7 +137,7 @@ class Load:
     def _headers(self) -> str:
         """What the requests of one conversation have in common."""
         name = f"bench-{self._port}-{next(self._numbers)}"
-        session = f"x-session-id: {name}\r\n" if self._sessions else ""
+        session = f"x-session-id: {name}\r\nx-user-id: {name}\r\n" if self._sessions else ""
         return f"authorization: Bearer {self._key}\r\n{session}"
 
 
