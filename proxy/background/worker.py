@@ -157,20 +157,20 @@ class Worker:
         self._outage.end()
         return bool(taken)
 
-    async def _check(self, taken: DueSession) -> None:
+    async def _check(self, due_session: DueSession) -> None:
         """Starts the jobs that are due for a session; it is taken again after the lease, until none is."""
-        key, now = taken.key, wall_time()
+        key, now = due_session.key, wall_time()
         try:
             await asyncio.sleep(0)  # turns come first
             stored = await self._store.load(key, background=True)
         except UNREADABLE:
-            await self._store.settle(taken, now + _UNREADABLE_FOR)
+            await self._store.settle(due_session, now + _UNREADABLE_FOR)
             return
         if stored is None:
-            await self._store.settle(taken, NEVER_DUE)
+            await self._store.settle(due_session, NEVER_DUE)
         elif key.tenant in self._tenants:
             due = now + _RESTING if self._works_on(key) else first_due(self._jobs, stored.session)
-            latest = await self._store.settle(taken, due) if due > now else taken
+            latest = await self._store.settle(due_session, due) if due > now else due_session
             self.session_written(key, stored.session)
             if latest and self._works_on(key):
                 self._taken[key] = latest

@@ -80,7 +80,7 @@ class CallNotes:
         over = self._over_at(session) <= began
         call = PastCall(
             session=key.session, created=session.created, call=newest.call, at=session.updated
-        ).told(session)
+        ).with_lines_of(session)
         users = [Owner(key.tenant, name) for name in call.speakers]
         if not over:
             call = msgspec.structs.replace(call, lines=())  # they are read where they stand
@@ -106,7 +106,7 @@ class CallNotes:
         key = Key(tenant, call.session)
         session = await self._session(key, call)
         if session:
-            call = call.told(session)
+            call = call.with_lines_of(session)
             if writer is not None and not call.is_short:
                 call = msgspec.structs.replace(call, lines=await self._notes(writer, session, call))
                 if await self._session(key, call) is None:

@@ -58,7 +58,7 @@ class PastCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         """The call as filters see it."""
         return LastCall(record=self.record, lines=self.lines, at=self.at)
 
-    def told(self, session: Session) -> "PastCall":
+    def with_lines_of(self, session: Session) -> "PastCall":
         """The call as its session tells it: by its last lines, where no model has."""
         lines = tuple(call_lines(session, self.call, most=_LAST_LINES))
         entries = [entry for entry in session.entries if entry.call == self.call]
@@ -157,7 +157,7 @@ class PastCalls:
             own = past.session == name and past.created == session.created
             if (own and (remembers or past.call >= call)) or past.at < now - self._keep:
                 continue
-            current = past if past.over else await self.told(user.tenant, past, background=False)
+            current = past if past.over else await self.current(user.tenant, past, background=False)
             if current.lines and (best is None or not current.is_short):
                 best = current
             if best and not best.is_short:
@@ -166,14 +166,14 @@ class PastCalls:
             return shown
         return msgspec.structs.replace(shown, last_call=best.last_call, speakers=best.speakers)
 
-    async def told(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
+    async def current(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
         """A call as its session tells it now, while that is stored; else as it is."""
         stored = None
         with suppress(*UNREADABLE):
             stored = await self._store.load(Key(tenant, past.session), background=background)
         if stored is None or stored.session.created != past.created:
             return past
-        return past.told(stored.session)
+        return past.with_lines_of(stored.session)
 
     # --- privacy
 
@@ -202,10 +202,10 @@ class PastCalls:
         """Do nothing: it has no files of its own."""
 
     async def _change(self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float) -> None:
-        def kept(record: UserRecord) -> UserRecord:
+        def changed(record: UserRecord) -> UserRecord:
             return change(record).without(lambda call: call.at < at - self._keep)
 
-        await self._records.change(user, kept, at=at, ttl=self._ttl)
+        await self._records.change(user, changed, at=at, ttl=self._ttl)
 
     async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool], *, at: float) -> None:
         await self._records.change_all(

@@ -380,7 +380,7 @@ def _build_summariser(settings: SummarySettings | None, models: Models) -> Summa
 
 
 def _build_jobs(
-    settings: Settings, stores: Stores, summaries: Summaries, known: FactMemory | None, models: Models
+    settings: Settings, stores: Stores, summaries: Summaries, fact_memory: FactMemory | None, models: Models
 ) -> list[SessionJob]:
     own, store = settings.memory, stores.background
     jobs: list[SessionJob] = [summaries] if own and own.summaries else []
@@ -389,7 +389,7 @@ def _build_jobs(
         writer = _build_summariser(own.summaries, models)
         jobs.append(CallNotes(store, calls, writer, pause=own.silence))
     facts = own.facts if own else None
-    if own and facts and known and (target := models.target(facts.upstream)):
+    if own and facts and fact_memory and (target := models.target(facts.upstream)):
         extractor = Extractor(
             ModelClient(target, timeout=facts.timeout),
             model=facts.model or target.model or "",
@@ -399,7 +399,7 @@ def _build_jobs(
             instructions=facts.instructions,
             fields=facts.fields,
         )
-        jobs.append(FactExtraction(store, known.users, extractor, pause=own.facts_pause))
+        jobs.append(FactExtraction(store, fact_memory.users, extractor, pause=own.facts_pause))
     return jobs
 
 

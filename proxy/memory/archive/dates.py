@@ -27,13 +27,13 @@ def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRang
     for marks, pattern, read in _READERS:
         if words.isdisjoint(marks):
             continue
-        for found in pattern.finditer(text):
-            for begin, end in read(found, today, text):
+        for match in pattern.finditer(text):
+            for begin, end in read(match, today, text):
                 span = TimeRange(begin.timestamp(), end.timestamp())
                 if span.begin <= now:
                     ranges.append(span)
             # What is a part of it is no date of its own: "May 2024" in "2 May 2024".
-            text = f"{text[: found.start()]}{' ' * len(found[0])}{text[found.end() :]}"
+            text = f"{text[: match.start()]}{' ' * len(match[0])}{text[match.end() :]}"
     return tuple(dict.fromkeys(ranges))
 
 
@@ -64,68 +64,68 @@ def _month(year: int, month: int, today: datetime) -> _Ranges:
     yield first, (first + 31 * _A_DAY).replace(day=1)
 
 
-def _written_day(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _written_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """2026-03-13, 13.3.2026, 13/3/26; of two orders of day and month either one."""
-    one, two, three = (int(found[i]) for i in (1, 2, 3))
+    one, two, three = (int(match[i]) for i in (1, 2, 3))
     if one > 31:  # noqa: PLR2004 - no day of a month
         yield from _day(one, two, three, today)
         return
     year = three if three > 99 else 2000 + three  # noqa: PLR2004 - two digits
     yield from _day(year, two, one, today)
-    if "/" in found[0] and one != two:
+    if "/" in match[0] and one != two:
         yield from _day(year, one, two, today)
 
 
-def _named_day(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _named_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """13 March, am 13. März 2025, March 13th, 2024年3月13日."""
-    month = found["month"]
+    month = match["month"]
     number = _MONTHS.get(month) or int(month)
-    day = _ORDINALS.get(found["day"]) or int(found["day"])
-    if found["year"]:
-        yield from _day(int(found["year"]), number, day, today)
+    day = _ORDINALS.get(match["day"]) or int(match["day"])
+    if match["year"]:
+        yield from _day(int(match["year"]), number, day, today)
     else:
         yield from _latest_day(number, day, today)
 
 
-def _named_month(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _named_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """May 2024, mayo de 2024, 2024年5月."""
-    number = _MONTHS.get(found["month"]) or int(found["month"])
+    number = _MONTHS.get(match["month"]) or int(match["month"])
     if 1 <= number <= 12:  # noqa: PLR2004 - of a year
-        yield from _month(int(found["year"]), number, today)
+        yield from _month(int(match["year"]), number, today)
 
 
-def _latest_month(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _latest_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """The last month of the name; the current one, if it has begun."""
-    month = _MONTHS[found[found.lastindex or 0]]
+    month = _MONTHS[match[match.lastindex or 0]]
     yield from _month(today.year - (month > today.month), month, today)
 
 
-def _year(found: re.Match[str], today: datetime, _: str) -> _Ranges:
-    first = today.replace(year=int(found["year"]), month=1, day=1)
+def _year(match: re.Match[str], today: datetime, _: str) -> _Ranges:
+    first = today.replace(year=int(match["year"]), month=1, day=1)
     yield first, first.replace(year=first.year + 1)
 
 
-def _day_ago(found: re.Match[str], today: datetime, text: str) -> _Ranges:
-    if found[0] != _HIER or _FRENCH.search(text):
-        begin = today - _DAYS_AGO[found[0]] * _A_DAY
+def _day_ago(match: re.Match[str], today: datetime, text: str) -> _Ranges:
+    if match[0] != _HIER or _FRENCH.search(text):
+        begin = today - _DAYS_AGO[match[0]] * _A_DAY
         yield begin, begin + _A_DAY
 
 
-def _weekday(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _weekday(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """The last one of its name that is over."""
-    begin = today - ((today.weekday() - _WEEKDAYS[found[0]] - 1) % 7 + 1) * _A_DAY
+    begin = today - ((today.weekday() - _WEEKDAYS[match[0]] - 1) % 7 + 1) * _A_DAY
     yield begin, begin + _A_DAY
 
 
-def _weekday_of_last_week(found: re.Match[str], today: datetime, _: str) -> _Ranges:
-    name = next(name for name in found.groups() if name)
+def _weekday_of_last_week(match: re.Match[str], today: datetime, _: str) -> _Ranges:
+    name = next(name for name in match.groups() if name)
     begin = today - (today.weekday() + 7 - _CHINESE_DAYS.index(name) % 8) * _A_DAY
     yield begin, begin + _A_DAY
 
 
-def _period(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _period(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """The last week, month or year, or this one."""
-    unit, last = _PERIODS[found[0]]
+    unit, last = _PERIODS[match[0]]
     if unit == "week":
         begin = today - timedelta(days=today.weekday())
         yield (begin - 7 * _A_DAY, begin) if last else (begin, begin + 7 * _A_DAY)
@@ -137,9 +137,9 @@ def _period(found: re.Match[str], today: datetime, _: str) -> _Ranges:
         yield month, (month + 31 * _A_DAY).replace(day=1)
 
 
-def _counted(found: re.Match[str], today: datetime, _: str) -> _Ranges:
+def _counted(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """A number of days, weeks, months or years ago, which are not counted to the day."""
-    count, unit = (word for word in found.groups() if word)
+    count, unit = (word for word in match.groups() if word)
     days = _UNITS[unit]
     middle = today - (_COUNTS.get(count) or int(count)) * days * _A_DAY
     around = (0 if days == 1 else days // 2) * _A_DAY

@@ -115,14 +115,14 @@ class Retriever:
         except (TimeoutError, StoreError):
             return await by_words
 
-    async def _rerank(self, question: str, found: list[SearchResult], due: float) -> list[SearchResult]:
+    async def _rerank(self, question: str, results: list[SearchResult], due: float) -> list[SearchResult]:
         """The first results by the reranker's scores; the others follow with no higher score."""
-        if self._reranking is None or not found:
-            return found
+        if self._reranking is None or not results:
+            return results
         reranker, top = self._reranking
         # What follows a result stays behind it.
         groups: list[list[SearchResult]] = []
-        for one in found:
+        for one in results:
             if one.follows:
                 groups[-1].append(one)
             else:
@@ -133,7 +133,7 @@ class Retriever:
             "rerank", self._rerank_breaker, lambda: reranker.relevance(question, texts), due
         )
         if relevance is None:
-            return found
+            return results
         scored = sorted(zip(relevance, first, strict=True), key=lambda pair: -pair[0])
         lowest = scored[-1][0]
         scored += [(min(group[0].score, lowest), group) for group in rest]

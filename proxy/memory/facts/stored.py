@@ -39,7 +39,7 @@ class StoredFacts:
                 for one in stored.facts
                 if one.id != fact.id
             ]
-            return _Facts(tuple(_kept([*others, fact], now=fact.created)))
+            return _Facts(tuple(_unexpired([*others, fact], now=fact.created)))
 
         try:
             await self._values.change(user, change, at=fact.created)
@@ -92,7 +92,7 @@ class StoredFacts:
         """Do nothing: it has no files of its own."""
 
 
-def _kept(facts: Iterable[Fact], *, now: float) -> list[Fact]:
+def _unexpired(facts: Iterable[Fact], *, now: float) -> list[Fact]:
     """The facts in order, without those that have expired, and the oldest of many that are superseded."""
     kept = sorted(
         (one for one in facts if one.expires is None or one.expires > now), key=lambda one: one.created

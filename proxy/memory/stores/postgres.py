@@ -181,11 +181,11 @@ class PostgresStore:
         rows = await self._fetch(_TAKE_DUE, {"limit": limit, "until": until}, self._background)
         return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
-        arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
+        arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
         settled = await self._fetch(_SETTLE, arguments, self._background)
-        return DueSession(taken.key, repr(due)) if settled else None
+        return DueSession(session.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""

@@ -497,13 +497,13 @@ class RedisStore:
 
         return await self._background.run(work)
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
-        name, _, until = taken.lease.rpartition(" ")
+        name, _, until = session.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
-        arguments = place_of(taken.key), until, delay
+        arguments = place_of(session.key), until, delay
         settled = await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
-        return DueSession(taken.key, f"{name} {settled.decode()}") if settled else None
+        return DueSession(session.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""

@@ -246,9 +246,9 @@ class SessionStore:
         """Takes sessions whose background work is due."""
         return await self._ask("take_due", lambda driver: driver.take_due(tenants, limit=limit, lease=lease))
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session that was taken is due again."""
-        return await self._ask("settle", lambda driver: driver.settle(taken, due))
+        return await self._ask("settle", lambda driver: driver.settle(session, due))
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease; its token is stored as it is."""

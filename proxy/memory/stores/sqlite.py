@@ -197,12 +197,12 @@ class SqliteStore:
         taking = self._writer.submit(partial(_take_due, arguments, lease))
         return await self._outcome(taking, BACKGROUND_DEADLINE)
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
-        arguments = key_arguments(taken.key) | {"due": due, "until": float(taken.lease)}
+        arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
         settling = self._writer.submit(partial(_execute, SETTLE, arguments))
         settled = await self._outcome(settling, BACKGROUND_DEADLINE)
-        return DueSession(taken.key, repr(due)) if settled else None
+        return DueSession(session.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""

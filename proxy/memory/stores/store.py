@@ -144,7 +144,7 @@ class Store(Protocol):
         """
         ...
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session that was taken is due again; until then it stays taken, as the result says.
 
         ``None``, and nothing is changed, where the session was written or taken again since.

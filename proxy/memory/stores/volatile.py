@@ -113,12 +113,12 @@ class VolatileStore:
         self._due |= dict.fromkeys(keys[:limit], now + lease)
         return [DueSession(key, repr(now + lease)) for key in keys[:limit]]
 
-    async def settle(self, taken: DueSession, due: float) -> DueSession | None:
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
-        if repr(self._due.get(taken.key)) != taken.lease:
+        if repr(self._due.get(session.key)) != session.lease:
             return None
-        self._schedule(taken.key, due)
-        return DueSession(taken.key, repr(due))
+        self._schedule(session.key, due)
+        return DueSession(session.key, repr(due))
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
