@@ -19,6 +19,7 @@ from tests.proxy_server import ProxyServer
 from tests.waiting import until
 
 CONVERSATIONS, CALLERS = 10_000, 20
+_AT_ONCE = 50
 FAST = 0.2
 SCRIPT = (
     HEAD,
@@ -39,8 +40,8 @@ KINDS = {
 async def fill(proxy: ProxyServer) -> None:
     """Conversations of some turns, each with a user of its own."""
     now = time.time()
-    for start in range(0, CONVERSATIONS, 1000):
-        await asyncio.gather(*(store(proxy, number, now) for number in range(start, start + 1000)))
+    for start in range(0, CONVERSATIONS, _AT_ONCE):  # few, because a write has a second
+        await asyncio.gather(*(store(proxy, number, now) for number in range(start, start + _AT_ONCE)))
 
 
 async def store(proxy: ProxyServer, number: int, now: float) -> None:
