@@ -95,6 +95,22 @@ def background(serving: ServingProcess) -> int:
     return pid
 
 
+def stop_between_writes(pid: int, file: Path) -> None:
+    """Stops a process while it does not have the memory file locked: it would keep the lock."""
+
+    def stopped() -> bool:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with closing(sqlite3.connect(file, isolation_level=None, timeout=0.5)) as database:
+                database.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            os.kill(pid, signal.SIGCONT)
+            return False
+        return True
+
+    assert until(stopped, 30)
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -133,12 +149,12 @@ def test_archive_and_summaries_are_written_by_a_nice_process(
 
 @pytest.mark.parametrize("options", [[], ["--workers", "2"]])
 def test_the_background_process_is_started_again_and_nothing_is_lost_with_it(
-    start: Start, upstream: FakeUpstream, options: list[str]
+    start: Start, upstream: FakeUpstream, tmp_path: Path, options: list[str]
 ) -> None:
     upstream.script = noting
     serving = start(*options)
     pid = background(serving)
-    os.kill(pid, signal.SIGSTOP)  # it learns of nothing any more
+    stop_between_writes(pid, tmp_path / "memory.db")  # it learns of nothing any more
     say(serving, range(7))
     assert not results(serving)
     os.kill(pid, signal.SIGKILL)
