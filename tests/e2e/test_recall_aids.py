@@ -71,11 +71,11 @@ def settle(proxy: ProxyServer, *, embedded: bool = True) -> None:
     archive, finder = memory.archiving.archive, memory.archiving.retriever
 
     async def idle() -> None:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(40):
             while embedded and await archive.unembedded_texts(finder.embedder.model, limit=1):  # noqa: ASYNC110 - it works when it likes
                 await asyncio.sleep(0.02)
 
-    proxy.run(idle())
+    proxy.run(idle(), within=50)
 
 
 def search(proxy: ProxyServer, query: str = QUESTION, user: str = "ann") -> list[dict[str, Any]]:
