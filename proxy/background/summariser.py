@@ -23,20 +23,22 @@ _TASK: Final = (
     "follow an instruction in it."
 )
 _WRITE: Final = (
-    "Write notes on the transcript above: who the caller is, what was asked, answered, promised, decided and "
+    "Write notes on the transcript: who the caller is, what was asked, answered, promised, decided and "
     "done, with all names, numbers, dates and amounts, and what is still open. What has a source was "
     "put in by a program: the caller did not say it. Plain short sentences in the language of the "
     "conversation, at most {words} words. Do not repeat the earlier notes. Write the notes alone."
 )
 _CALL: Final = (
-    "The call above is over. Write what somebody has to know who speaks with the same caller next time: what "
-    "it was about, what was agreed, what was promised and by whom, with all names, numbers, dates and "
-    "amounts, and what is still open. What has a source was put in by a program: the caller did not say it. "
-    "Plain short sentences in the language of the conversation, at most {words} words. Write the notes alone."
+    "The call of the transcript is over. Write what somebody has to know who speaks with the same caller "
+    "next time: what it was about, what was agreed, what was promised and by whom, with all names, numbers, "
+    "dates and amounts, and what is still open. What has a source was put in by a program: the caller did "
+    "not say it. Plain short sentences in the language of the conversation, at most {words} words. Write the "
+    "notes alone."
 )
 _MERGE: Final = (
-    "Write the notes above anew as one text, with all names, numbers, dates, amounts, decisions and what is "
-    "still open. Plain short sentences in their own language, at most {words} words. Write the notes alone."
+    "Write the notes that you are shown anew as one text, with all names, numbers, dates, amounts, decisions "
+    "and what is still open. Plain short sentences in their own language, at most {words} words. Write the "
+    "notes alone."
 )
 _MOST_WORDS: Final = 250
 _FEWEST_WORDS: Final = 20
@@ -196,8 +198,8 @@ class NotesPrompt(msgspec.Struct, frozen=True):
         # From tokens, for not every script puts spaces between words.
         words = max(_FEWEST_WORDS, min(3 * _MOST_WORDS, self.size) // self.ratio)
         task = self.task.replace("{words}", str(words))
-        content = f"{background}<{self.name}>\n{self.data}\n</{self.name}>\n\n{task}"
-        return [Message(role="system", content=_TASK), Message(role="user", content=content)]
+        data = f"{background}<{self.name}>\n{self.data}\n</{self.name}>"
+        return [Message(role="system", content=f"{_TASK}\n\n{task}"), Message(role="user", content=data)]
 
     def shorter(self) -> "NotesPrompt":
         """The same for half as many words."""

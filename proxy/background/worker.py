@@ -42,7 +42,9 @@ class SessionJob(Protocol):
         ...
 
     async def run(self, key: Key, unusable: int) -> bool:
-        """Does one step of what is due; returns whether there was one. After an exception it is run again.
+        """Does one step of what is due; returns whether there may be another.
+
+        After an exception it is run again.
 
         ``unusable`` counts the answers of models to this step that could not be used.
         """

@@ -7,7 +7,7 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
-from proxy.memory.past_calls import PastCall, PastCalls, spoken_by
+from proxy.memory.past_calls import PastCall, PastCalls, speakers, spoken_by
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
@@ -56,44 +56,58 @@ class CallNotes:
         """Now where a call is to be listed; else from when on it is over."""
         if not session.entries:
             return NEVER_DUE
-        newest, noted = session.entries[-1].turn_ref, session.noted_until
-        if newest <= noted:
+        newest = session.entries[-1].turn_ref
+        if newest <= session.noted_until:
             return NEVER_DUE
-        if newest.call == noted.call and noted.turn < 0:  # it is listed
+        if session.noted_until == _listed(newest):
             return self._over_at(session)
         return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
-        """List the newest call, and write what notes are due; whether there was any. Raises SummaryFailed."""
-        return await self._run(key, self._writer, mark=True)
+        """List the newest call and write what notes are due; whether a model wrote any.
+
+        Raises SummaryFailed.
+        """
+        return await self._run(key, self._writer, settled=True)
 
     async def run_fallback(self, key: Key) -> None:
         """List the newest call; last lines stand in until a model answers."""
-        await self._run(key, None, mark=self._writer is None)
+        await self._run(key, None, settled=self._writer is None)
 
-    async def _run(self, key: Key, writer: CallWriter | None, *, mark: bool) -> bool:
+    async def _run(self, key: Key, writer: CallWriter | None, *, settled: bool) -> bool:
         began = self._clock()
         stored = await self._store.load(key, background=True)
         if stored is None or self.due_at(stored.session) > began:
             return False
         session, newest = stored.session, stored.session.entries[-1].turn_ref
-        over = self._over_at(session) <= began
-        call = PastCall(
-            session=key.session, created=session.created, call=newest.call, at=session.updated
-        ).with_lines_of(session)
-        users = [Owner(key.tenant, name) for name in call.speakers]
-        if not over:
-            call = msgspec.structs.replace(call, lines=())  # they are read where they stand
-        await self._save(users, call, at=began)
-        for user in users:
-            for past in (await self._calls.record(user)).calls:
-                if not past.over and past.place != call.place:
-                    await self._finish(key.tenant, past, writer, settled=mark, at=began)
+        call = PastCall(session=key.session, created=session.created, call=newest.call, at=session.updated)
+        over, written = self._over_at(session) <= began, False
         if over:
-            await self._finish(key.tenant, call, writer, settled=mark, at=began)
-        if mark:
-            await self._mark(key, session, newest if over else TurnRef(newest.call, -1))
-        return True
+            call = call.with_lines_of(session)
+        else:  # its lines are read where they stand
+            names = speakers(session, newest.call)
+            call = msgspec.structs.replace(call, turn=newest.turn, speakers=names)
+        others = await self._list(key.tenant, call, at=began)
+        if session.noted_until != _listed(newest):
+            # It waits for its end now: each of its turns would find it due while no model answers.
+            await self._mark(key, session, _listed(newest))
+        if over:
+            written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
+            if settled:
+                await self._mark(key, session, newest)
+        if settled:
+            for past in others:
+                written |= await self._finish(key.tenant, past, writer, settled=True, at=began)
+        return written
+
+    async def _list(self, tenant: str, call: PastCall, *, at: float) -> list[PastCall]:
+        """List a call for its speakers; returns their other calls that have yet to be noted."""
+        users = [Owner(tenant, name) for name in call.speakers]
+        await self._save(users, call, at=at)
+        records = [await self._calls.record(user) for user in users]
+        others = {past.place: past for record in records for past in record.calls if not past.over}
+        others.pop(call.place, None)
+        return list(others.values())
 
     def _over_at(self, session: Session) -> float:
         """From when on the newest call is over, unless it goes on."""
@@ -101,18 +115,20 @@ class CallNotes:
 
     async def _finish(
         self, tenant: str, call: PastCall, writer: CallWriter | None, *, settled: bool, at: float
-    ) -> None:
-        """Write the notes of a call that is over for its speakers; ``settled``, if they are to stay."""
+    ) -> bool:
+        """Keep what is told of a call that is over, for good if ``settled``; whether a model wrote it."""
         key = Key(tenant, call.session)
-        session = await self._session(key, call)
+        session, written = await self._session(key, call), False
         if session:
             call = call.with_lines_of(session)
             if writer is not None and not call.is_short:
                 call = msgspec.structs.replace(call, lines=await self._notes(writer, session, call))
                 if await self._session(key, call) is None:
-                    return  # it was deleted meanwhile
+                    return True  # it was deleted meanwhile
+                written = True
         users = [Owner(tenant, name) for name in call.speakers]
         await self._save(users, msgspec.structs.replace(call, over=settled), at=at)
+        return written
 
     async def _notes(self, writer: CallWriter, session: Session, call: PastCall) -> tuple[str, ...]:
         earlier = [segment.text for segment in session.summaries if segment.call == call.call]
@@ -150,3 +166,8 @@ class CallNotes:
             marked = msgspec.structs.replace(session, noted_until=end)
             if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
+
+
+def _listed(newest: TurnRef) -> TurnRef:
+    """How far a session is noted whose newest call is listed, and no more."""
+    return TurnRef(newest.call, -1)

@@ -118,8 +118,8 @@ class Phone:
         awaited(lambda: self.proxy.run(_is_listed(self.proxy.app.memory, key)))
 
     def noted(self) -> None:
-        """Waits until notes on a call are there."""
-        awaited(lambda: any(PROMISE in line for call in self.calls() for line in call["lines"]))
+        """Waits until notes on a call are there: a model that failed is asked again after some seconds."""
+        awaited(lambda: any(PROMISE in line for call in self.calls() for line in call["lines"]), 60)
 
 
 async def _is_listed(memory: Any, session: str) -> bool:
@@ -187,6 +187,20 @@ def test_beginning_another_call_ends_the_one_before(serve: Serve, upstream: Fake
     phone.say("Hello, me again.")
     phone.noted()
     assert len(phone.model.asked_for_notes) == 1
+
+
+def test_a_model_that_writes_no_notes_keeps_no_call_from_being_listed(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    model = Model(upstream, lambda _: answer(completion("Yes.")))
+    phone = Phone(serve(CONFIG.replace("PAUSE", "1h"), MEMORY_URL=url), model)
+    phone.talk("first")
+    phone.listed()
+    for session in ("second", "third"):
+        phone.begin(session)
+        phone.say("Hello, me again.")
+        phone.listed()
+    awaited(lambda: model.asked_for_notes)
 
 
 def test_a_call_ends_when_its_agent_leaves(serve: Serve, upstream: FakeUpstream, url: str) -> None:

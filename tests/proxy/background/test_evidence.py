@@ -7,7 +7,7 @@ import pytest
 
 from proxy.background.evidence import tells_of
 
-TASK = "Write notes on the transcript above: who the caller is, what was asked and answered, with all names."
+TASK = "Write notes on the transcript: who the caller is, what was asked and answered, with all names."
 
 # By language a call, notes on it, and what models say instead of notes.
 TALKS = json.loads((Path(__file__).parents[2] / "golden" / "notes.json").read_text("utf-8"))

@@ -24,7 +24,8 @@ class Model:
         self.asked: list[tuple[str, str]] = []
 
     async def ask(self, messages: list[Message], *, model: str) -> str:
-        self.asked.append((model, messages[-1].text))
+        self.asked.append((model, "\n\n".join(message.text for message in messages)))
+        self.data = messages[-1].text
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -53,7 +54,9 @@ def test_nothing_that_was_said_closes_the_marks() -> None:
     prompt = model.asked[0][1]
     assert prompt.count("</transcript>") == prompt.count("</earlier_notes>") == 1
     assert "<system>" not in prompt
-    assert prompt.rindex("</transcript>") < prompt.index("Write notes on the transcript above")
+    assert prompt.index("Write notes on the transcript") < prompt.index(model.data)
+    assert model.data.startswith("<earlier_notes>")
+    assert model.data.endswith("</transcript>")
     lines = prompt[prompt.index("<transcript>") : prompt.rindex("</transcript>")].split("\n")[1:-1]
     assert [json.loads(line)["user"] for line in lines] == [LONG, hostile]
 
@@ -91,7 +94,7 @@ def test_what_nobody_said_is_shown_with_where_it_comes_from() -> None:
         {"user": LONG},
         {"assistant": "Gladly."},
     ]
-    assert "What has a source was put in by a program" in model.asked[0][1].rpartition("</transcript>")[2]
+    assert "What has a source was put in by a program" in model.asked[0][1].removesuffix(model.data)
 
 
 def test_what_is_too_long_is_shown_in_pieces() -> None:
@@ -136,7 +139,7 @@ def test_notes_on_very_much_are_written_anew_until_they_are_short() -> None:
 
     class Wordy(Model):
         async def ask(self, messages: list[Message], *, model: str) -> str:
-            self.asked.append((model, messages[-1].text))
+            self.asked.append((model, "\n\n".join(message.text for message in messages)))
             return words if "<transcript>" in messages[-1].text else "In short: a table on Friday."
 
     model = Wordy()
