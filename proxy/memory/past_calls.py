@@ -10,6 +10,7 @@ import msgspec
 from filters.remembered import LastCall
 from proxy.clock import wall_time
 from proxy.memory.errors import Unreadable
+from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
 from proxy.memory.speakers import speaker
@@ -24,7 +25,7 @@ _LAST_LINES: Final = 10
 _KIND: Final = "users"
 
 
-class PastCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
     """A call of a user: in which session, made when, and which call of it.
 
     ``lines`` tell it up to ``turn``, and ``messages`` is how many it has; a call that is not ``over`` has
@@ -81,7 +82,7 @@ class PastCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc
         return {"session_id": self.session, "at": self.at, "lines": list(self.lines)}
 
 
-class UserRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+class UserRecord(Extensible, frozen=True):
     """A user's ``profile``, which the operator writes, and the last ``calls``, in the order of their ends."""
 
     profile: str = ""

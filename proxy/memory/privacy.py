@@ -12,6 +12,7 @@ import msgspec
 from proxy.clock import wall_time
 from proxy.memory.align import forgotten
 from proxy.memory.errors import StoreError, UnreadableSessions
+from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores import sqlite_file
@@ -194,7 +195,8 @@ def _without_speaker(
         shown = None
     session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=wall_time())
     others = tuple(entry for entry in entries if entry.speaker != name)
-    changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown)
+    # What a newer version keeps of the session may be of the speaker.
+    changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
     if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):
         return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=()), ()
     hot = tuple(entry for entry in session.entries if entry.speaker != name)

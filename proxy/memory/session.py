@@ -17,7 +17,9 @@ from msgspec import UNSET
 from filters.injection import users
 from filters.message import Content, Message, epoch_seconds
 from filters.remembered import LastCall
+from proxy.memory import extensible
 from proxy.memory.errors import Unreadable
+from proxy.memory.extensible import Extensible
 from proxy.memory.speech import Speech, as_function_call
 from proxy.memory.wording import text_hash
 
@@ -61,7 +63,7 @@ NO_CALL: Final = TurnRef(-1, -1)
 _FIRST: Final = TurnRef(0, 0)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     """One message as it was heard.
 
     ``turn`` counts from 0 within a ``call`` and never goes back; ``engine_turn`` is the engine's own number,
@@ -159,7 +161,7 @@ def message_of(entry: Entry) -> Message:
     return as_function_call(message) if entry.tool_calls or entry.tool_call_id else message
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Segment(Extensible, frozen=True, kw_only=True, gc=False):
     """A summary of all turns behind the former segment's end, up to and with ``turn`` of ``call``.
 
     ``messages`` is how many messages these are, and ``fingerprint`` is theirs. ``created_at`` is in seconds
@@ -253,7 +255,7 @@ class QuestionRef(NamedTuple):
         return self.question == 0
 
 
-class LatestRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
     """What a session keeps of the latest request that it has recorded.
 
     ``at`` is when it arrived, in seconds since 1970, and ``fingerprint`` tells its window, of ``line_count``
@@ -331,7 +333,7 @@ class Mark(NamedTuple):
     stamp: bytes = b""
 
 
-class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Forgotten(Extensible, frozen=True, kw_only=True, gc=False):
     """What was said before a deletion, ``at`` seconds since 1970, and is never to be recorded again.
 
     ``open`` is whether no window has come since: the first one shows what is forgotten. ``whole`` is whether
@@ -344,14 +346,14 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     open: bool = False
 
 
-class Agents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+class Agents(Extensible, frozen=True, gc=False):
     """The ids of the last events of agents, and the session's ``calls`` by the agents' ids."""
 
     event_ids: tuple[str, ...] = msgspec.field(name="notices")
     calls: dict[str, int] = msgspec.field(name="lives")
 
 
-class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ShownFacts(Extensible, frozen=True, kw_only=True, gc=False):
     """Which facts stand still in a session's prompts from one compaction to the next; no word of them.
 
     ``epoch`` names the time between two compactions. ``facts`` are the ids of what is shown of ``user`` at
@@ -368,7 +370,7 @@ class ShownFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     news: tuple[tuple[str, int], ...] = ()
 
 
-class ShownCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class ShownCall(Extensible, frozen=True, kw_only=True, gc=False):
     """What the prompts of a call tell of an earlier one of ``user``, and of the profile, from its start on.
 
     It stays as it is until the call ends. ``speakers`` are the users who spoke in the earlier call.
@@ -390,7 +392,7 @@ def with_positions(facts: ShownFacts | None, prompt: Sequence[Message]) -> Shown
     return msgspec.structs.replace(facts, news=tuple(news))
 
 
-class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Session(Extensible, frozen=True, kw_only=True, gc=False):
     """What is recorded of one conversation, without system messages. Times are in seconds since 1970."""
 
     entries: tuple[Entry, ...] = ()
@@ -409,7 +411,7 @@ class Session(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     latest_request: LatestRequest | None = msgspec.field(default=None, name="newest")
     unheard: tuple[Entry, ...] = ()
     """The last answers of this call that no window showed: one that comes late may show them yet."""
-    state: dict[str, Any] = {}
+    state: dict[str, Any] = msgspec.field(default_factory=dict)
     """The client's own."""
     agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
@@ -530,7 +532,7 @@ class _Owner(msgspec.Struct, frozen=True):
 
 def encode(session: Session) -> bytes:
     """A session as bytes for a store."""
-    return msgspec.msgpack.encode(session)
+    return extensible.encode(session)
 
 
 def decode(blob: bytes) -> Session:
@@ -545,6 +547,6 @@ def person_of(blob: bytes) -> str | None:
 
 def _decoded(blob: bytes, kind: type[T]) -> T:
     try:
-        return msgspec.msgpack.decode(blob, type=kind)
+        return extensible.decode(blob, kind)
     except (UnicodeDecodeError, RecursionError) as error:
         raise msgspec.DecodeError(f"it holds no session: {type(error).__name__}") from None

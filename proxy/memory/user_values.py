@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from proxy.memory import extensible
 from proxy.memory.errors import SessionDeleted, StoreError, Unreadable
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
@@ -37,7 +38,6 @@ class UserValues(Generic[T]):
         self._store = store
         self._kind = kind
         self._empty = empty
-        self._decoder = msgspec.msgpack.Decoder(type(empty))
         self._secret = b""
 
     async def read(self, user: Owner, *, background: bool = False) -> T:
@@ -101,7 +101,7 @@ class UserValues(Generic[T]):
             changed = change(former)
             if changed == former:
                 return False
-            blob = msgspec.msgpack.encode(changed)
+            blob = extensible.encode(changed)
             if await self._store.write(key, BlobWrite(blob, version, ttl(changed), at=at, background=True)):
                 return True
             await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers part
@@ -112,7 +112,7 @@ class UserValues(Generic[T]):
         if stored is None:
             return self._empty, 0
         try:
-            return self._decoder.decode(stored.blob), stored.version
+            return extensible.decode(stored.blob, type(self._empty)), stored.version
         except msgspec.DecodeError as error:
             raise Unreadable("What is kept of a user cannot be read.") from error
 

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.e2e.conftest import address as address  # noqa: PLC0414 - a fixture of another folder
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.stored_bytes import stored_bytes
 from tests.serving_process import ServingProcess
 from tests.waiting import until
 
@@ -49,12 +51,12 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-class Released(ServingProcess):
-    """A server of the last release."""
+class OtherVersion(ServingProcess):
+    """A server of the version in a folder."""
 
-    def __init__(self, release: Path, folder: Path, **environ: str) -> None:
+    def __init__(self, site: Path, folder: Path, **environ: str) -> None:
         # A safe path has none of the folder that the tests run in, where this version is.
-        super().__init__(folder, CONFIG, PYTHONPATH=str(release), PYTHONSAFEPATH="1", **environ)
+        super().__init__(folder, CONFIG, PYTHONPATH=str(site), PYTHONSAFEPATH="1", **environ)
 
 
 def speak(server: ServingProcess, text: str, session: str = "call") -> None:
@@ -80,7 +82,7 @@ def test_both_versions_serve_one_call_in_turns(
     environ = {"MEMORY_URL": address(store), "UPSTREAM_BASE_URL": upstream.url}
     with ExitStack() as started:
         (tmp_path / "old").mkdir()
-        old = started.enter_context(Released(release, tmp_path / "old", **environ))
+        old = started.enter_context(OtherVersion(release, tmp_path / "old", **environ))
         speak(old, "This was said before the upgrade.", "earlier")
         new = started.enter_context(ServingProcess(tmp_path, CONFIG, **environ))
         turns = [f"This is turn {turn}." for turn in range(8)]
@@ -130,7 +132,7 @@ def test_the_last_release_writes_that_store(release: Path, tmp_path: Path, upstr
     upstream.script = lambda request: sse(stream_of("Heard."))
     path = tmp_path / "store.db"
     environ = {"MEMORY_URL": f"sqlite:{path}", "UPSTREAM_BASE_URL": upstream.url}
-    with Released(release, tmp_path, **environ) as old:
+    with OtherVersion(release, tmp_path, **environ) as old:
         for turn in CALL:
             speak(old, turn)
         old.client.post("/v1/memory/users/ann/facts", json={"text": "Likes window seats."}).raise_for_status()
@@ -148,3 +150,69 @@ def test_the_last_release_writes_that_store(release: Path, tmp_path: Path, upstr
 def tables(path: Path) -> list[tuple[str, str]]:
     with closing(sqlite3.connect(path)) as database:
         return database.execute("SELECT name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+NEW_FIELD = (
+    '    mood: str = msgspec.field(default_factory=lambda: "mood-" + __import__("secrets").token_hex(8))\n'
+)
+EXTENDED = {
+    "proxy/memory/session.py": ("Session", "Entry"),
+    "proxy/memory/past_calls.py": ("UserRecord",),
+    "proxy/memory/archive/records.py": ("Fact",),
+}
+
+
+@pytest.fixture
+def next_release(tmp_path: Path) -> Path:
+    """A folder with a version in which some of what is stored has one more field, each value's another."""
+    site = tmp_path / "next"
+    for package in ("filters", "proxy", "turnkeeper"):
+        shutil.copytree(ROOT / package, site / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, classes in EXTENDED.items():
+        text = (site / name).read_text()
+        for each in classes:
+            text, count = re.subn(
+                rf"^class {each}\(Extensible.*\n", rf"\g<0>{NEW_FIELD}", text, flags=re.MULTILINE
+            )
+            assert count == 1, each
+        (site / name).write_text(text)
+    return site
+
+
+@pytest.mark.parametrize("store", ["redis", "postgresql"])
+def test_this_version_keeps_what_the_next_one_will_add(
+    next_release: Path, tmp_path: Path, upstream: FakeUpstream, address: Address, store: str
+) -> None:
+    upstream.script = lambda request: sse(stream_of("Heard."))
+    environ = {"MEMORY_URL": address(store), "UPSTREAM_BASE_URL": upstream.url, "MEMORY_WORK": "false"}
+
+    def moods() -> set[bytes]:
+        return set(re.findall(rb"mood-\w{16}", stored_bytes(environ["MEMORY_URL"])))
+
+    (tmp_path / "newer").mkdir()
+    with OtherVersion(next_release, tmp_path / "newer", **environ) as newer:
+        for turn in CALL[:2]:
+            speak(newer, turn)
+        fact = newer.client.post("/v1/memory/users/ann/facts", json={"text": "Likes window seats."}).json()
+        newer.client.put("/v1/memory/users/ann/profile", json={"text": "A guest."}).raise_for_status()
+        assert until(lambda: remembered(newer) == whole(CALL[:2]))
+        assert until(lambda: len(moods()) == 1 + 4 + 1 + 1), moods()
+        before = moods()
+        with ServingProcess(tmp_path, CONFIG, **environ) as older:
+            speak(older, CALL[2])
+            facts = "/v1/memory/users/ann/facts"
+            older.client.patch(
+                f"{facts}/{fact['id']}", json={"text": "Likes aisle seats."}
+            ).raise_for_status()
+            older.client.post(facts, json={"text": "Has a dog."}).raise_for_status()
+            older.client.put("/v1/memory/users/ann/profile", json={"text": "A friend."}).raise_for_status()
+            assert until(lambda: remembered(older) == whole(CALL[:3]))
+            assert [one["text"] for one in older.client.get(facts).json()["data"]] == [
+                "Likes aisle seats.",
+                "Has a dog.",
+            ]
+        assert moods() == before
+        assert b"~unknown" not in stored_bytes(environ["MEMORY_URL"])
+        speak(newer, CALL[3])
+        assert until(lambda: remembered(newer) == whole(CALL))
+        assert before <= moods()

@@ -8,6 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 import msgspec
 
 from proxy.memory.archive.statements import SESSION, USER
+from proxy.memory.extensible import Extensible
 from proxy.memory.session import Entry
 from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Owner
@@ -40,7 +41,7 @@ class UserSession(NamedTuple):
     messages: int
 
 
-class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+class Fact(Extensible, frozen=True, kw_only=True, gc=False):
     """A fact about a user; times are in seconds since 1970.
 
     ``evidence`` are the turns that it rests on, ``replaces`` is the id of the fact that it supersedes. It
@@ -63,8 +64,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     field: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field by its name, defaults too."""
-        return msgspec.structs.asdict(self)
+        """Every field by its name, defaults too, but those that this version does not know."""
+        fields = msgspec.structs.asdict(self)
+        del fields["unknown_fields"]
+        return fields
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

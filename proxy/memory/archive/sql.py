@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from proxy.memory import extensible
 from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_VECTOR,
@@ -188,11 +189,11 @@ class RowCodec(msgspec.Struct, frozen=True):
 
     def encode(self, key: Key, value: Any) -> bytes:
         """Encode a value so that it is of no use under another key."""
-        return self.codec.encode(key, msgspec.msgpack.encode(value))
+        return self.codec.encode(key, extensible.encode(value))
 
     def decode(self, key: Key, blob: bytes, kind: type[V]) -> V:
         """Decode a value. Raises StoreError for bytes that cannot be read."""
-        return msgspec.msgpack.decode(self.codec.decode(key, bytes(blob)), type=kind)
+        return extensible.decode(self.codec.decode(key, bytes(blob)), kind)
 
     def encode_bytes(self, owner: Owner, value: bytes) -> bytes:
         """Encode bytes so that they are of no use under another owner."""

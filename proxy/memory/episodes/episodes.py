@@ -8,14 +8,16 @@ import re
 from collections.abc import Iterable, Iterator
 from importlib.metadata import EntryPoint
 from itertools import accumulate
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 from urllib.parse import quote
 
 import msgspec
 
 from proxy.clock import wall_time
+from proxy.memory import extensible
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.extensible import Extensible
 from proxy.memory.redaction import Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, Store
@@ -101,7 +103,7 @@ class _StoredEpisode(msgspec.Struct, frozen=True, array_like=True):
     blob: bytes
 
 
-class _AgentBlob(msgspec.Struct, frozen=True):
+class _AgentBlob(Extensible, frozen=True):
     """The newest episodes of an agent, and the count, newest time and expiries of those in the cold part."""
 
     episodes: list[_StoredEpisode] = msgspec.field(name="kept")
@@ -112,7 +114,7 @@ class _AgentBlob(msgspec.Struct, frozen=True):
 
 
 # An older version stored one list.
-_decoder = msgspec.msgpack.Decoder(_AgentBlob | list[_StoredEpisode])
+_BLOB: Any = _AgentBlob | list[_StoredEpisode]
 
 
 class StoredEpisodes:
@@ -160,18 +162,19 @@ class StoredEpisodes:
             cold = [*_unexpired(await self._load_cold(agent, hot)), *moving]
             cold.sort(key=lambda one: -one.at)
             moving = cold[: max(0, MOST - len(staying))][::-1]
-            write, before = self._store.replace, _AgentBlob([])
+            write, before = self._store.replace, _AgentBlob([], unknown_fields=hot.unknown_fields)
         blob = _AgentBlob(
             staying,
             cold_count=before.cold_count + len(moving),
             newest_cold=max([before.newest_cold, *(one.at for one in moving)]),
             first_expiry=min([before.first_expiry, *(one.expires for one in moving)]),
             last_expiry=max([before.last_expiry, *(one.expires for one in moving)]),
+            unknown_fields=before.unknown_fields,
         )
         lasts_until = max([blob.last_expiry, *(one.expires for one in staying)])
         encoded = await asyncio.to_thread(lambda: [*map(msgspec.msgpack.encode, moving)]) if moving else []
         put = BlobWrite(
-            msgspec.msgpack.encode(blob),
+            extensible.encode(blob),
             version=version,
             ttl=lasts_until - wall_time(),
             cold=encoded,
@@ -184,7 +187,7 @@ class StoredEpisodes:
         if stored is None:
             return _AgentBlob([]), 0
         with _decode_errors():
-            found = _decoder.decode(stored.blob)
+            found: _AgentBlob | list[_StoredEpisode] = extensible.decode(stored.blob, _BLOB)
         return (_AgentBlob(found) if isinstance(found, list) else found), stored.version
 
     async def _load_cold(self, agent: Key, hot: _AgentBlob) -> list[_StoredEpisode]:

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from proxy.memory import extensible
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Key, Owner
@@ -132,7 +133,8 @@ class Mem0:
 
     def _put(self, user: Owner, fact: Fact) -> None:
         messages = [{"role": "user", "content": fact.text}]
-        metadata = {_FACT: msgspec.json.encode(fact).decode()}
+        fields = msgspec.msgpack.decode(extensible.encode(fact))
+        metadata = {_FACT: msgspec.json.encode(fields).decode()}
         self._memory.add(messages, user_id=_user_id(user), metadata=metadata, infer=False)
 
     def _rows(self, user: Owner) -> list[tuple[str, Fact]]:
@@ -144,7 +146,8 @@ class Mem0:
             if encoded is None:
                 fact = Fact(id=row["id"], text=row["memory"])
             else:
-                fact = msgspec.structs.replace(msgspec.json.decode(encoded, type=Fact), text=row["memory"])
+                fields = msgspec.msgpack.encode(msgspec.json.decode(encoded))
+                fact = msgspec.structs.replace(extensible.decode(fields, Fact), text=row["memory"])
             rows.append((row["id"], fact))
         return rows
 

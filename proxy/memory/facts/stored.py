@@ -8,13 +8,14 @@ import msgspec
 
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import SessionDeleted, Unreadable
+from proxy.memory.extensible import Extensible
 from proxy.memory.stores.store import Key, Owner, Store
 from proxy.memory.user_values import UserValues
 
 _MOST_SUPERSEDED: Final = 100
 
 
-class _Facts(msgspec.Struct, frozen=True):
+class _Facts(Extensible, frozen=True):
     facts: tuple[Fact, ...] = ()
 
 
@@ -39,7 +40,7 @@ class StoredFacts:
                 for one in stored.facts
                 if one.id != fact.id
             ]
-            return _Facts(tuple(_unexpired([*others, fact], now=fact.created)))
+            return msgspec.structs.replace(stored, facts=tuple(_unexpired([*others, fact], now=fact.created)))
 
         try:
             await self._values.change(user, change, at=fact.created)
@@ -64,7 +65,8 @@ class StoredFacts:
         """Remove a fact; whether there was one."""
 
         def change(stored: _Facts) -> _Facts:
-            return _Facts(tuple(fact for fact in stored.facts if fact.id != fact_id))
+            facts = tuple(fact for fact in stored.facts if fact.id != fact_id)
+            return msgspec.structs.replace(stored, facts=facts)
 
         return await self._values.change(user, change)
 

@@ -55,7 +55,8 @@ def with_event(session: Session, event_id: str, agent: Agent, call: int | None) 
     event_ids = (*agents.event_ids, event_id)[-_MAX_EVENTS:]
     calls = agents.calls | ({agent.id: call} if agent.id and call is not None else {})
     calls = dict([*calls.items()][-_MAX_AGENTS:])
-    return msgspec.structs.replace(session, agents=Agents(event_ids, calls), state=state)
+    agents = msgspec.structs.replace(agents, event_ids=event_ids, calls=calls)
+    return msgspec.structs.replace(session, agents=agents, state=state)
 
 
 def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
@@ -265,7 +266,9 @@ def _insert_call(
         call=call + 1,
         unheard=tuple(map(_in_next_call, session.unheard)),
         summaries=tuple(_in_next_call(each) if each.call == call else each for each in session.summaries),
-        agents=Agents(agents.event_ids, {id_: of + (of == call) for id_, of in agents.calls.items()}),
+        agents=msgspec.structs.replace(
+            agents, calls={id_: of + (of == call) for id_, of in agents.calls.items()}
+        ),
         state=state,
     )
     if session.learned_until.call == call:

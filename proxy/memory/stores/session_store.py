@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
-import msgspec
-
 from proxy.circuit import Backoff, Outage
+from proxy.memory import extensible
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session, decode, encode
@@ -175,7 +174,7 @@ class SessionStore:
     async def cold_entries(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[Entry]:
         """Entries of the cold part, from the one at index ``start`` on."""
         blobs = await self.cold(key, start=start, limit=limit)
-        return [msgspec.msgpack.decode(blob, type=Entry) for blob in blobs]
+        return [extensible.decode(blob, Entry) for blob in blobs]
 
     # --- bytes
 
@@ -302,7 +301,7 @@ class SessionStore:
             session, entries = put.session, put.cold
             if self._redaction.enabled:
                 session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
-            cold = [*map(msgspec.msgpack.encode, entries)]
+            cold = [*map(extensible.encode, entries)]
             blob, due = encode(session), self.due(put.session)
             return session, BlobWrite(
                 blob, put.version, put.ttl, cold, put.at, put.background, put.new_version, due

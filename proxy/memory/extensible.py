@@ -1,0 +1,85 @@
+"""What versions store for each other: an older one keeps the fields that it does not know."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+T = TypeVar("T")
+Fields = dict[str, Any]
+
+NO_FIELDS: Final = msgspec.msgpack.encode({})
+"""The ``unknown_fields`` of a struct that has none itself, where one within it may have some."""
+_UNKNOWN: Final = "~unknown"
+_type: Final[Callable[[Any], inspect.Type]] = cache(inspect.type_info)
+
+
+class Extensible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A stored struct to which newer versions may have added fields.
+
+    ``unknown_fields`` is a map of them as msgpack; no bytes where no struct within this one has any either.
+    A copy that is made by ``msgspec.structs.replace`` has them too.
+    """
+
+    unknown_fields: bytes = msgspec.field(default=b"", name=_UNKNOWN)
+
+
+def encode(value: object) -> bytes:
+    """A value as msgpack, with the fields that this version does not know where they were."""
+    encoded = msgspec.msgpack.encode(value)
+    if not isinstance(value, Extensible) or not value.unknown_fields:
+        return encoded
+    return msgspec.msgpack.encode(_changed(msgspec.msgpack.decode(encoded), _type(type(value)), _merge))
+
+
+def decode(blob: bytes, kind: type[T]) -> T:
+    """A value from msgpack. Raises msgspec.DecodeError for bytes that are no such value."""
+    try:
+        # Strict, and so it costs nothing to learn that there is no field but those of this version.
+        return msgspec.msgpack.decode(blob, type=kind)
+    except msgspec.ValidationError:
+        plain = _changed(msgspec.msgpack.decode(blob), _type(kind), _set_apart)
+        if isinstance(plain, dict):
+            plain.setdefault(_UNKNOWN, NO_FIELDS)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=kind)
+
+
+def _changed(value: Any, kind: inspect.Type, change: Callable[[Fields, frozenset[str]], Fields]) -> Any:
+    """The value with each extensible struct within it changed, from the inside out."""
+    match kind, value:
+        case inspect.StructType(cls=cls, fields=fields, array_like=False), dict():
+            types = {field.encode_name: field.type for field in fields}
+            within = {
+                name: _changed(each, types[name], change) if name in types else each
+                for name, each in value.items()
+            }
+            return change(within, frozenset(types)) if issubclass(cls, Extensible) else within
+        case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item), list():
+            return [_changed(each, item, change) for each in value]
+        case inspect.UnionType(types=types), _:
+            for each in types:
+                value = _changed(value, each, change)
+    return value
+
+
+def _set_apart(fields: Fields, names: frozenset[str]) -> Fields:
+    unknown = {name: value for name, value in fields.items() if name not in names}
+    if not unknown:
+        return fields
+    known = {name: value for name, value in fields.items() if name in names}
+    return known | {_UNKNOWN: msgspec.msgpack.encode(unknown)}
+
+
+def _merge(fields: Fields, names: frozenset[str]) -> Fields:
+    unknown = fields.pop(_UNKNOWN, NO_FIELDS)
+    try:  # an import may have made them up
+        more = msgspec.msgpack.decode(unknown, type=dict[str, Any])
+    except (
+        msgspec.DecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):
+        more = {}
+    return {name: value for name, value in more.items() if name not in names} | fields
