@@ -1,6 +1,6 @@
 """How many Python calls a turn takes on the thread that serves it: a number that no busy machine changes.
 
-python -m bench.calls [CONFIG] [--list KIND]
+python -m bench.calls [CONFIG] [--list KIND] [--memory URL]
 
 A server runs in a thread of this process, in front of a fake model that sends each chunk once the one before
 has been read, so that no two of them are read at once. As under ``serve``, each turn is logged, and archive
@@ -147,9 +147,9 @@ def words_of(chunks: int) -> list[str]:
     return [f" number {place}" for place in range(chunks)]
 
 
-def measure(config: Path, folder: Path) -> dict[str, Calls]:
-    """The calls of one turn of each kind, and of an answer's chunks."""
-    environ = {"MEMORY_URL": f"sqlite:{folder / 'calls.db'}", "HOST": "127.0.0.1", "PORT": "0"}
+def measure(config: Path, memory: str) -> dict[str, Calls]:
+    """The calls of one turn of each kind, and of an answer's chunks; ``memory`` is where sessions are."""
+    environ = {"MEMORY_URL": memory, "HOST": "127.0.0.1", "PORT": "0"}
     with ExitStack() as stack:
         stack.enter_context(logging_to(stack.enter_context(Path(os.devnull).open("w"))))
         upstream, model = stack.enter_context(FakeUpstream()), PacedModel()
@@ -185,9 +185,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", type=Path, default=ROOT / "config" / "agora.yaml")
     parser.add_argument("--list", metavar="KIND", help="name the functions of one kind of turn")
+    parser.add_argument(
+        "--memory", metavar="URL", help="where sessions are: an empty store; else an SQLite file"
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measured = measure(options.config, Path(folder))
+        measured = measure(options.config, options.memory or f"sqlite:{folder}/calls.db")
     streamed, longer = measured["a turn without a session"], measured["the same in more chunks"]
     for kind, calls in measured.items():
         sys.stdout.write(f"{kind}: {calls.total()}\n")

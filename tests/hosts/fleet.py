@@ -4,7 +4,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,11 +17,12 @@ from tests.e2e.test_clocks import ASIDE
 from tests.hosts.network import Network
 from tests.peers import redis_server
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
+from tests.peers.redis_server import RedisServer
 from tests.serving_process import ServingProcess
 from tests.waiting import awaited, until
 
 SERVERS, STORES, FRONT = (1, 2, 3), 4, 5
-PORT, REDIS, BALANCER = 8080, 6379, 8000
+PORT, BALANCER = 8080, 8000
 BALANCED = f"http://{Network.address(FRONT)}:{BALANCER}"
 KEY = {"Authorization": "Bearer secret-of-the-phone"}
 
@@ -78,11 +81,30 @@ class Model(FakeUpstream):
         return sse(stream_of("Heard ", shown[-1]))
 
 
+class StoreServer(RedisServer):
+    """A Redis on the host of the stores."""
+
+    address = Network.address(STORES)
+
+    def __init__(self, *arguments: Any, network: Network, **options: Any) -> None:
+        self._network = network
+        super().__init__(*arguments, "protected-mode no", **options)
+
+    def command(self, *command: str) -> list[str]:
+        return self._network.command(STORES, *command)
+
+    def ask(self, *command: Any) -> Any:
+        with self._network.on(STORES):
+            return super().ask(*command)
+
+
 class Host(ServingProcess):
     """A server on a host of its own, whose clock is so many seconds ahead."""
 
-    def __init__(self, network: Network, number: int, folder: Path, skew: float, **environ: str) -> None:
-        super().__init__(folder, CONFIG, **environ)
+    def __init__(
+        self, network: Network, number: int, folder: Path, config: str, skew: float, **environ: str
+    ) -> None:
+        super().__init__(folder, config, **environ)
         self.network, self.number, self.port = network, number, PORT
         program = [sys.executable, "-c", ASIDE.format(skew=skew)]
         self.command = network.command(number, *program, *self.command[3:])
@@ -97,17 +119,28 @@ class Host(ServingProcess):
 
 
 class Fleet:
-    """All of it, for callers who may be served by any host at each turn."""
+    """All of it, for callers who may be served by any host at each turn.
 
-    def __init__(self, folder: Path, skews: tuple[float, ...], memory_url: str | None = None) -> None:
-        self._folder, self._skews, self._memory = folder, skews, memory_url
+    ``store`` is the kind of the store of sessions, or the address of one that is reached as it is from all
+    hosts. ``stores`` are the servers of a Redis, of a Cluster the three primaries first, of a Sentinel the
+    primary, its replica and the Sentinel itself. ``changes`` are made in the configuration.
+    """
+
+    def __init__(
+        self, folder: Path, skews: tuple[float, ...], store: str, changes: Mapping[str, str] | None = None
+    ) -> None:
+        self._folder, self._skews, self._store = folder, skews, store
+        self._config = CONFIG
+        for former, new in (changes or {}).items():
+            assert former in CONFIG
+            self._config = self._config.replace(former, new)
         self._started = ExitStack()
+        self.stores: Sequence[RedisServer] = ()
 
     def __enter__(self) -> Self:
         with ExitStack() as started:
             self.network = started.enter_context(Network(5))
-            if self._memory is None:
-                self._run(started, STORES, self._redis(), REDIS)
+            self._memory = self._started_store(started)
             self.model = started.enter_context(Model(self.network))
             self.hosts = [self._host(started, number) for number in SERVERS]
             assert until(lambda: all(host.is_up() for host in self.hosts), 100), self.logs
@@ -126,9 +159,24 @@ class Fleet:
         started.callback(process.terminate)
         assert until(lambda: self.network.listens(host, port)), log.name
 
-    def _redis(self) -> list[str]:
-        own = ["--bind", self.network.address(STORES), "--port", str(REDIS), "--protected-mode", "no"]
-        return [redis_server.binary(), *own, "--save", "", "--dir", str(self._folder)]
+    def _started_store(self, started: ExitStack) -> str:
+        """The address of the store."""
+        make = partial(StoreServer, network=self.network)
+        match self._store:
+            case "redis":
+                self.stores = [started.enter_context(redis_server.closing([make(self._folder)]))[0]]
+                return self.stores[0].url
+            case "sentinel":
+                self.stores = started.enter_context(redis_server.replicated(self._folder, make))
+                return f"redis+sentinel://{self.stores[2].address}:{self.stores[2].port}/calls"
+            case "cluster":
+                self.stores = started.enter_context(
+                    redis_server.cluster(self._folder, replicas=True, make=make)
+                )
+                nodes = ",".join(f"{node.address}:{node.port}" for node in self.stores)
+                return f"redis+cluster://{nodes}"
+            case url:
+                return url
 
     def _haproxy(self) -> list[str]:
         if not (haproxy := shutil.which("haproxy", path=os.environ.get("PATH", "") + ":/usr/sbin")):
@@ -141,10 +189,9 @@ class Fleet:
     def _host(self, started: ExitStack, number: int) -> Host:
         folder = self._folder / str(number)
         folder.mkdir()
-        memory = self._memory or f"redis://{self.network.address(STORES)}:{REDIS}"
         skew = self._skews[number - 1]
-        environ = {"MEMORY_URL": memory, "UPSTREAM_BASE_URL": self.model.url, "TMPDIR": str(folder)}
-        host = Host(self.network, number, folder, skew, **environ)
+        environ = {"MEMORY_URL": self._memory, "UPSTREAM_BASE_URL": self.model.url, "TMPDIR": str(folder)}
+        host = Host(self.network, number, folder, self._config, skew, **environ)
         host.begin()
         started.push(host)
         return host

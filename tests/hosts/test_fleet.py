@@ -21,11 +21,10 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
     started: list[Fleet] = []
 
     def start(store: str) -> Fleet:
-        url = None
         if store == "postgresql":
             server: PostgresServer = request.getfixturevalue("postgres")
-            url = server.url(asyncio.run(server.new_schema()))
-        fleet = Fleet(tmp_path, SKEWS, url)
+            store = server.url(asyncio.run(server.new_schema()))
+        fleet = Fleet(tmp_path, SKEWS, store)
         started.append(fleet.__enter__())
         return fleet
 
@@ -100,7 +99,7 @@ def test_calls_go_on_exactly_whichever_host_answers_and_when_one_is_killed(start
 @pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("pause", [0.0, 0.2, 1.0])
-@pytest.mark.parametrize("store", ["redis", "postgresql"])
+@pytest.mark.parametrize("store", ["redis", "cluster", "postgresql"])
 def test_thirty_calls_of_twenty_turns(start: Start, store: str, pause: float) -> None:
     fleet = start(store)
     calls = [Call(fleet, f"call {i}", 20, pause, (1, 5, 100)[i % 3]) for i in range(30)]
@@ -122,4 +121,22 @@ def test_a_rolling_restart_costs_no_turn(start: Start) -> None:
             assert until(host.is_up, 100), host.log
 
     assert make(calls, restart) == []
+    assert [call.failed for call in calls if call.failed] == []
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("store", ["sentinel", "cluster"])
+def test_the_loss_of_a_primary_costs_no_turn(start: Start, store: str) -> None:
+    fleet = start(store)
+    calls = [Call(fleet, f"call {i}", 40, 0.3, (1, 5, 100)[i % 3]) for i in range(12)]
+
+    def lose() -> None:
+        assert until(lambda: len(fleet.model.prompts) > 60)
+        fleet.stores[0].kill()
+
+    faults = make(calls, lose)
+    print("FAULTS", *faults, sep="\n")
+    print("FAILED", *[one for call in calls for one in call.failed], sep="\n")
+    assert faults == []
     assert [call.failed for call in calls if call.failed] == []

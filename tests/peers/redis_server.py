@@ -1,4 +1,4 @@
-"""Real Redis servers on loopback: one, Sentinel with a replica, a Cluster of three."""
+"""Real Redis servers: one, Sentinel with a replica, a Cluster of three, each of which may have a replica."""
 
 import contextlib
 import importlib.util
@@ -49,7 +49,9 @@ def version() -> tuple[int, ...]:
 
 
 class RedisServer:
-    """One process; ``settings`` are lines of its configuration."""
+    """One process on loopback; ``settings`` are lines of its configuration."""
+
+    address = LOOPBACK
 
     def __init__(self, folder: Path, *settings: str, port: int | None = None, mode: str = "") -> None:
         self.port = port or free_port()
@@ -59,7 +61,7 @@ class RedisServer:
         self._config = self.folder / "redis.conf"
         tried = ["enable-debug-command yes", "enable-protected-configs yes"] if version() >= (7,) else []
         data = [] if mode else [*tried, 'save ""', "repl-diskless-sync-delay 0"]
-        own = [f"port {self.port}", f"bind {LOOPBACK}", f"dir {self.folder}", "loglevel warning"]
+        own = [f"port {self.port}", f"bind {self.address}", f"dir {self.folder}", "loglevel warning"]
         self._config.write_text("\n".join([*own, *data, *settings, ""]))
         try:
             self.start()
@@ -69,13 +71,17 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        return f"redis://{LOOPBACK}:{self.port}"
+        return f"redis://{self.address}:{self.port}"
+
+    def command(self, *command: str) -> list[str]:
+        """A command as it runs where the server is."""
+        return [*command]
 
     def start(self, *, wait: bool = True) -> None:
         log = (self.folder / "log").open("ab")
         with log:
             self.process = subprocess.Popen(
-                [binary(), str(self._config), *self._mode], stdout=log, stderr=subprocess.STDOUT
+                self.command(binary(), str(self._config), *self._mode), stdout=log, stderr=subprocess.STDOUT
             )
         if wait:
             wait_until(self._answers, (self.folder / "log").read_text)
@@ -91,7 +97,7 @@ class RedisServer:
 
     def ask(self, *command: Any) -> Any:
         """A command on a connection of its own, beside what is tested."""
-        with redis.Redis(port=self.port, socket_timeout=5, retry=None, protocol=2) as client:
+        with redis.Redis(self.address, self.port, socket_timeout=5, retry=None, protocol=2) as client:
             return client.execute_command(*command)
 
     def signal(self, number: signal.Signals) -> None:
@@ -124,18 +130,20 @@ def single(folder: Path, *settings: str) -> Iterator[RedisServer]:
 
 
 @contextlib.contextmanager
-def replicated(folder: Path) -> Iterator[tuple[RedisServer, RedisServer, RedisServer]]:
+def replicated(
+    folder: Path, make: Callable[..., RedisServer] = RedisServer
+) -> Iterator[tuple[RedisServer, RedisServer, RedisServer]]:
     """A master, its replica, and a Sentinel that watches the service ``calls``."""
     with closing([]) as servers:
-        servers.append(master := RedisServer(folder))
-        servers.append(replica := RedisServer(folder, f"replicaof {LOOPBACK} {master.port}"))
+        servers.append(master := make(folder))
+        servers.append(replica := make(folder, f"replicaof {master.address} {master.port}"))
         wait_until(lambda: "master_link_status:up" in _text(replica.ask("INFO", "replication")))
         watch = [
-            f"sentinel monitor calls {LOOPBACK} {master.port} 1",
+            f"sentinel monitor calls {master.address} {master.port} 1",
             "sentinel down-after-milliseconds calls 300",
             "sentinel failover-timeout calls 2000",
         ]
-        servers.append(sentinel := RedisServer(folder, *watch, mode="--sentinel"))
+        servers.append(sentinel := make(folder, *watch, mode="--sentinel"))
         wait_until(lambda: sentinel.ask("INFO", "sentinel")["master0"]["slaves"] == 1)
         yield master, replica, sentinel
 
@@ -147,17 +155,25 @@ def caught_up(master: RedisServer, replica: RedisServer) -> None:
 
 
 @contextlib.contextmanager
-def cluster(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]:
+def cluster(
+    folder: Path, nodes: int = 3, *, replicas: bool = False, make: Callable[..., RedisServer] = RedisServer
+) -> Iterator[list[RedisServer]]:
+    """So many primaries and, with ``replicas``, then one of each in the same order."""
     with closing([]) as servers:
         settings = ["cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no"]
-        for _ in range(nodes):
-            servers.append(RedisServer(folder, *settings))  # one by one: each is closed if the next fails
+        for _ in range(2 * nodes if replicas else nodes):
+            servers.append(make(folder, *settings))  # one by one: each is closed if the next fails
         share = SLOTS // nodes + 1
         for number, server in enumerate(servers):
             server.ask("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            server.ask("CLUSTER", "ADDSLOTS", *range(number * share, min(SLOTS, (number + 1) * share)))
-            server.ask("CLUSTER", "MEET", LOOPBACK, servers[0].port)
+            if number < nodes:
+                server.ask("CLUSTER", "ADDSLOTS", *range(number * share, min(SLOTS, (number + 1) * share)))
+            server.ask("CLUSTER", "MEET", server.address, servers[0].port)
         wait_until(lambda: all(_is_whole(server, nodes) for server in servers))
+        for primary, replica in zip(servers, servers[nodes:], strict=False):
+            replica.ask("CLUSTER", "REPLICATE", primary.ask("CLUSTER", "MYID").decode())
+        for replica in servers[nodes:]:
+            wait_until(lambda one=replica: "master_link_status:up" in _text(one.ask("INFO", "replication")))
         yield servers
 
 

@@ -1,10 +1,12 @@
 """Addresses of Redis and the clients that they make: for one server, Sentinel or Cluster."""
 
 import asyncio
+import math
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, NamedTuple, NoReturn, cast
 from urllib.parse import parse_qsl, unquote
 
@@ -28,7 +30,9 @@ from redis.asyncio.sentinel import (
     SentinelManagedSSLConnection,
 )
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.exceptions import (
+    AskError,
     AuthenticationError,
     BusyLoadingError,
     ClusterDownError,
@@ -40,8 +44,10 @@ from redis.exceptions import (
     RedisClusterException,
     ResponseError,
     SlotNotCoveredError,
+    TryAgainError,
 )
 from redis.exceptions import ConnectionError as Lost
+from redis.exceptions import TimeoutError as TooSlow
 
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.tasks import retrieve_exception
@@ -79,6 +85,9 @@ _DESCRIPTIONS = {
 _IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]{2,16})\b")
 """How servers before Redis 7 tell of an error that a script's command met."""
 _NOT_PERMITTED = "The user executing the script can't"
+_SCRIPTS: Final = ("EVALSHA", "EVAL")
+_KEY_OF_SCRIPT: Final = 3
+_ROUNDS: Final = 4
 _CLOSED_BY_SERVER: Final = "Connection closed by server."
 _CONNECT_DEADLINES: Final = 4
 """Deadlines that connecting may take: the call goes on without it, and the next one finds the connection."""
@@ -223,10 +232,23 @@ def _error_code(error: Exception) -> str:
 
 
 class SharedConnection(asyncio.Protocol):
-    """A connection for all commands, which redis-py has made and logged in: replies come in their order."""
+    """A connection for all commands, which redis-py has made and logged in: replies come in their order.
 
-    def __init__(self, connection: AbstractConnection) -> None:
+    It ends where the server answers nothing for about as many seconds as its ``patience``. ``on_lost`` is
+    called when it has ended.
+    """
+
+    def __init__(
+        self,
+        connection: AbstractConnection,
+        *,
+        patience: float = math.inf,
+        on_lost: Callable[[], None] = lambda: None,
+    ) -> None:
         self._connection = connection
+        self._on_lost = on_lost
+        self._patience = patience
+        self._watch: asyncio.TimerHandle | None = None
         self._reader = hiredis.Reader(replyError=DefaultParser.parse_error, protocolError=InvalidResponse)
         self._replies: deque[asyncio.Future[Any]] = deque()
         self._transport = cast("asyncio.StreamWriter", connection._writer).transport  # noqa: SLF001 - see below
@@ -247,6 +269,8 @@ class SharedConnection(asyncio.Protocol):
         replies = [loop.create_future() for _ in commands]
         self._transport.write(b"".join(map(hiredis.pack_command, commands)))
         self._replies.extend(replies)
+        if self._watch is None and self._patience < math.inf:
+            self._look_again(replies[0])
         return replies
 
     async def aclose(self) -> None:
@@ -270,10 +294,82 @@ class SharedConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fails the replies that are waited for."""
+        self._on_lost()
+        if self._watch is not None:
+            self._watch.cancel()
         replies, self._replies = self._replies, deque()
         for reply in replies:
             if not reply.done():
                 reply.set_exception(Lost(str(exc) if exc else _CLOSED_BY_SERVER))
+
+    def _look_again(self, oldest: asyncio.Future[Any]) -> None:
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(self._patience, self._end_if_silent, oldest, _ROUNDS)
+
+    def _end_if_silent(self, oldest: asyncio.Future[Any], rounds: int) -> None:
+        """Ends the connection where nothing has been answered since ``oldest`` was.
+
+        Where the event loop was late, the reply may have arrived and not been looked at: that takes rounds.
+        """
+        self._watch = None
+        if not self._replies or not self.is_open:
+            return
+        if self._replies[0] is not oldest:
+            self._look_again(self._replies[0])
+        elif rounds:
+            asyncio.get_running_loop().call_soon(self._end_if_silent, oldest, rounds - 1)
+        else:
+            self._transport.abort()
+
+
+class SharedConnections:
+    """Shared connections by the server that they go to; one that is lost is made again when it is needed."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, SharedConnection] = {}
+        self._connecting: dict[str, asyncio.Task[SharedConnection]] = {}
+
+    def get(self, server: str) -> SharedConnection | None:
+        """The connection to a server, if it stands."""
+        shared = self._open.get(server)
+        return shared if shared is not None and shared.is_open else None
+
+    async def connected(
+        self, server: str, connection: Callable[[], AbstractConnection], **options: Any
+    ) -> SharedConnection:
+        """The connection to a server; all that come while it is made wait for the same."""
+        if (shared := self.get(server)) is not None:
+            return shared
+        connecting = self._connecting.get(server)
+        if connecting is None:
+            connecting = asyncio.create_task(self._connect(server, connection(), options))
+            self._connecting[server] = connecting
+            connecting.add_done_callback(lambda done: self._on_connected(server, done))
+        return await asyncio.shield(connecting)
+
+    async def aclose(self) -> None:
+        """Closes all of them."""
+        for connecting in self._connecting.values():
+            connecting.cancel()
+        for shared in self._open.values():
+            await shared.aclose()
+
+    async def _connect(
+        self, server: str, connection: AbstractConnection, options: dict[str, Any]
+    ) -> SharedConnection:
+        if (former := self._open.pop(server, None)) is not None:
+            await former.aclose()
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        shared = self._open[server] = SharedConnection(connection, **options)
+        return shared
+
+    def _on_connected(self, server: str, connecting: asyncio.Task[SharedConnection]) -> None:
+        del self._connecting[server]
+        retrieve_exception(connecting)
 
 
 class PipelinedRedis(Redis):
@@ -283,59 +379,97 @@ class PipelinedRedis(Redis):
     converts, go over the pool.
     """
 
+    redirects: tuple[type[Exception], ...] = ()
+    """The errors after which a command is to be run again, since it was not carried out."""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._shared: SharedConnection | None = None
-        self._connecting: asyncio.Task[SharedConnection] | None = None
+        self._shared = SharedConnections()
 
-    @property
-    def shared(self) -> SharedConnection | None:
-        """The shared connection, if it stands."""
-        shared = self._shared
-        return shared if shared is not None and shared.is_open else None
+    def shared(self, _command: Sequence[Argument]) -> SharedConnection | None:
+        """The connection for a command, if it stands."""
+        return self._shared.get("")
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """The reply as it came: bytes, numbers, lists and nothing."""
         if options:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        (reply,) = (self.shared or await self._connected()).send(args)
+        (reply,) = (self.shared(args) or await self._connected()).send(args)
         return await reply
 
     async def execute_all(self, *commands: tuple[Any, ...]) -> list[Any]:
         """The replies to commands that are sent together; an error of the server stands among them."""
-        shared = self.shared or await self._connected()
-        return await asyncio.gather(*shared.send(*commands), return_exceptions=True)
+        return await asyncio.gather(*(await self._connected()).send(*commands), return_exceptions=True)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - as redis-py has it
         """Closes all connections."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._shared is not None:
-            await self._shared.aclose()
+        await self._shared.aclose()
         await super().aclose(close_connection_pool)
 
     async def _connected(self) -> SharedConnection:
-        """The shared connection; all that come while it is made wait for the same."""
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(self._connect())
-            self._connecting.add_done_callback(self._on_connected)
-        return await asyncio.shield(self._connecting)
+        return await self._shared.connected("", self.connection_pool.make_connection)
 
-    async def _connect(self) -> SharedConnection:
-        if self._shared is not None:
-            await self._shared.aclose()
-        connection = self.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+
+class PipelinedCluster(RedisCluster):
+    """A Cluster's client whose plain commands share one connection to each node, as those of PipelinedRedis.
+
+    What needs more than the node that has a key's slot is left to redis-py, which runs a command again at
+    another node, and looks all nodes up where one is lost or silent.
+    """
+
+    redirects: tuple[type[Exception], ...] = (AskError, ClusterDownError, MovedError, TryAgainError)
+
+    def __init__(self, *, patience: float, **options: Any) -> None:
+        super().__init__(**options)
+        self._shared = SharedConnections()
+        self._patience = patience
+
+    def shared(self, command: Sequence[Argument]) -> SharedConnection | None:
+        """The connection for a command, if it stands, and nothing has to be looked up first."""
+        node = None if self._initialize else self._node(command)
+        return None if node is None else self._shared.get(node.name)
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """The reply as it came: bytes, numbers, lists and nothing."""
+        if self._initialize:
+            await self.initialize()
+        node = None if options else self._node(args)
+        if node is None:
+            return await super().execute_command(*args, **options)
         try:
-            await connection.connect()
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
-        self._shared = SharedConnection(connection)
-        return self._shared
+            shared = self._shared.get(node.name) or await self._connected(node)
+            return await shared.send(args)[0]
+        except self.redirects:
+            return await super().execute_command(*args)
 
-    def _on_connected(self, connecting: asyncio.Task[SharedConnection]) -> None:
-        self._connecting = None
-        retrieve_exception(connecting)
+    async def close_shared(self) -> None:
+        """Closes the shared connections; the client itself closes all others, where it has lost a part."""
+        await self._shared.aclose()
+
+    def _node(self, command: Sequence[Argument]) -> ClusterNode | None:
+        """The primary of a command's key; ``None`` where that is not known."""
+        position = _KEY_OF_SCRIPT if command[0] in _SCRIPTS else 1
+        if len(command) <= position:
+            return None
+        key = command[position]
+        nodes = self.nodes_manager.slots_cache.get(
+            key_slot(key.encode() if isinstance(key, str) else bytes(key))
+        )
+        return nodes[0] if nodes else None
+
+    async def _connected(self, node: ClusterNode) -> SharedConnection:
+        lost = partial(self._on_lost, node.name)
+        options = node.connection_kwargs | {"retry": Retry(NoBackoff(), 0)}
+        make = partial(node.connection_class, **options)
+        try:
+            return await self._shared.connected(node.name, make, patience=self._patience, on_lost=lost)
+        except (Lost, TooSlow):
+            lost()
+            raise
+
+    def _on_lost(self, name: str) -> None:
+        self.nodes_manager.move_node_to_end_of_cached_nodes(name)
+        self._initialize = True
 
 
 class ManagedClient(NamedTuple):
@@ -379,9 +513,12 @@ class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
 def client_factory(
     place: Address, deadline: float, kind: type[Redis] = PipelinedRedis
 ) -> Callable[[], ManagedClient]:
-    """Makes clients of an address, none of which has connected yet; a Cluster has a ``kind`` of its own."""
+    """Makes clients of an address, none of which has connected yet.
+
+    For a Cluster, those of another ``kind`` than PipelinedRedis are redis-py's own.
+    """
     if place.form == CLUSTER:
-        return lambda: _cluster(place, deadline)
+        return lambda: _cluster(place, deadline, kind)
     tls = _tls(place)
     if place.form == SENTINEL:
         return lambda: _sentinel(place, deadline, tls, kind)
@@ -424,11 +561,12 @@ def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[R
     return ManagedClient(client, close)
 
 
-def _cluster(place: Address, deadline: float) -> ManagedClient:
-    # redis-py looks for a silent node's successor only where its own time-outs find it silent. Half a
-    # deadline leaves time to write a session where its tenant's list stands on such a node.
+def _cluster(place: Address, deadline: float, kind: type[Redis]) -> ManagedClient:
+    # A silent node's successor is looked for only where time-outs find it silent. Half a deadline leaves time
+    # to write a session where its place in the index stands on such a node.
     options: dict[str, Any] = {**_options(deadline), **_login(place), **(place.tls or {})}
-    client = RedisCluster(
+    made = partial(PipelinedCluster, patience=deadline / 4) if kind is PipelinedRedis else RedisCluster
+    client = made(
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
         require_full_coverage=False,
         reinitialize_steps=0,
@@ -438,6 +576,8 @@ def _cluster(place: Address, deadline: float) -> ManagedClient:
     client.commands_parser = _KeyFirst()  # type: ignore[assignment]
 
     async def close() -> None:
+        if isinstance(client, PipelinedCluster):
+            await client.close_shared()
         await client.aclose()
         # That leaves the connections open where the client was about to look its nodes up again.
         await client.nodes_manager.aclose()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -14,6 +14,7 @@ from proxy.memory.stores.redis_client import (
     Argument,
     Client,
     ManagedClient,
+    PipelinedCluster,
     PipelinedRedis,
     describe_error,
 )
@@ -46,10 +47,10 @@ class Link:
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """The result of ``work``. Raises StoreError, after one deadline at the latest."""
+    async def run(self, work: Callable[[Client], Coroutine[Any, Any, T]], *, due: float | None = None) -> T:
+        """The result of ``work``. Raises StoreError, after one deadline at the latest, or at ``due``."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + self._deadline
+        due = due or loop.time() + self._deadline
         if self._slots.locked():
             try:
                 async with asyncio.timeout_at(due):
@@ -92,20 +93,27 @@ class Link:
         Where a connection stands, nothing is between the command and its socket: no task, and no pool.
         """
         client = self._managed.client
-        shared = client.shared if isinstance(client, PipelinedRedis) and not self._closed else None
-        if shared is None:
-            return await self.run(lambda client: client.execute_command(*command))
+        if self._closed or not isinstance(client, PipelinedRedis | PipelinedCluster):
+            return await self._execute(command)
+        if (shared := client.shared(command)) is None:
+            return await self._execute(command)
         reply = self._tracked(shared.send(command)[0])
         loop = asyncio.get_running_loop()
-        timer = loop.call_at(loop.time() + self._deadline, _time_out, reply, _ROUNDS)
+        due = loop.time() + self._deadline
+        timer = loop.call_at(due, _time_out, reply, _ROUNDS)
         try:
             return await reply
+        except client.redirects:
+            return await self._execute(command, due=due)
         except RedisError as error:
             raise StoreError(describe_error(error)) from None  # its own words may quote what was to be stored
         except TimeoutError:
             raise self._too_slow() from None
         finally:
             timer.cancel()
+
+    async def _execute(self, command: Sequence[Argument], *, due: float | None = None) -> Any:
+        return await self.run(lambda client: client.execute_command(*command), due=due)
 
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""
