@@ -24,10 +24,14 @@ _LARGEST_CLAIM: Final = 4_000
 _MOST_RECENT: Final = 256
 _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
+_PRESENCE_TRIES: Final = 60
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
 # No tenant has such a name.
 _SEALED_FOR: Final = Key("~bus", "")
 _log = logging.getLogger("turnkeeper")
+
+# A process has begun to listen and knows no other host, or knows one; or answers; or ends.
+_ALONE, _JOINED, _HERE, _LEFT = range(4)
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True):
@@ -42,8 +46,8 @@ class _Start(msgspec.Struct, frozen=True, array_like=True):
 class _Letter(msgspec.Struct, frozen=True, array_like=True):
     """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
 
-    Without a body it asks for the messages that must arrive. Those have a ``number``, because they may be
-    sent more than once.
+    Messages that must arrive have a ``number``, because they may be sent more than once. Without a body it
+    says where the process is, by its ``presence``.
     """
 
     host: bytes
@@ -51,6 +55,7 @@ class _Letter(msgspec.Struct, frozen=True, array_like=True):
     body: bytes = b""
     start: _Start | None = None
     number: int = 0
+    presence: int = 0
 
 
 class _Announcement(msgspec.Struct, frozen=True):
@@ -68,7 +73,7 @@ class HostBus:
 
     It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
     host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
-    are still being answered.
+    are still being answered. As long as no other host has been heard of, turns are sent to nobody.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
@@ -81,6 +86,8 @@ class HostBus:
         self._reliable: dict[int, tuple[float, bytes]] = {}
         self._received: dict[TurnId, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._others: set[tuple[bytes, int]] = set()
+        self._is_joined = False
         self._encoder = msgspec.msgpack.Encoder()
         self._letters = msgspec.msgpack.Decoder(_Letter)
         self._messages = msgspec.msgpack.Decoder(Message)
@@ -108,6 +115,8 @@ class HostBus:
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
         """Has other hosts cancel the turns that this one supersedes."""
+        if self._is_joined and not self._others:
+            return
         with contextlib.suppress(ValueError):  # a name that is no text
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
@@ -118,6 +127,8 @@ class HostBus:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
+        with contextlib.suppress(StoreError):
+            await self._channel.publish("", self._presence(_LEFT))
         await self._channel.aclose()
 
     def _announce(self, own: "_Announcement", *, again: bool = False) -> None:
@@ -153,7 +164,18 @@ class HostBus:
         return None
 
     def _on_joined(self) -> None:
-        self._start(self._publish(self._encoder.encode(_Letter(*self._own)), tries=_TRIES, pause=_PAUSE))
+        self._is_joined = True
+        self._say(_JOINED if self._others else _ALONE)
+        if self._others:
+            self._announce_all()
+
+    def _presence(self, presence: int) -> bytes:
+        return self._encoder.encode(_Letter(*self._own, presence=presence))
+
+    def _say(self, presence: int) -> None:
+        self._start(self._publish(self._presence(presence), tries=_PRESENCE_TRIES, pause=_RELIABLE_PAUSE))
+
+    def _announce_all(self) -> None:
         # Also those that are over: what they superseded may have been out of reach.
         for own in tuple(self._recent.values()):
             self._announce(own, again=True)
@@ -165,13 +187,30 @@ class HostBus:
         # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             letter = self._letters.decode(data)
+            if letter.host != self._own[0]:
+                self._on_presence(letter)
             if letter.start:
                 self._on_start(at, letter, letter.start)
             elif letter.host != self._own[0]:
                 self._on_letter(letter)
 
+    def _on_presence(self, letter: _Letter) -> None:
+        other = letter.host, letter.process
+        is_news, is_first = other not in self._others, not self._others
+        has_come = not letter.body and letter.presence in {_ALONE, _JOINED}
+        if not letter.body and letter.presence == _LEFT:
+            self._others.discard(other)
+            return
+        self._others.add(other)
+        if has_come and (is_news or letter.presence == _ALONE):
+            self._say(_HERE)
+        if is_first:
+            self._announce_all()
+
     def _on_letter(self, letter: _Letter) -> None:
         if not letter.body:
+            if letter.presence in {_HERE, _LEFT}:
+                return
             since = time.monotonic() - _RELIABLE_TRIES * _RELIABLE_PAUSE
             for at, data in tuple(self._reliable.values()):
                 if at > since:

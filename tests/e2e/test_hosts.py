@@ -137,6 +137,22 @@ def test_the_newer_request_cancels_the_older_at_another_host(
         assert delays[CALLS // 10] < 0.05, "what a busy machine adds is left out"
 
 
+def test_a_host_that_comes_later_cancels_what_is_under_way(
+    start: Hosts, upstream: FakeUpstream, url: str
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        hosts = start(url, 1)
+        speculation = Speculation(hosts, upstream, pool)
+        older = speculation.begin("call", 0)
+        hosts += start(url, 1)
+        newer, _ = speculation.supersede("call", 1)
+        assert (newer.status_code, code(older.result(5))) == (200, SUPERSEDED)
+        # And the other way round.
+        older = speculation.begin("another call", 1)
+        newer, _ = speculation.supersede("another call", 0)
+        assert (newer.status_code, code(older.result(5))) == (200, SUPERSEDED)
+
+
 def shown(host: ServingProcess, seconds: float = 0.5) -> str:
     """What the feed of a host shows of the turns that went by."""
     text = ""

@@ -88,7 +88,7 @@ def test_calls_go_on_exactly_whichever_host_answers_and_when_one_is_killed(start
     calls = [Call(fleet, f"call {i}", 6, 0.2, (1, 5, 100)[i % 3]) for i in range(9)]
 
     def kill() -> None:
-        assert until(lambda: len(fleet.model.prompts) > 9)
+        assert until(lambda: len(fleet.model.prompts) > 9, 60)
         fleet.hosts[1].kill()
 
     assert make(calls, kill) == []
@@ -121,22 +121,4 @@ def test_a_rolling_restart_costs_no_turn(start: Start) -> None:
             assert until(host.is_up, 100), host.log
 
     assert make(calls, restart) == []
-    assert [call.failed for call in calls if call.failed] == []
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("store", ["sentinel", "cluster"])
-def test_the_loss_of_a_primary_costs_no_turn(start: Start, store: str) -> None:
-    fleet = start(store)
-    calls = [Call(fleet, f"call {i}", 40, 0.3, (1, 5, 100)[i % 3]) for i in range(12)]
-
-    def lose() -> None:
-        assert until(lambda: len(fleet.model.prompts) > 60)
-        fleet.stores[0].kill()
-
-    faults = make(calls, lose)
-    print("FAULTS", *faults, sep="\n")
-    print("FAILED", *[one for call in calls for one in call.failed], sep="\n")
-    assert faults == []
     assert [call.failed for call in calls if call.failed] == []
