@@ -202,9 +202,9 @@ def _signed(event: Any) -> Request:
     return Request("POST", "/webhooks/agora", body, {"agora-signature-v2": signature})
 
 
-def _draft(yaml: str, request: bytes) -> Request:
+def _draft(path: str, yaml: str, request: bytes = b"") -> Request:
     fields = {"pipeline": "default", "request": request.decode(), "yaml": yaml}
-    return Request("POST", "/playground", urlencode(fields).encode(), {"content-type": _FORM})
+    return Request("POST", path, urlencode(fields).encode(), {"content-type": _FORM})
 
 
 _NEW = "(a new one)"
@@ -464,7 +464,12 @@ def _pages() -> Iterator[Attack]:
         "a playground draft of 5,000 messages": ("request: [repair_history]", chat(_lines(5000))),
     }
     for name, (yaml, sent) in drafts.items():
-        yield Attack(name, _only(partial(_draft, yaml, sent)))
+        yield Attack(name, _only(partial(_draft, "/playground", yaml, sent)))
+    for name, yaml in {"grow a thousandfold": grows, "change nothing": "request: [repair_history]"}.items():
+        replay = partial(_draft, "/conversations/long/replay", yaml)
+        yield Attack(f"a replay of 10,000 turns with filters that {name}", _only(replay), stored=True)
+        again = [turn(*_lines(2_000, "a" * 1000)), _draft(f"/turns/{_LAST_TURN}/run", yaml)]
+        yield Attack(f"a turn of 2,000 messages run again with filters that {name}", partial(list, again))
 
 
 # --- what is stored before
@@ -508,7 +513,7 @@ def _ask(port: int, request: Request) -> Answer:
     body = request.body
     with contextlib.closing(client):
         if headers["content-type"] == _FORM:
-            form = _ask(port, Request("GET", request.path, key=request.key))
+            form = _ask(port, Request("GET", request.path.removesuffix("/run"), key=request.key))
             token = _TOKEN.search(form.body)
             body += b"&token=" + (token[1] if token else b"")
         client.request(request.method, request.path, body, headers)

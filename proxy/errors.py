@@ -16,6 +16,8 @@ TurnkeeperError
 ├── LimitExceeded               429  more than the settings allow a key
 ├── FilterFailed                500  a filter, most likely one of the user's own
 ├── ShuttingDown                503  the server ends before the answer does
+├── DraftsBusy                  503  as many drafts of pipelines are being tried as are tried at once
+├── DraftStopped                200  a draft of a pipeline needed too much; the page says so
 ├── MemoryUnavailable           503  the store does not answer
 ├── UpstreamError               502  the model cannot be reached, or its answer cannot be used
 │   ├── UpstreamUnreachable     502  no connection
@@ -246,8 +248,15 @@ class ShuttingDown(TurnkeeperError):
     code = "shutting_down"
 
 
+class DraftStopped(TurnkeeperError):
+    """A draft of a pipeline took longer, or needed more memory, than it has."""
+
+    status = 200
+    code = "draft_stopped"
+
+
 class DraftsBusy(TurnkeeperError):
-    """As many drafts are being tried on the playground as a server tries at once."""
+    """As many drafts of pipelines are being tried as a server tries at once."""
 
     status = 503
     code = "drafts_busy"

@@ -6,11 +6,10 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 
-from filters.base import Messages
 from proxy.answer.transcript import transcript
 from proxy.clock import wall_time
 from proxy.memory.align.forgotten import forgotten_lines
@@ -23,10 +22,8 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
-from proxy.turn.state import Turn
+from proxy.trace import Trace
 
-_CREDENTIALS = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
-_MOST_CHUNK_TIMES = 200
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
 _WRITTEN_LATELY: Final = 60.0
@@ -48,91 +45,6 @@ class Retention(msgspec.Struct, frozen=True):
     def with_content(self) -> bool:
         """Whether anything is kept of what is said."""
         return self.content and self.turns > 0
-
-
-class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
-
-    ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
-    sent. ``answer`` is what the client got, up to 4 MB, ``failure`` the reason if that is not all, and
-    ``size`` about how many bytes are kept.
-    """
-
-    report: TurnReport
-    number: int
-    start: float
-    marks: Sequence[tuple[str, float]]
-    chunks: Sequence[float]
-    count: int
-    end: float
-    failure: str | None = None
-    content: Turn | None = None
-    answer: bytes = b""
-    size: int = 0
-
-    @property
-    def failure_at_upstream(self) -> str | None:
-        """The reason with the name of the upstream in it, where it was one's."""
-        name = self.report.upstream
-        if self.failure is None or name is None:
-            return self.failure
-        return self.failure.replace("The upstream", f"upstream {name}", 1)
-
-    @classmethod
-    def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
-        """The trace of a turn; without ``with_content``, nothing of its text."""
-        timer, answer = observation.timer, observation.answer
-        turn = observation.content if with_content else None
-        content = None
-        if isinstance(turn, Turn):  # kept without credentials, and without what it read of the session
-            request, chat = turn.request, turn.chat
-            headers = {name: value for name, value in request.headers.items() if name not in _CREDENTIALS}
-            content = msgspec.structs.replace(
-                turn,
-                request=msgspec.structs.replace(request, headers=headers),
-                chat=msgspec.structs.replace(chat, headers=headers, tools=None),
-                view=None,
-                shown_facts=None,
-                shown_call=None,
-            )
-        return cls(
-            report=report,
-            number=number,
-            start=timer.start,
-            marks=tuple(timer.marks),
-            chunks=answer.times[:: len(answer.times) // _MOST_CHUNK_TIMES + 1],
-            count=answer.count,
-            end=timer.start + observation.duration,
-            failure=observation.reason,
-            content=content,
-            answer=answer.data if content else b"",
-            size=observation.size + len(answer.data) if content else 0,
-        )
-
-    @property
-    def messages(self) -> Messages:
-        """The client's messages, if they are kept."""
-        return self.content.request.messages if self.content else ()
-
-    @property
-    def users(self) -> set[str]:
-        """The turn's user, and the users of its messages."""
-        return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
-
-    def messages_by(self, user: str) -> Messages:
-        """A user's messages: those that name the user, and the newest one if the turn is the user's."""
-        users = [m for m in self.messages if m.role == "user"]
-        newest = users[-1:] if self.report.user == user else []
-        return [m for m in users if m.user == user or (m.user is None and any(m is one for one in newest))]
-
-    @property
-    def arrival(self) -> float:
-        """The arrival in seconds since 1970, by the present clock: it may have been set back."""
-        return min(self.report.at, wall_time() - (time.perf_counter() - self.start))
-
-    def without_content(self) -> Self:
-        """The trace without any text."""
-        return msgspec.structs.replace(self, content=None, answer=b"", size=0)
 
 
 class Traces:

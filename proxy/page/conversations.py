@@ -21,7 +21,8 @@ from proxy.page.lines import Line, is_unchanged, lines_of, reworded, turn_number
 from proxy.page.request import PageRequest, redirect
 from proxy.page.timeline import SAME_TURN, TurnMark, call_timeline, turns_of_lines
 from proxy.rest.sessions import delete_session
-from proxy.traces import Trace, Traces
+from proxy.trace import Trace
+from proxy.traces import Traces
 
 _HERE: Final = "conversations"
 _PAGE: Final = 50

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from proxy.background.priority import give_way
-from proxy.errors import DraftsBusy, ShuttingDown, TurnkeeperError
-from proxy.page.draft import Draft, Trial, render_trial, try_draft
+from proxy.errors import DraftsBusy, DraftStopped, ShuttingDown, TurnkeeperError
 from proxy.page.renderer import Renderer
+from proxy.page.trials import Trial
 
 if sys.platform != "win32":
     import resource
@@ -31,7 +31,9 @@ _MEGABYTES: Final = 256
 # So long a process waits for another draft: to start one takes half a second.
 _IDLE: Final = 60.0
 _OUT_OF_MEMORY: Final = 3
-_LENGTH: Final = struct.Struct(">I")
+_TEMPLATES: Final = ("parts.html", "tried.html", "replayed.html", "errors.html")
+_HEADER: Final = struct.Struct(">I?")
+"""The length of what follows, and whether it is a result: else it is why there is none."""
 _READY: Final = b"."
 
 
@@ -45,17 +47,18 @@ class DraftProcesses:
         """All that run; those without a draft with the timer that ends them."""
         self._closed = False
 
-    async def render(self, draft: Draft) -> str:
-        """The part of the page that shows what a draft does, or by which bound it was stopped.
+    async def run(self, trial: Trial) -> bytes:
+        """The result of a trial.
 
-        Raises DraftsBusy, ShuttingDown, and TurnkeeperError where its process was killed.
+        Raises DraftStopped, which says by which bound, DraftsBusy, ShuttingDown, and TurnkeeperError where
+        its process was killed.
         """
         if self._pending >= _MOST_PENDING:
             raise _busy()
         self._pending += 1
         try:
             async with asyncio.timeout(_PATIENCE), self._room:
-                return await self._render(draft)
+                return await self._run(trial)
         except TimeoutError:
             raise _busy() from None
         finally:
@@ -67,12 +70,12 @@ class DraftProcesses:
         for process in self._processes:
             process.kill()
 
-    async def _render(self, draft: Draft) -> str:
+    async def _run(self, trial: Trial) -> bytes:
         if self._closed:
             raise ShuttingDown("Turnkeeper is going away; try again.")
         process = self._take()
         try:
-            html = await process.render(draft)
+            is_result, data = await process.run(trial)
         except BaseException as error:
             self._end(process)
             if not isinstance(error, OSError | EOFError):
@@ -81,7 +84,9 @@ class DraftProcesses:
                 raise ShuttingDown("Turnkeeper is going away; try again.") from None
             raise TurnkeeperError("The process that tried this draft was killed; try again.") from None
         self._processes[process] = asyncio.get_running_loop().call_later(_IDLE, self._end, process)
-        return html
+        if not is_result:
+            raise DraftStopped(data.decode())
+        return data
 
     def _take(self) -> "_Process":
         for process, timer in self._processes.items():
@@ -116,16 +121,20 @@ class _Process:
             )
         threading.Thread(target=self._process.wait, name="draft", daemon=True).start()
 
-    async def render(self, draft: Draft) -> str:
-        """Raises OSError and EOFError where the process has ended."""
+    async def run(self, trial: Trial) -> tuple[bool, bytes]:
+        """Whether there is a result, and it, or why not; raises OSError and EOFError where it has ended."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._socket)
             await self._streams[0].readexactly(len(_READY))
         reader, writer = self._streams
-        data = pickle.dumps(draft)
-        writer.write(_LENGTH.pack(len(data)) + data)
-        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
-        return (await reader.readexactly(length)).decode()
+        # In a thread, which lets the loop run between two pieces: a kept turn may have megabytes.
+        pieces = await asyncio.to_thread(_pickled, trial)
+        writer.write(_HEADER.pack(sum(map(len, pieces)), True))  # noqa: FBT003
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+        length, is_result = _HEADER.unpack(await reader.readexactly(_HEADER.size))
+        return is_result, await reader.readexactly(length)
 
     def kill(self) -> None:
         """Kills the process, and the one that it has forked."""
@@ -138,6 +147,19 @@ class _Process:
             self._socket.close()
 
 
+class _Pieces(list[bytes]):
+    """A file for a pickler: what it writes, in pieces of about 64 KB."""
+
+    def write(self, data: bytes) -> None:
+        self.append(bytes(data))
+
+
+def _pickled(trial: Trial) -> list[bytes]:
+    pieces = _Pieces()
+    pickle.Pickler(pieces).dump(trial)
+    return pieces
+
+
 def _busy() -> DraftsBusy:
     return DraftsBusy("Too many drafts are being tried now; try again in some seconds.", retry_after=5)
 
@@ -146,21 +168,22 @@ def _busy() -> DraftsBusy:
 
 
 def main() -> None:
-    """Tries the drafts that come by the socket at file 0, each in a fork, until its other end is closed."""
+    """Runs the trials that come by the socket at file 0, each in a fork, until its other end is closed."""
     renderer = Renderer()
-    renderer.text("tried.html", trial=Trial())  # compiled now, rather than in each fork
+    renderer.compile(*_TEMPLATES)  # now, rather than in each fork
     give_way()  # not before: on a busy machine the first draft would wait for long
     with socket.socket(fileno=0) as channel, channel.makefile("rwb") as stream:
         stream.write(_READY)
         stream.flush()
-        while header := stream.read(_LENGTH.size):
-            draft = pickle.loads(stream.read(*_LENGTH.unpack(header)))  # noqa: S301 - from the server alone
-            html = _render_in_fork(draft, renderer)
-            stream.write(_LENGTH.pack(len(html)) + html)
+        while header := stream.read(_HEADER.size):
+            length, _ = _HEADER.unpack(header)
+            trial = pickle.loads(stream.read(length))  # noqa: S301 - from the server alone
+            is_result, data = _run_in_fork(trial, renderer)
+            stream.write(_HEADER.pack(len(data), is_result) + data)
             stream.flush()
 
 
-def _render_in_fork(draft: Draft, renderer: Renderer) -> bytes:
+def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -169,7 +192,7 @@ def _render_in_fork(draft: Draft, renderer: Renderer) -> bytes:
             os.close(reading)
             _bound()
             with os.fdopen(writing, "wb") as out:
-                out.write(render_trial(renderer, try_draft(draft)))
+                out.write(trial.run(renderer))
             code = 0
         except MemoryError:
             code = _OUT_OF_MEMORY
@@ -177,9 +200,9 @@ def _render_in_fork(draft: Draft, renderer: Renderer) -> bytes:
             os._exit(code)
     os.close(writing)
     with os.fdopen(reading, "rb") as result:
-        html = result.read()
+        data = result.read()
     _, status = os.waitpid(pid, 0)
-    return render_trial(renderer, Trial(fault=_fault(status))) if status else html
+    return (False, _fault(status).encode()) if status else (True, data)
 
 
 def _bound() -> None:

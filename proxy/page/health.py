@@ -13,7 +13,7 @@ from proxy.observe.hour import Histogram, MinuteStats
 from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, State
 from proxy.page.renderer import took
 from proxy.page.request import PageRequest
-from proxy.traces import Trace
+from proxy.trace import Trace
 
 WIDTH, HEIGHT = 300, 56
 _HERE: Final = "health"

@@ -65,6 +65,11 @@ class Renderer:
         self._environment.globals |= {"asset": self._asset_url, "version": VERSION}
         self._environment.globals["process_name"] = process_name
 
+    def compile(self, *templates: str) -> None:
+        """Compiles templates, which is done once."""
+        for template in templates:
+            self._environment.get_template(template)
+
     def text(self, template: str, **values: Any) -> str:
         """Renders a template."""
         return self._environment.get_template(template).render(**values)

@@ -1,94 +1,58 @@
 """A recorded call, replayed: each of its prompts as another pipeline or other filters would send it."""
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
 from proxy.errors import TurnkeeperError
-from proxy.page.choices import choices_of, chosen_pipeline
-from proxy.page.difference import Group, grouped_rows
+from proxy.page.draft import Choices, Draft, as_yaml
 from proxy.page.request import PageRequest
-from proxy.settings.diagnostics import Diagnostic
-from proxy.trial.replay import Recording, ReplayedTurn, SentTurn, read_recording, replay, sent_turn
-from proxy.turn.pipeline import Pipeline
+from proxy.page.trials import CallTrial, SentPrompt
+from proxy.trace import Trace
+from proxy.trial.replay import read_recording
 
 _HERE: Final = "conversations"
-_PROMPTS: Final = 50
-
-
-class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: ``groups`` lead from what was sent, or would be now, to what would be sent."""
-
-    turn: ReplayedTurn
-    groups: Sequence[Group]
-    parameters: Sequence[tuple[str, Any, Any]]
-
-
-class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest prompts of a call, the newest first, and how many of all ``total`` are changed."""
-
-    prompts: Sequence[ReplayedPrompt]
-    total: int
-    changed: int
 
 
 async def _show(request: PageRequest) -> Response:
-    key = request.session_key
+    key, pipelines = request.session_key, request.runtime.pipelines
     recording = await read_recording(request.memory, key)
-    choices = choices_of(request, "default", request.form)
-    faults: Sequence[Diagnostic] = ()
-    fault: str | None = None
-    replayed: Replayed | None = None
+    choices = Choices.of(request.form, pipelines)
+    status, replayed = 200, ""
     if request.form and not request.form.get("load"):
+        now = Choices(pipeline=choices.pipeline, model="", yaml=as_yaml(pipelines[choices.pipeline]))
+        traces = list(request.server.traces.newest(*key))[::-1]
         try:
-            pipeline = chosen_pipeline(request, choices)
-            if isinstance(pipeline, Pipeline):
-                present = request.runtime.pipelines[choices.pipeline]
-                traces = [trace for trace in request.server.traces.newest(*key) if trace.content is not None]
-                sent = [sent_turn(trace.content) for trace in reversed(traces) if trace.content is not None]
-                work = partial(_replayed, recording, pipeline, present, sent)
-                replayed = await request.executor.run(work)
-            else:
-                faults = pipeline
+            trial = CallTrial(
+                draft=Draft.of(choices, pipelines, request.tenant),
+                present=Draft.of(now, pipelines, request.tenant),
+                recording=recording,
+                sent=await request.executor.run(lambda: _sent(traces)),
+            )
+            replayed = (await request.run_trial(trial, len(choices.yaml))).decode()
         except TurnkeeperError as error:
-            fault = error.message
+            status, replayed = error.status, request.renderer.text("errors.html", fault=error.message)
     return await request.page(
         "replay.html",
         _HERE,
+        status=status,
         id=key.session,
         choices=choices,
-        pipelines=list(request.runtime.pipelines),
-        replayed=replayed,
-        faults=faults,
-        fault=fault,
+        pipelines=list(pipelines),
+        replayed=Markup(replayed),  # noqa: S704 - rendered by the same templates
     )
 
 
-def _replayed(
-    recording: Recording, pipeline: Pipeline, present: Pipeline, sent: Sequence[SentTurn]
-) -> Replayed:
-    turns = list(replay(recording, pipeline, present, sent=sent))
-    return Replayed(
-        prompts=[_prompt(turn) for turn in turns[: -_PROMPTS - 1 : -1]],
-        total=len(turns),
-        changed=sum(turn.changed for turn in turns),
-    )
-
-
-def _prompt(turn: ReplayedTurn) -> ReplayedPrompt:
-    one, other = turn.before.parameters, turn.after.parameters
-    return ReplayedPrompt(
-        turn=turn,
-        groups=grouped_rows(turn.before.messages, turn.after.messages) if turn.changed else (),
-        parameters=[
-            (name, one.get(name), other.get(name))
-            for name in {**one, **other}
-            if one.get(name) != other.get(name)
-        ],
-    )
+def _sent(traces: Sequence[Trace]) -> Sequence[SentPrompt]:
+    sent = []
+    for trace in traces:
+        if trace.content and trace.pipeline:
+            target = trace.pipeline.targets[0]
+            body = trace.content.chat.to(target).body
+            sent.append(SentPrompt(trace.content, body, target.provider.name))
+    return sent
 
 
 ROUTES: Final = (("GET", "/conversations/{id}/replay", _show), ("POST", "/conversations/{id}/replay", _show))

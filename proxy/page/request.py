@@ -15,6 +15,7 @@ from proxy.memory.memory import Memory
 from proxy.memory.stores.store import Key
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import HEADERS, Renderer, is_step
+from proxy.page.trials import Trial
 from proxy.page.viewer import Viewer
 from proxy.runtime import Runtime, ServerState
 from proxy.turn.identity import identifier
@@ -62,6 +63,14 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     def tenant(self) -> str:
         """The viewer's tenant."""
         return self.viewer.tenant or ""
+
+    async def run_trial(self, trial: Trial, size: int) -> bytes:
+        """The result of a trial, which counts within the limits as a request of so many bytes.
+
+        Raises what ``DraftProcesses.run`` does, and RateLimited.
+        """
+        async with self.runtime.admit_by_size(self.tenant, size, self.reply):
+            return await self.drafts.run(trial)
 
     @property
     def is_only_tenant(self) -> bool:

@@ -2,22 +2,21 @@
 
 import logging
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 
+from filters.base import Context
 from proxy.answer.stream_filters import FilteredAnswer
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import TurnkeeperError
 from proxy.http.reply import Reply
 from proxy.observe.observation import Observation, usage_of
-from proxy.page.choices import Choices, chosen_pipeline
+from proxy.page.draft import Choices, Draft
 from proxy.page.request import PageRequest
+from proxy.page.trials import AnswerTrial, DraftErrors, FilteredCall, FilteredData, TurnTrial, read_result
 from proxy.settings.diagnostics import Diagnostic
-from proxy.trial.explain import FilterRun, run_filters
-from proxy.turn.pipeline import Pipeline
+from proxy.trace import TurnContent
 from proxy.turn.relay import pass_on
-from proxy.turn.state import Turn
 from proxy.upstream.request import ChatRequest
 from proxy.upstream.routing import Dispatch
 
@@ -25,7 +24,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Times are in seconds; ``sent`` is the body that the upstream got.
+    """What came of it. Times are in seconds; ``sent`` is the body for the first upstream.
 
     ``fault`` is why there is no answer, or no whole one, and ``faults`` what is wrong with the steps.
     """
@@ -41,60 +40,64 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     faults: Sequence[Diagnostic] = ()
 
 
-async def run_again(request: PageRequest, turn: Turn, choices: Choices) -> Rerun:
-    """Asks a model once more, with memory as the turn had it; nothing is written, counted or published."""
-    observation = Observation("")
+async def run_again(request: PageRequest, content: TurnContent, choices: Choices) -> Rerun:
+    """Asks a model once more, with memory as the turn had it; nothing is written, counted or published.
+
+    The memory tools that a model calls are not carried out.
+    """
+    pipelines, drafts = request.runtime.pipelines, request.drafts
+    draft = Draft.of(choices, pipelines, request.tenant)
     try:
-        pipeline = chosen_pipeline(request, choices)
-        if not isinstance(pipeline, Pipeline):
-            return Rerun(faults=pipeline)
-        run = await request.executor.run(partial(_filtered, turn, pipeline))
-        async with request.runtime.admit_by_size(request.tenant, turn.size, request.reply):
-            dispatch, fault = await _ask(turn, pipeline, run, observation)
+        async with request.runtime.admit_by_size(request.tenant, content.size, request.reply):
+            call = read_result(await drafts.run(TurnTrial(draft=draft, content=content)))
+            if isinstance(call, DraftErrors):
+                return Rerun(fault=call.fault, faults=call.faults)
+            assert isinstance(call, FilteredCall)  # noqa: S101 - a turn's trial has no other result
+            pipeline = pipelines[choices.pipeline]
+            chat = ChatRequest(
+                model=draft.model,
+                headers=content.request.headers,
+                fields=call.fields,
+                messages=call.messages,
+                streaming=content.is_streaming,
+            )
+            sent = chat.to(pipeline.targets[0]).body
+            observation = Observation("")
+            dispatch = Dispatch(chat, pipeline.targets, pipeline.limits, observation.attempts)
+            fault = await _ask(dispatch, observation)
+            data, duration = observation.answer.data, observation.duration
+            if call.has_answer_filters and data:
+                answer = read_result(await drafts.run(AnswerTrial(draft=draft, content=content, data=data)))
+                if isinstance(answer, FilteredData):
+                    data, fault = answer.data, fault or answer.fault
+                elif isinstance(answer, DraftErrors):
+                    data, fault = b"", answer.fault
     except TurnkeeperError as error:
         return Rerun(fault=error.message)
     _log.info("A turn was run again as a test, at the upstream '%s'", dispatch.upstream)
-    answer, usage = observation.answer, usage_of(observation.answer.tail)
+    times, usage = observation.answer.times, usage_of(observation.answer.tail)
     return Rerun(
-        answer=transcript(answer.data),
-        sent=run.sent,
+        answer=transcript(data),
+        sent=sent,
         upstream=dispatch.upstream,
         model=dispatch.model,
-        first_token=answer.times[0] - observation.timer.start if answer.times else None,
-        duration=observation.duration,
+        first_token=times[0] - observation.timer.start if times else None,
+        duration=duration,
         tokens=(usage.input, usage.output),
         fault=fault,
     )
 
 
-def _filtered(turn: Turn, pipeline: Pipeline) -> FilterRun:
-    context = turn.context
-    return run_filters(turn.marked_request, turn.identity, pipeline, context.now, context.memory)
-
-
-async def _ask(
-    turn: Turn, pipeline: Pipeline, run: FilterRun, observation: Observation
-) -> tuple[Dispatch, str | None]:
-    """The answer goes to ``observation`` alone; the memory tools that a model calls are not carried out."""
-    chat = ChatRequest(
-        model=pipeline.model,
-        headers=turn.request.headers,
-        fields=run.fields,
-        messages=run.messages,
-        streaming=turn.request.field("stream") is True,
-    )
+async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
+    """Why there is no whole answer, if there is none; it goes to ``observation`` alone."""
     reply = Reply(_drop, observation=observation)
     reply.copy_answer()
-    dispatch = Dispatch(chat, pipeline.targets, pipeline.limits, observation.attempts)
-    answer = FilteredAnswer(pipeline.answer_filters, run.context)
     try:
         with await dispatch.begin() as upstream_answer:
-            await pass_on(upstream_answer, answer, reply)
+            await pass_on(upstream_answer, FilteredAnswer((), Context(now=0.0)), reply)
     except TurnkeeperError as error:
-        return dispatch, error.message
-    finally:
-        answer.close()
-    return dispatch, None
+        return error.message
+    return None
 
 
 async def _drop(_message: object) -> None:

@@ -14,7 +14,6 @@ from filters.tokens import in_message
 from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
-from proxy.page.choices import choices_of
 from proxy.page.difference import (
     Group,
     Row,
@@ -24,14 +23,15 @@ from proxy.page.difference import (
     step_diff,
     unchanged_rows,
 )
+from proxy.page.draft import Choices
 from proxy.page.request import PageRequest, redirect
 from proxy.page.rerun import Rerun, run_again
-from proxy.traces import Trace
+from proxy.trace import Trace, TurnContent
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
+from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import decode_raw, raw_fields
-from proxy.turn.state import Turn
 from proxy.upstream.target import Target
 
 WIDTH: Final = 1000.0
@@ -140,7 +140,7 @@ async def _run(request: PageRequest) -> Response:
         raise NotFound(f"What was said in this turn is not kept; {_KEPT}.")
     if request.form.get("load"):
         return await _answer(request, trace)
-    choices = choices_of(request, trace.report.pipeline, request.form)
+    choices = _choices(request, trace)
     return await _answer(request, trace, await run_again(request, trace.content, choices))
 
 
@@ -148,9 +148,9 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
     traces = request.server.traces
     before, after = traces.neighbours(trace)
     same = (each.report for each in traces.newest(request.tenant, trace.report.session))
-    turn, detail = trace.content, None
-    if turn is not None and trace.size <= _LARGEST_SHOWN:
-        detail = await request.executor.run(lambda: _detail(trace, turn, before))
+    content, pipeline, detail = trace.content, trace.pipeline, None
+    if content and pipeline and trace.size <= _LARGEST_SHOWN:
+        detail = await request.executor.run(lambda: _detail(trace, content, pipeline, before))
     return await request.page(
         "turn.html",
         "live",
@@ -163,11 +163,15 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
         width=WIDTH,
         detail=detail,
         keeps=traces.retention.content,
-        choices=choices_of(request, trace.report.pipeline, request.form) if turn else None,
+        choices=_choices(request, trace) if content else None,
         pipelines=list(request.runtime.pipelines),
         rerun=rerun,
         change=_change(trace, rerun.sent) if rerun and rerun.sent else (),
     )
+
+
+def _choices(request: PageRequest, trace: Trace) -> Choices:
+    return Choices.of(request.form, request.runtime.pipelines, trace.report.pipeline)
 
 
 def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -> Response:
@@ -293,12 +297,13 @@ def _number(value: object) -> int | None:
     return value if type(value) is int else None
 
 
-def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
+def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trace | None) -> TurnDetail:
     body = sent_body(trace)
-    target = _target(trace, turn)
+    target = _target(trace, pipeline)
+    client, marked_request = content.request, content.marked_request
     messages, marked = (
         [disclosure.shown_message(message_dict(message)) for message in window]
-        for window in (turn.request.messages, turn.window)
+        for window in (client.messages, marked_request.messages)
     )
     prompt: Sequence[Group] = ()
     sent = curl = ""
@@ -311,10 +316,10 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
         curl = _CURL.format(body=sent.replace("'", "'\\''"))
     detail = TurnDetail(
         messages=unchanged_rows(messages),
-        ignored=(*turn.request.ignored, *turn.identity.ignored),
-        fields={name: disclosure.shown_field(name, raw) for name, raw in turn.request.fields.items()},
+        ignored=(*client.ignored, *content.identity.ignored),
+        fields={name: disclosure.shown_field(name, raw) for name, raw in client.fields.items()},
         marked=diff_rows(messages, marked) if messages != marked else (),
-        words=newest_words(turn.request.messages),
+        words=newest_words(client.messages),
         prompt=prompt,
         sent=sent,
         curl=curl,
@@ -322,10 +327,9 @@ def _detail(trace: Trace, turn: Turn, before: Trace | None) -> TurnDetail:
         tokens=token_counts(body, trace.answer, sent_body(before) if before and before.content else None),
     )
     # The filters are run again: they do no I/O, and the same in gives the same out.
-    pipeline = msgspec.structs.replace(turn.pipeline, targets=(target,))
-    context = turn.context
+    asked = msgspec.structs.replace(pipeline, targets=(target,))
     try:
-        explanation = explain_call(turn.marked_request, turn.identity, pipeline, context.now, context.memory)
+        explanation = explain_call(marked_request, content.identity, asked, content.now, content.memory)
     except TurnkeeperError as error:
         return msgspec.structs.replace(detail, fault=error.message)
     return msgspec.structs.replace(
@@ -349,17 +353,17 @@ def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sent_body(trace: Trace) -> bytes:
     """The body as it was sent to the upstream that was asked last; empty where none was."""
-    turn = trace.content
-    if turn is None or not turn.chat.messages:
+    content = trace.content
+    if content is None or trace.pipeline is None or not content.messages:
         return b""
     try:
-        return turn.chat.to(_target(trace, turn)).body
+        return content.chat.to(_target(trace, trace.pipeline)).body
     except RequestError:
         return b""
 
 
-def _target(trace: Trace, turn: Turn) -> Target:
-    targets = turn.pipeline.targets
+def _target(trace: Trace, pipeline: Pipeline) -> Target:
+    targets = pipeline.targets
     return next((target for target in targets if target.name == trace.report.upstream), targets[0])
 
 

@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
 from proxy.errors import RequestError, filter_name
+from proxy.tools.offer import Offer, offer_tools
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain, identity
@@ -224,7 +225,7 @@ def run_filters(
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = filtered
-    offer = tools.offer if (tools := offer_memory_tools(fields, pipeline, who)) else None
+    offer = _offer(fields, pipeline, who)
     fields = offer.fields if offer else fields
     request = ChatRequest(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
@@ -234,10 +235,17 @@ def run_filters(
         messages=messages,
         fields=fields,
         steps=tuple(steps),
-        tools=tuple(name for name in pipeline.tools if offer and name in offer.names),
+        tools=tuple(name for name in pipeline.tools or pipeline.shown_tools if offer and name in offer.names),
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
         sent=request.to(pipeline.targets[0]).body,
     )
+
+
+def _offer(fields: Fields, pipeline: Pipeline, who: Identity) -> Offer | None:
+    if pipeline.shown_tools and who.key is not None:
+        return offer_tools(fields, pipeline.shown_tools)
+    tools = offer_memory_tools(fields, pipeline, who)
+    return tools.offer if tools else None
 
 
 def _run_step(

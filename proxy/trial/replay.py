@@ -15,13 +15,13 @@ from proxy.memory.memory import Memory
 from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView, prompt_view
+from proxy.trace import TurnContent
 from proxy.trial.disclosure import shown_body
 from proxy.trial.explain import run_filters
 from proxy.turn import chain
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
-from proxy.turn.state import Turn
 from proxy.upstream.providers import Provider
 
 _PAGE: Final = 1000
@@ -127,15 +127,14 @@ async def _archived_session(memory: Memory, key: Key) -> Session:
     return Session(entries=entries, user=user, created=created)
 
 
-def sent_turn(turn: Turn) -> SentTurn:
-    """A turn that was kept whole, for ``replay``."""
-    target = turn.pipeline.targets[0]
+def sent_turn(content: TurnContent, body: bytes, provider: Provider) -> SentTurn:
+    """A turn that was kept whole, and whose ``body`` was sent to a provider, for ``replay``."""
     return SentTurn(
-        request=turn.marked_request,
-        identity=turn.identity,
-        now=turn.context.now,
-        memory=turn.context.memory,
-        prompt=_prompt(turn.chat.to(target).body, target.provider),
+        request=content.marked_request,
+        identity=content.identity,
+        now=content.now,
+        memory=content.memory,
+        prompt=_prompt(body, provider),
     )
 
 

@@ -44,6 +44,8 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     episode_lookup: EpisodeLookup | None = None
     tools: tuple[str, ...] = ()
     tool_rounds: int = 0
+    shown_tools: tuple[str, ...] = ()
+    """The memory tools that a trial shows as offered, where there is no memory to carry them out."""
     max_recalled: int = 0
     """How many passages are recalled for each turn; 0 where no filter uses them."""
     max_messages: int = sys.maxsize

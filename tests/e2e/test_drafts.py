@@ -1,8 +1,8 @@
-"""What a user writes into the playground is bounded, and holds up nobody else."""
+"""Filters that a user writes on the page are bounded, wherever they are tried, and hold up nobody else."""
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited, until
 
 SPIN = '''
-from filters.base import Context, Messages, RequestFilter
+from filters.base import AnswerFilter, Context, Delta, Messages, RequestFilter
 
 
 class Spin(RequestFilter):
@@ -25,6 +25,20 @@ class Spin(RequestFilter):
     def apply(self, messages: Messages, context: Context) -> Messages:
         while True:
             pass
+
+
+class SpinAnswer(AnswerFilter):
+    """Never ends, either."""
+
+    def open(self, context: Context) -> "SpinAnswer":
+        return self
+
+    def feed(self, delta: Delta) -> Delta:
+        while True:
+            pass
+
+    def close(self) -> Delta:
+        return {}
 '''
 CONFIG = (
     LISTEN
@@ -32,6 +46,7 @@ CONFIG = (
 keys: "one:secret-1,two:secret-2"
 filters: [spin.py]
 traces: {content: true}
+memory: {sessions: "memory:"}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default: {upstreams: [main], request: [repair_history]}
@@ -39,6 +54,7 @@ pipelines:
 """
 )
 ENDLESS = "request: [spin]"
+ENDLESS_ANSWER = "request: []\nanswer: [spin]"
 GROWING = "request:\n  - rewrite: " + json.dumps({"replace": [{"pattern": "a", "with": "a" * 1000}] * 2})
 MANY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}] * 2000})
 ONE = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}]})
@@ -60,14 +76,25 @@ class Tenant(Visit):
         assert self.post("/login", seen="/login", key=key).status_code == 303
 
     def turn(self) -> str:
-        """The page of a turn that it has taken."""
-        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
-        headers = {"Authorization": f"Bearer {self.key}"}
+        """The page of a turn that it has taken, in the conversation 'call'."""
+        body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+        headers = {"Authorization": f"Bearer {self.key}", "X-Session-Id": "call"}
         assert self.client.post("/v1/chat/completions", json=body, headers=headers).status_code == 200
-        return awaited(lambda: re.search(r'href="(/turns/[^"]+)"', self.page("/")))[1]
+        return awaited(lambda: re.search(r'href="(/turns/[^"?]+)', self.page("/")))[1]
 
     def trial(self, yaml: str, request: str = ONE) -> httpx2.Response:
         return self.post("/playground", seen="/", yaml=yaml, request=request)
+
+    def again(self, yaml: str) -> httpx2.Response:
+        """A turn that is run again."""
+        turn = self.turn()
+        return self.post(f"{turn}/run", seen=turn, yaml=yaml)
+
+    def replay(self, yaml: str) -> httpx2.Response:
+        """A call that is replayed."""
+        self.turn()
+        path = "/conversations/call/replay"
+        return self.post(path, seen=path, yaml=yaml)
 
 
 def tree(pid: int) -> set[int]:
@@ -108,18 +135,41 @@ def test_a_draft_that_does_not_end_is_stopped(serving: ServingProcess) -> None:
         )
 
 
-def test_sigterm_ends_drafts_at_once(serving: ServingProcess) -> None:
-    one = Tenant(serving, "secret-1")
+@pytest.mark.parametrize(
+    ("place", "yaml"),
+    [
+        (Tenant.trial, ENDLESS),
+        (Tenant.again, ENDLESS),
+        (Tenant.again, ENDLESS_ANSWER),
+        (Tenant.replay, ENDLESS),
+    ],
+)
+def test_beside_a_draft_that_does_not_end_others_are_answered_and_sigterm_ends_it_at_once(
+    serving: ServingProcess, place: Callable[[Tenant, str], httpx2.Response], yaml: str
+) -> None:
+    one, two = Tenant(serving, "secret-1"), Tenant(serving, "secret-2")
     with ThreadPoolExecutor() as pool:
-        endless = pool.submit(one.trial, ENDLESS)
+        endless = pool.submit(place, one, yaml)
+        assert until(lambda: spinning(serving.process.pid), 30)
+        assert two.get(two.turn()).status_code == 200
         assert until(lambda: spinning(serving.process.pid), 30)
         everything = tree(serving.process.pid)
         serving.process.terminate()
         got = endless.result()
-    assert got.status_code == 503
     assert "Turnkeeper is going away; try again." in words(got.text), "and not when the grace is over"
     assert serving.process.wait(20) == 0
     assert until(lambda: not everything & set(processes()))
+
+
+@pytest.mark.parametrize(
+    ("place", "yaml"), [(Tenant.again, ENDLESS), (Tenant.again, ENDLESS_ANSWER), (Tenant.replay, ENDLESS)]
+)
+def test_a_turn_or_a_call_that_is_tried_with_filters_that_do_not_end_says_so(
+    serving: ServingProcess, place: Callable[[Tenant, str], httpx2.Response], yaml: str
+) -> None:
+    got = place(Tenant(serving, "secret-1"), yaml)
+    assert got.status_code == 200
+    assert re.search("The draft took longer than (5 s to compute|20 s), and was stopped.", words(got.text))
 
 
 def test_drafts_of_a_server_that_is_killed_end_by_themselves(serving: ServingProcess) -> None:

@@ -1,0 +1,267 @@
+"""What is tried with a draft, in a process that can be killed: a request, a recorded call, a kept turn."""
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from filters.base import Fields, Messages
+from proxy.answer.stream_filters import FilteredAnswer
+from proxy.errors import FilterFailed, RequestError, TurnkeeperError
+from proxy.page.difference import Group, StepDiff, grouped_rows, step_diff
+from proxy.page.draft import Draft, loaded_filters
+from proxy.page.renderer import Renderer
+from proxy.settings.diagnostics import Diagnostic
+from proxy.settings.filter_registry import PluginError
+from proxy.settings.load import Steps, load_steps, step_warnings
+from proxy.trace import TurnContent
+from proxy.trial import explain
+from proxy.trial.explain import Explanation, explain_request, run_filters
+from proxy.trial.replay import Recording, ReplayedTurn, replay, sent_turn
+from proxy.turn.context import filter_context
+from proxy.turn.pipeline import Pipeline
+from proxy.upstream.providers import PROVIDERS
+
+_LARGEST_REQUEST: Final = 256_000
+_LARGEST_RESULT: Final = 5_000_000
+_MODEL: Final = "a-model"
+_PROMPTS: Final = 50
+
+
+class Trial(Protocol):
+    """One try, which is sent to a process."""
+
+    def run(self, renderer: Renderer) -> bytes:
+        """The result. Raises MemoryError where there is too little, also in a filter."""
+        ...
+
+
+class DraftErrors(msgspec.Struct, frozen=True, tag="errors"):
+    """Why a draft cannot be tried: ``faults`` are those of its steps, ``fault`` is any other."""
+
+    faults: Sequence[Diagnostic] = ()
+    fault: str | None = None
+
+
+def _pipeline(draft: Draft) -> tuple[Pipeline | DraftErrors, Sequence[Diagnostic]]:
+    """The pipeline of a draft, or what is wrong with it; and what is doubtful of it."""
+    try:
+        steps = load_steps(draft.yaml, loaded_filters(draft.own_filters))
+    except PluginError as error:
+        return DraftErrors(fault=f"A filter of this server's own cannot be run: {error}."), ()
+    if not isinstance(steps, Steps):
+        return DraftErrors(faults=steps), ()
+    return draft.with_steps(steps), step_warnings(draft.yaml, steps)
+
+
+def _fault(error: TurnkeeperError) -> str:
+    if isinstance(error, FilterFailed) and error.cause is MemoryError:
+        raise MemoryError from None
+    return error.message
+
+
+def _html(renderer: Renderer, template: str, **values: Any) -> bytes:
+    """A result to be shown; of one that is too long for it, that it is."""
+    html = renderer.text(template, **values).encode("utf-8", "replace")
+    if len(html) <= _LARGEST_RESULT:
+        return html
+    fault = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be shown."
+    return renderer.text("errors.html", fault=fault).encode()
+
+
+# --- a request
+
+
+class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A request, as a client would send it: what each step does with it, as HTML."""
+
+    draft: Draft
+    request: str
+
+    def run(self, renderer: Renderer) -> bytes:
+        """The part of the page that shows it."""
+        pipeline, doubts = _pipeline(self.draft)
+        if isinstance(pipeline, DraftErrors):
+            return _html(renderer, "errors.html", faults=pipeline.faults, fault=pipeline.fault)
+        explanation: Explanation | None = None
+        steps, sent, fault = list[StepDiff](), "", None
+        try:
+            explanation = self._explain(pipeline)
+        except TurnkeeperError as error:
+            fault = _fault(error)
+        else:
+            steps = [step_diff(number, step) for number, step in enumerate(explanation.steps, 1)]
+            if explanation.error:
+                fault = explanation.error["message"]
+            if explanation.sent is not None:
+                sent = msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode()
+        return _html(
+            renderer,
+            "tried.html",
+            explanation=explanation,
+            changes=steps,
+            sent=sent,
+            fault=fault,
+            doubts=doubts,
+        )
+
+    def _explain(self, pipeline: Pipeline) -> Explanation:
+        draft, data = self.draft, self.request.encode("utf-8", "replace")
+        if not data.strip():
+            raise RequestError("Paste a request, or choose a voice platform's.")
+        if len(data) > _LARGEST_REQUEST:
+            raise RequestError(f"A request here has at most {_LARGEST_REQUEST // 1000} KB.")
+        request = explain.request_from_file(data, {}, draft.tenant)
+        try:
+            return explain_request(request, pipeline, time.time(), remembers=draft.remembers)
+        except RequestError as error:
+            if error.param != "model":
+                raise
+            # Not every platform names a model, and here none is asked.
+            named = msgspec.structs.replace(pipeline, model=_MODEL)
+            return explain_request(request, named, time.time(), remembers=draft.remembers)
+
+
+# --- a recorded call
+
+
+class SentPrompt(msgspec.Struct, frozen=True):
+    """A kept turn, with the body that was sent and the name of the provider that got it."""
+
+    content: TurnContent
+    body: bytes
+    provider: str
+
+
+class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
+    """One prompt: ``groups`` lead from what was sent, or would be now, to what would be sent."""
+
+    turn: ReplayedTurn
+    groups: Sequence[Group]
+    parameters: Sequence[tuple[str, Any, Any]]
+
+    @classmethod
+    def of(cls, turn: ReplayedTurn) -> "ReplayedPrompt":
+        """A prompt, ready to be shown."""
+        one, other = turn.before.parameters, turn.after.parameters
+        return cls(
+            turn=turn,
+            groups=grouped_rows(turn.before.messages, turn.after.messages) if turn.changed else (),
+            parameters=[
+                (name, one.get(name), other.get(name))
+                for name in {**one, **other}
+                if one.get(name) != other.get(name)
+            ],
+        )
+
+
+class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded call: each of its prompts beside what was ``sent``, or what ``present`` would send, as HTML.
+
+    The newest fifty are shown, the newest first.
+    """
+
+    draft: Draft
+    present: Draft
+    recording: Recording
+    sent: Sequence[SentPrompt]
+
+    def run(self, renderer: Renderer) -> bytes:
+        """The part of the page that shows it."""
+        pipeline, doubts = _pipeline(self.draft)
+        present, _ = _pipeline(self.present)
+        for each in (pipeline, present):
+            if isinstance(each, DraftErrors):
+                return _html(renderer, "errors.html", faults=each.faults, fault=each.fault)
+        assert isinstance(pipeline, Pipeline) and isinstance(present, Pipeline)  # noqa: S101, PT018 - as above
+        pipeline = msgspec.structs.replace(pipeline, shown_tools=self.draft.tools)
+        sent = [sent_turn(each.content, each.body, PROVIDERS[each.provider]) for each in self.sent]
+        try:
+            turns = list(replay(self.recording, pipeline, present, sent=sent))
+        except TurnkeeperError as error:
+            return _html(renderer, "errors.html", fault=_fault(error), doubts=doubts)
+        return _html(
+            renderer,
+            "replayed.html",
+            prompts=[ReplayedPrompt.of(turn) for turn in turns[: -_PROMPTS - 1 : -1]],
+            total=len(turns),
+            changed=sum(turn.changed for turn in turns),
+            doubts=doubts,
+        )
+
+
+# --- a kept turn
+
+
+class FilteredCall(msgspec.Struct, frozen=True, tag="call"):
+    """A request behind the request filters, and whether there are any for its answer."""
+
+    messages: Messages
+    fields: Fields
+    has_answer_filters: bool
+
+
+class FilteredData(msgspec.Struct, frozen=True, tag="answer"):
+    """An answer behind the answer filters; ``fault`` is why that is not all of it."""
+
+    data: bytes
+    fault: str | None = None
+
+
+class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A kept turn's request, with memory as the turn had it: a FilteredCall or DraftErrors."""
+
+    draft: Draft
+    content: TurnContent
+
+    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - nothing is shown yet
+        """The result as JSON."""
+        pipeline, _ = _pipeline(self.draft)
+        if isinstance(pipeline, DraftErrors):
+            return _result(pipeline)
+        pipeline, content = msgspec.structs.replace(pipeline, shown_tools=self.draft.tools), self.content
+        try:
+            run = run_filters(content.marked_request, content.identity, pipeline, content.now, content.memory)
+        except TurnkeeperError as error:
+            return _result(DraftErrors(fault=_fault(error)))
+        return _result(FilteredCall(run.messages, run.fields, bool(pipeline.answer_filters)))
+
+
+class AnswerTrial(msgspec.Struct, frozen=True, kw_only=True):
+    """A model's answer to a kept turn, a stream's bytes or a whole one's: FilteredData or DraftErrors."""
+
+    draft: Draft
+    content: TurnContent
+    data: bytes
+
+    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - nothing is shown yet
+        """The result as JSON."""
+        pipeline, _ = _pipeline(self.draft)
+        if isinstance(pipeline, DraftErrors):
+            return _result(pipeline)
+        content = self.content
+        context = filter_context(content.identity, content.memory, pipeline, now=content.now)
+        answer, data = FilteredAnswer(pipeline.answer_filters, context), b""
+        try:
+            if not content.is_streaming:
+                return _result(FilteredData(answer.filter_body(self.data)))
+            data = answer.opening() + answer.feed(self.data)
+            if answer.error:
+                raise answer.error
+            data += answer.close()
+        except TurnkeeperError as error:
+            return _result(FilteredData(data, _fault(error)))
+        return _result(FilteredData(data))
+
+
+def _result(result: FilteredCall | FilteredData | DraftErrors) -> bytes:
+    data = msgspec.json.encode(result)
+    if len(data) <= _LARGEST_RESULT:
+        return data
+    fault = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be tried."
+    return msgspec.json.encode(DraftErrors(fault=fault))
+
+
+read_result = msgspec.json.Decoder(FilteredCall | FilteredData | DraftErrors).decode
+"""The result of a kept turn's trial."""
