@@ -73,7 +73,7 @@ class TransactionPooler(LoopbackServer):
             own = [b"K" + (12).to_bytes(4) + bytes(8) if m[:1] == KEY_DATA else m for m in self._greeting]
             writer.write(b"".join(own))
             for number in itertools.count():
-                await self._transaction(client, *self._lent[number % self._size])
+                await self._transaction(client, number)
         except (EOFError, OSError):
             writer.close()
 
@@ -86,9 +86,11 @@ class TransactionPooler(LoopbackServer):
                 self._greeting = await wire.until(READY)
                 self._lent.append((wire, asyncio.Lock()))
 
-    async def _transaction(self, client: Wire, server: Wire, lent: asyncio.Lock) -> None:
+    async def _transaction(self, client: Wire, number: int) -> None:
         """Ends where the server says that nothing is open."""
         asked = await client.until(WAITS)
+        in_turn = [self._lent[(number + n) % self._size] for n in range(self._size)]
+        server, lent = next((one for one in in_turn if not one[1].locked()), in_turn[0])
         async with lent:
             while not await _is_over(client, server, asked):
                 try:

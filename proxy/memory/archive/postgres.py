@@ -10,7 +10,8 @@ import asyncpg
 
 from proxy.memory.archive.sql import Batch, BoundStatement, Each, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.postgres_pool import Connection, Pool, Work
+from proxy.memory.stores.postgres_pool import Pool, Work
+from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import NAMED, Statement
 
 T = TypeVar("T")

@@ -9,7 +9,8 @@ from typing import Any, Final, cast
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores.postgres_pool import Connection, Pool
+from proxy.memory.stores.postgres_pool import Pool
+from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
     ACQUIRE,
     CLEAR,

@@ -10,33 +10,13 @@ import asyncpg
 
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.sql import APPLIED, LEDGER_TABLE, Types, pending_statements
+from proxy.memory.stores.postgres_tables import Connection, NewTables
 from proxy.memory.tasks import retrieve_exception, wait_until_done
 
 T = TypeVar("T")
-Connection = Any  # asyncpg says nothing of its types
-TYPES: Final = Types(
-    identity="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
-    number="BIGINT",
-    real="DOUBLE PRECISION",
-    blob="BYTEA",
-    index=(
-        (
-            "CREATE INDEX turnkeeper_index ON turnkeeper_passages"
-            " USING gin (array_to_tsvector(string_to_array(terms, ' ')))"
-        ),
-    ),
-)
-# Another process may be at it: then a later command tries again.
-_MIGRATION_WAIT: Final = 30.0
-# A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
-_MIGRATING: Final = 6 * 3600.0
 _STATEMENTS: Final = 100
-_ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
 # Its caller has left by then, and a server that answers does so sooner.
 _CLOSING: Final = 0.4
-# Any number will do that no other program takes: the letters "turnkeep".
-_MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
 FAILURES: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -68,10 +48,12 @@ class Pool:
 
     def __init__(self, url: str, *, timeout: float, size: int) -> None:
         self._url = checked_address(url)
+        self._tables = NewTables(self._url, timeout)
         self._timeout = timeout
         self._size = size
         self._tasks: set[asyncio.Task[Any]] = set()
         self._opening: asyncio.Task[Any] | None = None
+        self._indexing: asyncio.Task[None] | None = None
         self._closed = False
 
     async def run(self, work: Work[T], within: float | None = None) -> T:
@@ -94,6 +76,8 @@ class Pool:
     async def aclose(self) -> None:
         """Closes all connections once what is in flight has ended, or is given up."""
         self._closed = True
+        if self._indexing:
+            self._indexing.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=min(4 * self._timeout, _CLOSING))
         for task in tuple(self._tasks):
@@ -124,7 +108,7 @@ class Pool:
 
     async def _open(self) -> Any:
         try:
-            kept = _STATEMENTS if await self._migrate() else 0
+            direct, unindexed = await self._tables.migrate()
         except _UNREADABLE:
             raise StoreError("The address of the memory database cannot be understood.") from None
         # Connections are handed on as they are: nothing is set in a session that would have to be undone.
@@ -134,7 +118,8 @@ class Pool:
             max_size=self._size,
             timeout=self._timeout,
             command_timeout=self._timeout,
-            statement_cache_size=kept,
+            # Behind a pooler they are unknown, or are another process's of the same name.
+            statement_cache_size=_STATEMENTS if direct else 0,
             reset=_keep_state,
         )
         await pool
@@ -143,22 +128,10 @@ class Pool:
         except BaseException:
             pool.terminate()
             raise
+        if unindexed and not self._closed:
+            self._indexing = asyncio.create_task(self._tables.index())
+            self._indexing.add_done_callback(retrieve_exception)
         return pool
-
-    async def _migrate(self) -> bool:
-        """Brings the tables up to date; whether prepared statements stay on a connection.
-
-        A pooler such as PgBouncer may go on with another connection to the server, where they are unknown, or
-        are another process's of the same name.
-        """
-        connection = await asyncpg.connect(
-            self._url, timeout=self._timeout, command_timeout=self._timeout, statement_cache_size=0
-        )
-        try:
-            # A pooler tells its clients a number of its own.
-            return await _migrate_tables(connection) == int(connection.get_server_pid())
-        finally:
-            connection.terminate()
 
     async def _ready(self, pool: Any) -> None:
         """Opens half of the connections, or as many as the server gives: calls come several at once."""
@@ -170,17 +143,6 @@ class Pool:
 
 async def _keep_state(_connection: Connection) -> None:
     """Saves the round trip of asyncpg's own reset."""
-
-
-async def _migrate_tables(connection: Connection) -> int:
-    """The id of the server's process that did it."""
-    async with connection.transaction():
-        process = await connection.fetchval(_ALONE, _MIGRATION_LOCK, timeout=_MIGRATION_WAIT)
-        await connection.execute(LEDGER_TABLE, timeout=_MIGRATION_WAIT)
-        taken = [row["name"] for row in await connection.fetch(APPLIED, timeout=_MIGRATION_WAIT)]
-        for statement in pending_statements(taken, TYPES):
-            await connection.execute(statement, timeout=_MIGRATING)
-    return int(process)
 
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:

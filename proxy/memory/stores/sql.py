@@ -4,7 +4,7 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
@@ -153,6 +153,8 @@ class Types(msgspec.Struct, frozen=True):
     blob: str
     index: tuple[str, ...] = ()
     """The statements that make an index of the words in ``turnkeeper_passages.terms``."""
+    concurrently: str = ""
+    """What has an index made or dropped without keeping any writer waiting."""
 
 
 Migration = Callable[[Types], tuple[str, ...]]
@@ -327,31 +329,42 @@ def m009_secrets(types: Types) -> tuple[str, ...]:
 def m010_due(types: Types) -> tuple[str, ...]:
     """When there may be background work on a session; all that older versions wrote are looked at once."""
     column = f"ALTER TABLE turnkeeper_sessions ADD COLUMN due {types.real} NOT NULL DEFAULT 0"
-    by_due = f"CREATE INDEX turnkeeper_sessions_due ON turnkeeper_sessions (due) WHERE due < {_NEVER}"
     leases = f"""CREATE TABLE turnkeeper_leases (
         name TEXT PRIMARY KEY,
         token {types.blob} NOT NULL,
         expires {types.real} NOT NULL
     )"""
-    return column, by_due, leases
+    return column, leases
 
 
-def m011_stems(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
+def m011_stems(types: Types) -> tuple[str, ...]:
     """Words have the stems of their own languages: passages of an older lexicon are found by it."""
-    older = "CREATE INDEX turnkeeper_passages_stems ON turnkeeper_passages (id) WHERE lexicon < 2"
-    return older, "DROP INDEX turnkeeper_passages_lexicon"
-
-
-def m012_turns(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
-    """Fewer indexes are written with each turn: few turns have a speaker, and their key tells their order.
-
-    What locks out readers comes last.
-    """
     return (
-        "CREATE INDEX turnkeeper_turns_guest ON turnkeeper_turns (speaker) WHERE speaker IS NOT NULL",
-        "DROP INDEX turnkeeper_turns_speaker",
-        "DROP INDEX turnkeeper_turns_place",
+        _index(types, "turnkeeper_passages_stems", "turnkeeper_passages (id) WHERE lexicon < 2"),
+        _no_index(types, "turnkeeper_passages_lexicon"),
     )
+
+
+def m012_turns(types: Types) -> tuple[str, ...]:
+    """Fewer indexes are written with each turn: few turns have a speaker, and their key tells their order."""
+    return (
+        _index(types, "turnkeeper_turns_guest", "turnkeeper_turns (speaker) WHERE speaker IS NOT NULL"),
+        _no_index(types, "turnkeeper_turns_speaker"),
+        _no_index(types, "turnkeeper_turns_place"),
+    )
+
+
+def m013_due(types: Types) -> tuple[str, ...]:
+    """Sessions with background work are found by when that is due."""
+    return (_index(types, "turnkeeper_sessions_due", f"turnkeeper_sessions (due) WHERE due < {_NEVER}"),)
+
+
+def _index(types: Types, name: str, columns: str) -> str:
+    return f"CREATE INDEX{types.concurrently} IF NOT EXISTS {name} ON {columns}"
+
+
+def _no_index(types: Types, name: str) -> str:
+    return f"DROP INDEX{types.concurrently} IF EXISTS {name}"
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (
@@ -367,11 +380,14 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m010_due,
     m011_stems,
     m012_turns,
+    m013_due,
 )
+INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due})
+"""Migrations of indexes alone, which may be carried out again, and which no statement depends on."""
 
 
-def pending_statements(applied: Collection[str], types: Types) -> Iterator[str]:
-    """The statements that are still to be run, each migration's record last.
+def pending_migrations(applied: Collection[str]) -> list[Migration]:
+    """The migrations that are still to be carried out, in their order.
 
     Raises StoreError for a database with migrations that are unknown here.
     """
@@ -381,9 +397,9 @@ def pending_statements(applied: Collection[str], types: Types) -> Iterator[str]:
             f"The memory database was made by a newer Turnkeeper ({unknown[0]} is unknown here)."
             " Upgrade Turnkeeper, or set MEMORY_URL to another database."
         )
-    return (
-        statement
-        for name, migration in migrations.items()
-        if name not in applied
-        for statement in (*migration(types), f"INSERT INTO {LEDGER} (name) VALUES ('{name}')")
-    )
+    return [migration for name, migration in migrations.items() if name not in applied]
+
+
+def migration_statements(migration: Migration, types: Types) -> tuple[str, ...]:
+    """The statements of a migration, the last of which is its record."""
+    return (*migration(types), f"INSERT INTO {LEDGER} (name) VALUES ('{migration.__name__}')")

@@ -19,9 +19,11 @@ from proxy.memory.stores.sql import (
     LEDGER,
     LEDGER_TABLE,
     Arguments,
+    Migration,
     Statement,
     Types,
-    pending_statements,
+    migration_statements,
+    pending_migrations,
 )
 from proxy.memory.stores.sqlite_locks import locked_by
 
@@ -189,20 +191,21 @@ def _migrate(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(LEDGER_TABLE)
-    for statement in _pending_migrations(connection):
-        connection.execute(statement)
+    for migration in _pending_migrations(connection):
+        for statement in migration_statements(migration, TYPES):
+            connection.execute(statement)
     connection.execute("COMMIT")
 
 
-def _pending_migrations(connection: sqlite3.Connection) -> Iterator[str]:
+def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if LEDGER not in tables:
         if tables:
             raise StoreError(
                 "The memory file holds another program's tables. Set MEMORY_URL to another file."
             )
-        return pending_statements((), TYPES)
-    return pending_statements([name for (name,) in connection.execute(APPLIED)], TYPES)
+        return pending_migrations(())
+    return pending_migrations([name for (name,) in connection.execute(APPLIED)])
 
 
 class FileReader:
