@@ -141,7 +141,7 @@ class Quota:
             del self._leases[lease]
         if lease or amount:
             amounts = {kind: amount} if amount else {}
-            counting = self._windows.count(tenant, amounts, lease and lease.ended)
+            counting = self._windows.count(tenant, amounts, lease and lease.ended, deferrable=True)
             task = asyncio.get_running_loop().create_task(counting)
             self._spending.add(task)
             task.add_done_callback(self._spending.discard)
@@ -212,12 +212,18 @@ class FallbackWindows:
         return self._probe is not None and not self._probe.done()
 
     async def count(
-        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None = None
+        self,
+        tenant: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        deferrable: bool = False,
     ) -> dict[str, Remaining] | None:
         """Counts as ``Windows`` do; a lease that cannot be given back expires."""
         if self._shared and not self.is_alone:
+            counting = self._shared.count(tenant, amounts, lease, deferrable=deferrable)
             try:
-                return await wait_for(self._shared.count(tenant, amounts, lease), self._deadline)
+                return await wait_for(counting, self._deadline)
             except (StoreError, TimeoutError) as error:
                 self._fall_back(self._shared, tenant, error)
         return await self._own.count(tenant, amounts)
@@ -258,13 +264,18 @@ class Windows:
         self._counts = counts
 
     async def count(
-        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None = None
+        self,
+        tenant: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        deferrable: bool = False,
     ) -> dict[str, Remaining] | None:
         """Counts what has a limit, and returns what remains of it; ``None`` where there is no lease left."""
         limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
         if not limited and lease is None:
             return {}
-        counts = await self._counts.count(tenant, limited, lease, ttl=_MINUTE)
+        counts = await self._counts.count(tenant, limited, lease, ttl=_MINUTE, deferrable=deferrable)
         if counts is None:
             return None
         return {kind: self._remaining(kind, limited[kind], *count) for kind, count in counts.items()}

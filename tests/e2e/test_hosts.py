@@ -245,6 +245,7 @@ limits: {url: "${LIMITS_URL:-}", concurrent_streams: 4, requests_per_minute: 100
 """
 )
 ACME = {"Authorization": "Bearer one"}
+shared_counts = pytest.mark.parametrize("url", ["redis", "redis+cluster"], indirect=True)
 
 
 def streams(
@@ -267,11 +268,12 @@ def admitted(host: ServingProcess) -> bool:
 
 
 @pytest.mark.long
+@shared_counts
 def test_streams_are_bounded_over_all_hosts_and_those_of_a_dead_one_are_free_again(
-    start: Hosts, upstream: FakeUpstream, tmp_path: Path
+    start: Hosts, upstream: FakeUpstream, url: str
 ) -> None:
-    with redis_server.single(tmp_path) as server, ThreadPoolExecutor(16) as pool:
-        hosts = start(server.url, 3, LIMITED)
+    with ThreadPoolExecutor(16) as pool:
+        hosts = start(url, 3, LIMITED)
         calls = bounded(hosts, upstream, pool)
         time.sleep(50)  # longer than a lease: those of the living are renewed
         assert not any(map(admitted, hosts))
@@ -303,9 +305,10 @@ def bounded(
     return calls
 
 
-def test_streams_are_bounded_over_all_hosts(start: Hosts, upstream: FakeUpstream, tmp_path: Path) -> None:
-    with redis_server.single(tmp_path) as server, ThreadPoolExecutor(16) as pool:
-        hosts = start(server.url, 2, LIMITED)
+@shared_counts
+def test_streams_are_bounded_over_all_hosts(start: Hosts, upstream: FakeUpstream, url: str) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        hosts = start(url, 2, LIMITED)
         bounded(hosts, upstream, pool)
         for host in hosts:
             host.kill()

@@ -24,6 +24,8 @@ from tests.waiting import awaited, until
 SERVERS, STORES, FRONT = (1, 2, 3), 4, 5
 PORT, BALANCER = 8080, 8000
 BALANCED = f"http://{Network.address(FRONT)}:{BALANCER}"
+WITHOUT_MEMORY = "degraded: memory"
+"""What comes of a turn that was answered, and whose host could not read what was said before."""
 KEY = {"Authorization": "Bearer secret-of-the-phone"}
 
 CONFIG = """
@@ -212,7 +214,7 @@ class Fleet:
         return httpx2.get(BALANCED + path, headers=KEY, timeout=20, trust_env=False)
 
     def turn(self, session: str, messages: list[dict[str, Any]]) -> str:
-        """A turn through the balancer; the answer, or why there is none."""
+        """A turn through the balancer: nothing, ``WITHOUT_MEMORY``, or why there is no whole answer."""
         body = {"model": "fake", "stream": True, "messages": messages}
         try:
             answer = httpx2.post(
@@ -225,8 +227,9 @@ class Fleet:
         except httpx2.TransportError as error:
             return repr(error)
         degraded = answer.headers.get("x-turnkeeper-degraded")
-        whole = answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]") and not degraded
-        return "" if whole else f"{answer.status_code} degraded={degraded} {answer.text[-200:]}"
+        if answer.status_code == 200 and answer.text.rstrip().endswith("data: [DONE]"):
+            return WITHOUT_MEMORY if degraded == "memory" else degraded or ""
+        return f"{answer.status_code} degraded={degraded} {answer.text[-200:]}"
 
     def remembered(self, session: str) -> list[str]:
         with self.network.on(FRONT):

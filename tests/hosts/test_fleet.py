@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hosts.fleet import FRONT, Fleet
+from tests.hosts.fleet import FRONT, WITHOUT_MEMORY, Fleet
 from tests.peers.postgres_server import PostgresServer
 from tests.waiting import until
 
@@ -36,12 +36,14 @@ def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Start]:
 class Call:
     """A call of so many turns; each shows the last ``window`` messages, as its caller heard them.
 
-    A turn that fails is asked once more, as voice platforms do, and stands in ``failed``.
+    A turn that fails is asked once more, as voice platforms do, and stands in ``failed``; one whose host
+    could not read the session stands in ``without_memory``.
     """
 
     def __init__(self, fleet: Fleet, name: str, turns: int, pause: float, window: int) -> None:
         self.fleet, self.name, self.turns, self.pause, self.window = fleet, name, turns, pause, window
         self.failed: list[str] = []
+        self.without_memory: set[int] = set()
         self.heard: list[dict[str, str]] = []
 
     def words(self, turn: int) -> str:
@@ -51,12 +53,21 @@ class Call:
         with self.fleet.network.on(FRONT):
             for turn in range(self.turns):
                 self.heard.append({"role": "user", "content": self.words(turn)})
-                if why := self.fleet.turn(self.name, self.heard[-self.window :]):
+                why = self._ask(turn)
+                if why:
                     self.failed.append(f"{self.name}, turn {turn}: {why}")
-                    if again := self.fleet.turn(self.name, self.heard[-self.window :]):
+                    if again := self._ask(turn):
                         self.failed.append(f"{self.name}, turn {turn} again: {again}")
                 self.heard.append({"role": "assistant", "content": f"Heard {self.words(turn)}"})
                 time.sleep(self.pause)
+
+    def _ask(self, turn: int) -> str:
+        """Why there is no answer."""
+        why = self.fleet.turn(self.name, self.heard[-self.window :])
+        if why != WITHOUT_MEMORY:
+            return why
+        self.without_memory.add(turn)
+        return ""
 
     def faults(self) -> Iterator[str]:
         """What is wrong with its prompts, and with what is remembered of it."""
@@ -64,7 +75,7 @@ class Call:
         for turn in range(self.turns):
             prompt = self.fleet.model.prompts.get(self.words(turn), [])
             whole = said[: 2 * turn + 1]
-            if self.pause and prompt != whole:
+            if self.pause and turn not in self.without_memory and prompt != whole:
                 yield f"{self.name}, turn {turn} was shown {prompt} and not {whole}"
             if prompt != [one for one in whole if one in prompt]:
                 yield f"{self.name}, turn {turn}: out of order, or doubled: {prompt}"
@@ -105,6 +116,7 @@ def test_thirty_calls_of_twenty_turns(start: Start, store: str, pause: float) ->
     calls = [Call(fleet, f"call {i}", 20, pause, (1, 5, 100)[i % 3]) for i in range(30)]
     assert make(calls) == []
     assert [call.failed for call in calls if call.failed] == []
+    assert not any(call.without_memory for call in calls)
 
 
 @pytest.mark.long
@@ -122,3 +134,22 @@ def test_a_rolling_restart_costs_no_turn(start: Start) -> None:
 
     assert make(calls, restart) == []
     assert [call.failed for call in calls if call.failed] == []
+    assert not any(call.without_memory for call in calls)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("store", ["sentinel", "cluster"])
+def test_the_loss_of_a_primary_costs_no_turn(start: Start, store: str) -> None:
+    fleet = start(store)
+    calls = [Call(fleet, f"call {i}", 30, 0.3, (1, 5, 100)[i % 3]) for i in range(9)]
+
+    def lose() -> None:
+        assert until(lambda: len(fleet.model.prompts) > 60, 100)
+        fleet.stores[0].kill()
+
+    assert make(calls, lose) == []
+    assert [call.failed for call in calls if call.failed] == []
+    # Until the replica has taken over, calls go on without what was said before. All of it is stored.
+    assert all(len(call.without_memory) < 15 for call in calls), [call.without_memory for call in calls]
+    assert not any(max(call.without_memory, default=0) > 25 for call in calls)

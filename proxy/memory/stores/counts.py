@@ -29,10 +29,17 @@ class Counts(Protocol):
     """Counters by key and name, and the leases of each key. ``count`` may raise StoreError."""
 
     async def count(
-        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+        self,
+        key: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        ttl: float,
+        deferrable: bool = False,
     ) -> dict[str, Count] | None:
         """Takes, renews or ends a lease, and adds to counters; one that was 0 expires after ``ttl`` seconds.
 
+        What is ``deferrable`` may be put off until the next that is not, for some milliseconds at most.
         Where as many others are taken as the lease's limit, it is ``None``, and nothing is counted.
         """
         ...
@@ -56,6 +63,7 @@ class LocalCounts:
         lease: Lease | None = None,  # noqa: ARG002 - whoever opens answers counts those of its process
         *,
         ttl: float,
+        deferrable: bool = False,  # noqa: ARG002 - nothing is sent
     ) -> dict[str, Count]:
         """Adds to counters."""
         return {name: self._add((key, name), amount, ttl) for name, amount in amounts.items()}

@@ -21,7 +21,7 @@ _METHODS: Final = ("take_due", "settle", "acquire", "release")
 _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
 _POSTGRES: Final = f"{_STORES}.postgres:open"
-_COUNTS: Final = f"{_STORES}.redis:RedisCounts"
+_COUNTS: Final = f"{_STORES}.redis_counts:RedisCounts"
 _CHANNELS: Final = {
     _REDIS: f"{_STORES}.redis_channel:open",
     _POSTGRES: f"{_STORES}.postgres_channel:open",

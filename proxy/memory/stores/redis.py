@@ -14,7 +14,7 @@ import itertools
 import math
 import secrets
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
@@ -25,7 +25,6 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis_client import (
     CLUSTER,
     Address,
@@ -76,8 +75,6 @@ _MOVED_AT_ONCE: Final = 14
 _MOVE_EVERY: Final = 600.0
 _MOVE_MILLISECONDS: Final = int(2000 * BACKGROUND_DEADLINE)
 _LOOK_WITHIN_MILLISECONDS: Final = 900_000
-# Longer than sessions are mostly kept. There are two keys of a tenant, and no more.
-_COUNTER_MILLISECONDS: Final = 7 * 86400 * 1000
 
 
 def open(  # noqa: A001  (a driver is opened, as a file is)
@@ -342,37 +339,6 @@ redis.call('DEL', KEYS[1], KEYS[2])
 redis.call('HSET', KEYS[1], 'deleted', ARGV[1])
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return there and 1 or 0
-""")
-
-
-# By the server's clock alone. A Redis that makes room takes the keys that would expire first (volatile-ttl),
-# and a minute is shorter than all that is kept of a session: so both keys outlive what is in them.
-COUNT: Final = Script("""
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local kept, lease, limit, lasting = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-if lasting == 0 then
-  redis.call('ZREM', KEYS[2], lease)
-elseif lasting then
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
-  local others = redis.call('ZCARD', KEYS[2])
-  if limit and others >= limit and not redis.call('ZSCORE', KEYS[2], lease) then return false end
-  redis.call('ZADD', KEYS[2], now + lasting, lease)
-  redis.call('PEXPIRE', KEYS[2], kept)
-end
-local counts = {}
-for each = 6, #ARGV, 2 do
-  local name, window = ARGV[each], ARGV[each] .. ':until'
-  local over = tonumber(redis.call('HGET', KEYS[1], window) or 0)
-  if over <= now or over > now + ARGV[1] then
-    over = now + ARGV[1]
-    redis.call('HSET', KEYS[1], name, 0, window, over)
-  end
-  table.insert(counts, redis.call('HINCRBY', KEYS[1], name, ARGV[each + 1]))
-  table.insert(counts, over - now)
-end
-if #counts > 0 then redis.call('PEXPIRE', KEYS[1], kept) end
-return counts
 """)
 
 
@@ -664,33 +630,3 @@ def _timestamp(at: float) -> str:
 def _milliseconds(ttl: float) -> int:
     """A ``ttl`` as a script reads it; 0 keeps the expiry."""
     return 0 if ttl == KEEP_EXPIRY else max(1, int(min(ttl, _MAX_TTL) * 1000))
-
-
-class RedisCounts:
-    """Counters and leases by key, all of one key in one round trip. Raises StoreError after one deadline."""
-
-    def __init__(self, url: str, *, deadline: float) -> None:
-        place = Address.parse(url)
-        self._link = Link(client_factory(place, deadline), deadline=deadline)
-        self._names = KeyNames(place.prefix)
-
-    async def count(
-        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
-    ) -> dict[str, Count] | None:
-        """Takes the lease, then adds to the counters."""
-        arguments: list[Argument] = [int(ttl * 1000), _COUNTER_MILLISECONDS, "", "", ""]
-        if lease:
-            limit = "" if lease.limit is None else lease.limit
-            arguments[2:] = lease.name, limit, int(lease.ttl * 1000)
-        for item in amounts.items():
-            arguments += item
-        keys = self._names.counts(key)
-        counts = await self._link.run(lambda client: COUNT(client, keys, *arguments))
-        if counts is None:
-            return None
-        pairs = zip(counts[::2], counts[1::2], strict=True)
-        return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
-
-    async def aclose(self) -> None:
-        """Closes all connections."""
-        await self._link.aclose()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from proxy.memory.stores.counts import Count, Counts, Lease, LocalCounts
-from proxy.memory.stores.redis import RedisCounts
+from proxy.memory.stores.redis_counts import RedisCounts
 from tests.peers.redis_server import RedisServer
 
 pytestmark = pytest.mark.anyio

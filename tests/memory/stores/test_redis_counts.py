@@ -1,12 +1,15 @@
 """Counts for limits, on a Redis that is all others' as well."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from unittest.mock import ANY
 
 import pytest
 
-from proxy.memory.stores.redis import RedisCounts
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Lease
+from proxy.memory.stores.redis_counts import RedisCounts
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio
@@ -46,3 +49,58 @@ async def test_a_clock_that_is_set_back_makes_no_window_longer(
     (name,) = server.ask("KEYS", "*key*")
     server.ask("HSET", name, "requests:until", int(server.ask("TIME")[0]) * 1000 + 2 * HALF_AN_HOUR * 1000)
     assert await counts.count("key", {"requests": 1}, ttl=MINUTE) == {"requests": (1, MINUTE)}
+
+
+def scripts_run(server: RedisServer) -> int:
+    return int(server.ask("INFO", "commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"])
+
+
+async def test_what_nobody_waits_for_is_taken_along_by_the_next_in_its_order(
+    counts: RedisCounts, server: RedisServer
+) -> None:
+    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
+    assert await counts.count("key", {"requests": 1}, one, ttl=MINUTE)
+    before = scripts_run(server)
+    ended = asyncio.create_task(counts.count("key", {"tokens": 5}, one.ended, ttl=MINUTE, deferrable=True))
+    other = asyncio.create_task(counts.count("other", {"tokens": 7}, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    assert await counts.count("key", {"requests": 1, "tokens": 0}, two, ttl=MINUTE) == {
+        "requests": (2, ANY),
+        "tokens": (5, ANY),
+    }
+    assert await ended == {"tokens": (5, ANY)}
+    assert await other == {"tokens": (7, ANY)}
+    assert scripts_run(server) == before + 2
+
+
+async def test_what_is_put_off_is_counted_whoever_goes_away(counts: RedisCounts) -> None:
+    put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    waiting = asyncio.create_task(counts.count("key", {"requests": 1}, ttl=MINUTE))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    assert await put_off == {"tokens": (5, ANY)}
+
+
+async def test_what_is_put_off_is_counted_before_it_closes(server: RedisServer) -> None:
+    counts = RedisCounts(server.url, deadline=5.0)
+    put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    await counts.aclose()
+    assert await put_off == {"tokens": (5, ANY)}
+
+
+async def test_all_that_is_asked_together_fails_together(counts: RedisCounts, server: RedisServer) -> None:
+    await asyncio.to_thread(server.kill)
+    put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    for waited_for in (counts.count("key", {"requests": 1}, ttl=MINUTE), put_off):
+        with pytest.raises(StoreError):
+            await waited_for
+
+
+async def test_no_more_is_put_off_than_fits_a_script(counts: RedisCounts) -> None:
+    found = await asyncio.gather(
+        *(counts.count("key", {"tokens": 1}, ttl=MINUTE, deferrable=True) for _ in range(120))
+    )
+    assert [one and one["tokens"].value for one in found] == list(range(1, 121))

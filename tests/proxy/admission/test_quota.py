@@ -113,10 +113,16 @@ class Watched(LocalCounts):
         self.asked: list[tuple[str, dict[str, int]]] = []
 
     async def count(
-        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+        self,
+        key: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        ttl: float,
+        deferrable: bool = False,
     ) -> dict[str, Count]:
         self.asked.append((key, dict(amounts)))
-        return await super().count(key, amounts, lease, ttl=ttl)
+        return await super().count(key, amounts, lease, ttl=ttl, deferrable=deferrable)
 
 
 def test_all_limits_are_asked_for_at_once() -> None:
@@ -161,13 +167,19 @@ class Fickle(LocalCounts):
         self.free.set()
 
     async def count(
-        self, key: str, amounts: Mapping[str, int], lease: Lease | None = None, *, ttl: float
+        self,
+        key: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        ttl: float,
+        deferrable: bool = False,
     ) -> dict[str, Count]:
         self.asked += 1
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().count(key, amounts, lease, ttl=ttl)
+        return await super().count(key, amounts, lease, ttl=ttl, deferrable=deferrable)
 
 
 @pytest.mark.anyio

@@ -1,0 +1,157 @@
+"""Counters and leases on Redis, all of one key in one slot."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.counts import Count, Lease
+from proxy.memory.stores.redis import KeyNames, Script
+from proxy.memory.stores.redis_client import Address, Argument, Client, client_factory
+from proxy.memory.stores.redis_link import Link
+from proxy.memory.tasks import retrieve_exception
+
+_GATHERING: Final = 0.02
+"""Seconds for which what nobody waits for may be put off: the next that is waited for takes it along."""
+_MOST: Final = 50
+# Longer than sessions are mostly kept. There are two keys of a tenant, and no more.
+_KEPT_MILLISECONDS: Final = 7 * 86400 * 1000
+
+# By the server's clock alone. A Redis that makes room takes the keys that would expire first (volatile-ttl),
+# and a minute is shorter than all that is kept of a session: so both keys outlive what is in them.
+COUNT: Final = Script("""
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local kept, at, results = ARGV[1], 2, {}
+while at <= #ARGV do
+  local ttl, lease, limit = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
+  local lasting, names = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
+  local counts = {}
+  at = at + 5
+  if lasting == 0 then
+    redis.call('ZREM', KEYS[2], lease)
+  elseif lasting then
+    redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now)
+    local others = redis.call('ZCARD', KEYS[2])
+    if limit and others >= limit and not redis.call('ZSCORE', KEYS[2], lease) then
+      counts = false
+    else
+      redis.call('ZADD', KEYS[2], now + lasting, lease)
+      redis.call('PEXPIRE', KEYS[2], kept)
+    end
+  end
+  for each = at, at + 2 * names - 1, 2 do
+    if counts then
+      local name, window = ARGV[each], ARGV[each] .. ':until'
+      local over = tonumber(redis.call('HGET', KEYS[1], window) or 0)
+      if over <= now or over > now + ttl then
+        over = now + ttl
+        redis.call('HSET', KEYS[1], name, 0, window, over)
+      end
+      table.insert(counts, redis.call('HINCRBY', KEYS[1], name, ARGV[each + 1]))
+      table.insert(counts, over - now)
+      redis.call('PEXPIRE', KEYS[1], kept)
+    end
+  end
+  at = at + 2 * names
+  table.insert(results, counts)
+end
+return results
+""")
+
+
+class _Counting(NamedTuple):
+    """What is counted of a key at once, as the script takes it, and what comes of it."""
+
+    arguments: list[Argument]
+    result: asyncio.Future[list[int] | None]
+
+
+class RedisCounts:
+    """Counters and leases by key. Raises StoreError after one deadline.
+
+    All of one key is one round trip, and takes along what was put off of it for a moment.
+    """
+
+    def __init__(self, url: str, *, deadline: float) -> None:
+        place = Address.parse(url)
+        self._link = Link(client_factory(place, deadline), deadline=deadline)
+        self._names = KeyNames(place.prefix)
+        self._put_off: dict[str, list[_Counting]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def count(
+        self,
+        key: str,
+        amounts: Mapping[str, int],
+        lease: Lease | None = None,
+        *,
+        ttl: float,
+        deferrable: bool = False,
+    ) -> dict[str, Count] | None:
+        """Takes the lease, then adds to the counters."""
+        arguments: list[Argument] = [int(ttl * 1000), "", "", ""]
+        if lease:
+            limit = "" if lease.limit is None else lease.limit
+            arguments[1:] = lease.name, limit, int(lease.ttl * 1000)
+        arguments.append(len(amounts))
+        for item in amounts.items():
+            arguments += item
+        loop = asyncio.get_running_loop()
+        own = _Counting(arguments, loop.create_future())
+        own.result.add_done_callback(retrieve_exception)
+        together = self._put_off.setdefault(key, [])
+        together.append(own)
+        if not deferrable or len(together) == _MOST:
+            await (self._send(key) if len(together) == 1 else asyncio.shield(self._start_sending(key)))
+        elif len(together) == 1:
+            loop.call_later(_GATHERING, self._send_later, key, together)
+        counts = await own.result
+        if counts is None:
+            return None
+        pairs = zip(counts[::2], counts[1::2], strict=True)
+        return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
+
+    async def aclose(self) -> None:
+        """Sends what was put off, then closes all connections."""
+        for key in tuple(self._put_off):
+            self._send_later(key, self._put_off[key])
+        await asyncio.gather(*self._tasks)
+        await self._link.aclose()
+
+    def _send_later(self, key: str, together: list[_Counting]) -> None:
+        if self._put_off.get(key) is together:  # nothing has taken it along
+            self._start_sending(key)
+
+    def _start_sending(self, key: str) -> asyncio.Task[None]:
+        """What others have put off is sent whether the one that takes it along waits any more or not."""
+        task = asyncio.get_running_loop().create_task(self._send(key))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _send(self, key: str) -> None:
+        """Counts all of a key; each result, or the error, is set where it is waited for."""
+        together = self._put_off.pop(key, [])
+        arguments = [argument for each in together for argument in each.arguments]
+
+        async def work(client: Client) -> None:
+            results = await COUNT(client, self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
+            _set(together, results)
+
+        try:
+            await self._link.run(work)
+        except StoreError as error:
+            _fail(together, error)
+
+
+def _set(together: list[_Counting], results: list[Any]) -> None:
+    for each, result in zip(together, results, strict=True):
+        if not each.result.done():
+            each.result.set_result(result)
+
+
+def _fail(together: list[_Counting], error: StoreError) -> None:
+    for each in together:
+        if not each.result.done():
+            each.result.set_exception(error)
