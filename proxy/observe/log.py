@@ -101,6 +101,9 @@ class _UnbufferedHandler(logging.StreamHandler[TextIO]):
     def createLock(self) -> None:  # noqa: N802 - as the library has it
         self.lock = None
 
+    def flush(self) -> None:
+        """Does nothing, since nothing is buffered; the library's own would want the lock."""
+
     def handle(self, record: logging.LogRecord) -> bool:
         self.emit(record)
         return True

@@ -8,6 +8,7 @@ import math
 import os
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Final
 
 from proxy.errors import ConfigError
@@ -69,6 +70,13 @@ def _bind(host: str, port: int) -> list[socket.socket]:
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT)
         sockets.append(server)
     return sockets
+
+
+def accept_all(server: socket.socket) -> Iterator[socket.socket]:
+    """Accepts the connections that wait at a socket which does not block."""
+    with contextlib.suppress(OSError):  # there is none, or no file descriptor for one
+        while True:
+            yield server.accept()[0]
 
 
 def raise_file_limit() -> None:

@@ -127,7 +127,20 @@ class Server(uvicorn.Server):
         rest = max(0.0, grace - (clock() - start))
         self.config.timeout_graceful_shutdown = rest  # type: ignore[assignment]
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
+        await self._close(sockets or [])
         await super().shutdown(sockets)
+
+    async def _close(self, sockets: Sequence[socket.socket]) -> None:
+        """Stops listening. Connections that the kernel has made are served: it would reset them."""
+        waiting = [connection for each in sockets for connection in listening.accept_all(each)]
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        for connection in waiting:
+            await loop.connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> Protocol:
+        return Protocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT: /readyz says so while calls last, and those under way may end."""

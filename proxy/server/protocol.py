@@ -18,6 +18,8 @@ HEAD_TIMEOUT: Final = 20.0
 BODY_TIMEOUT: Final = 60.0
 READ_TIMEOUT: Final = 60.0
 _LINGER: Final = 2.0
+_ARRIVAL: Final = 0.5
+"""How long a request may take to arrive, in seconds, that the server's end has overtaken."""
 _PROBES: Final = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 1.0, 2.0)
 """The pauses between probes, in seconds: the second byte to a client that is gone finds that out."""
 _MOST_PIPELINED: Final = 8
@@ -147,6 +149,13 @@ class Protocol(HttpToolsProtocol):
         else:
             if self._timer is None and (self._in_head or self._in_body):
                 self._start_timer()
+
+    def shutdown(self) -> None:
+        """Ends the connection behind the requests that have come. A first one may be on its way."""
+        if self.cycle is None or self._in_head:
+            self.loop.call_later(_ARRIVAL, super().shutdown)
+        else:
+            super().shutdown()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Goes on with the requests that are whole; whether the connection stays open for that."""

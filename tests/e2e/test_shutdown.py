@@ -1,6 +1,7 @@
 """The end of the server, as callers and those who send them see it."""
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx2
@@ -109,6 +111,59 @@ def test_who_does_not_read_does_not_hold_up_the_end(
         assert serving.stop() == 0
         assert serving.log.count("INFO turn ") == len(calls)
         assert "Traceback" not in serving.log
+
+
+@pytest.mark.parametrize("begun", [b"", b"POST /v1/chat/"])
+def test_a_call_on_its_way_when_the_server_closes_its_door_is_answered(
+    tmp_path: Path, upstream: FakeUpstream, begun: bytes
+) -> None:
+    """A balancer that has connected sends its call to no other server any more."""
+    whole = request(extra="connection: close\r\n")
+    with (
+        ServingProcess(tmp_path, LISTEN + CONFIG, UPSTREAM_BASE_URL=upstream.url) as serving,
+        RawClient(serving.port) as client,
+    ):
+        if begun:
+            client.send(begun)
+        serving.process.send_signal(signal.SIGTERM)
+        assert until(lambda: not is_listening(serving.port))
+        client.send(whole.removeprefix(begun))
+        assert client.rest().startswith(b"HTTP/1.1 200 ")
+        assert serving.process.wait(20) == 0
+
+
+def test_whatever_connects_while_the_server_closes_is_answered(
+    tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    call = request(extra="connection: close\r\n")
+    with (
+        ServingProcess(tmp_path, LISTEN + CONFIG, UPSTREAM_BASE_URL=upstream.url) as serving,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        calling = [pool.submit(call_until_refused, serving.port, call) for _ in range(8)]
+        assert until(lambda: len(upstream.requests) > 50)
+        serving.process.send_signal(signal.SIGTERM)
+        for each in calling:
+            assert each.result() > 0
+        assert serving.process.wait(20) == 0
+
+
+def call_until_refused(port: int, call: bytes) -> int:
+    """How many calls were answered, each on its own connection; fails where one that was let in is not."""
+    for count in itertools.count():
+        try:
+            client = RawClient(port)
+        except ConnectionRefusedError:
+            return count
+        with client:
+            client.send(call)
+            assert client.rest().startswith(b"HTTP/1.1 200 ")
+    raise AssertionError
+
+
+def is_listening(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1, 0.2])
