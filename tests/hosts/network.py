@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -45,18 +45,9 @@ class Network:
         """A command as it runs on a host."""
         return ["ip", "netns", "exec", f"{self.name}-{host}", *command]
 
-    @contextmanager
-    def on(self, host: int) -> Iterator[None]:
+    def on(self, host: int) -> AbstractContextManager[None]:
         """What this thread opens meanwhile is opened on a host."""
-        with (
-            Path("/proc/thread-self/ns/net").open() as own,
-            Path(f"/run/netns/{self.name}-{host}").open() as there,
-        ):
-            _enter(there.fileno())
-            try:
-                yield
-            finally:
-                _enter(own.fileno())
+        return inside(Path(f"/run/netns/{self.name}-{host}"))
 
     def listens(self, host: int, port: int) -> bool:
         """Whether anybody takes connections there."""
@@ -68,6 +59,17 @@ class Network:
         """Pulls a host's cable (``down``), or puts it back (``up``)."""
         command = ["ip", "-n", f"{self.name}-switch", "link", "set", f"port{host}", state]
         subprocess.run(command, check=True, timeout=20)
+
+
+@contextmanager
+def inside(network: Path) -> Iterator[None]:
+    """What this thread opens meanwhile is opened in the network namespace of which that is the file."""
+    with Path("/proc/thread-self/ns/net").open() as own, network.open() as there:
+        _enter(there.fileno())
+        try:
+            yield
+        finally:
+            _enter(own.fileno())
 
 
 def _enter(namespace: int) -> None:
