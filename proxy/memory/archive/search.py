@@ -5,7 +5,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -37,9 +37,10 @@ _KIND_WEIGHTS: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
 # Okapi BM25 (Robertson and Zaragoza 2009); speech is short, so that length tells little.
 _SATURATION: Final = 1.2
 _LENGTH: Final = 0.2
-# The share of a neighbour's score, by its distance: answers stand behind their question.
-_NEIGHBOURS: Final = ((-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
-_ECHO: Final = 0.99
+# What a word counts that stands in a neighbour, by its distance: answers stand behind their question.
+_FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
+# A word of half of all passages tells nothing, and still more than none.
+_LEAST_WEIGHT: Final = 0.1
 _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
 _TELLING: Final = 5
@@ -72,6 +73,29 @@ class Lookup(msgspec.Struct, frozen=True):
     groups: Sequence[Mapping[str, float]]
     dates: tuple[TimeRange, ...]
     now: float
+
+
+class WordMatches(NamedTuple):
+    """Which words of a question passages have, and what each word tells."""
+
+    weights: Sequence[float]
+    """By word, its share of the score of a passage that has all of them."""
+    counts: Mapping[int, Mapping[int, float]]
+    """By passage and word, how often it has the word; a synonym counts less."""
+    spreads: Mapping[int, float]
+    """By passage, at which count a word scores half of what it can."""
+
+    def score(self, passage: int, counts: Mapping[int, float]) -> float:
+        """The score of a passage that has, with its neighbours, words as often as ``counts`` says."""
+        spread = self.spreads.get(passage, _SATURATION)
+        score = 0.0
+        for word, count in counts.items():
+            score += self.weights[word] * count / (count + spread)
+        return score * (_SATURATION + 1)
+
+    def own_scores(self) -> dict[int, float]:
+        """By passage, its score by its own words."""
+        return {one: self.score(one, counts) for one, counts in self.counts.items()}
 
 
 Scored = tuple[float, Passage]
@@ -126,7 +150,9 @@ def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector |
         _candidates(codec, owner_id, lookup), fetch_value(COUNT_PASSAGES, {"owner": owner_id})
     )
     passages: dict[int, Passage] = candidates
-    scores = word_scores(lookup, passages.values(), size)
+    matches = word_matches(lookup, passages.values(), size)
+    scores = matches.own_scores()
+    similar: dict[int, float] = {}
     if vector:
         similar = yield from similarity_scores(codec, owner, owner_id, vector, _best(scores))
         for passage, score in similar.items():
@@ -136,7 +162,7 @@ def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector |
     if owner.user and passages:
         rows = yield from fetch(codec.dialect.near, {"owner": owner_id, "ids": json_array(_best(scores))})
         passages |= _passages(rows)
-    return rank(lookup, passages.values(), scores)
+    return rank(lookup, passages.values(), matches, similar)
 
 
 def _candidates(codec: RowCodec, owner: int, lookup: Lookup) -> Steps[dict[int, Passage]]:
@@ -160,71 +186,77 @@ def _best(scores: Mapping[int, float]) -> list[int]:
     return sorted(scores, key=scores.__getitem__, reverse=True)[:_WITH_NEIGHBOURS]
 
 
-def word_scores(lookup: Lookup, passages: Collection[Passage], size: int) -> dict[int, float]:
-    """By passage, its score by its own words, about 1 where it has what the question looks for.
+def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> WordMatches:
+    """The words of a question that passages have; ``size`` is how many passages their owner has.
 
-    That is all of its words, where they tell neither too little nor more than one sentence has.
-
-    ``size`` is how many passages their owner has.
+    A passage with all of them scores about 1, where they tell neither too little nor more than one sentence.
     """
+    counts = _word_counts(lookup, passages)
+    # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
+    frequencies: dict[int, Counter[int]] = defaultdict(Counter)
+    for one in passages:
+        frequencies[one.kind].update(counts[one.id].keys())
+    words = range(len(lookup.groups))
+    frequency = [max((of[word] for of in frequencies.values()), default=0) for word in words]
+    size = max(size, _FEW, *frequency)
+    # The weight of Robertson and Sparck Jones.
+    weights = [max(_LEAST_WEIGHT, math.log((size - n + 0.5) / (n + 0.5))) for n in frequency]
+    needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
+    lengths = {one.id: one.terms.count(" ") + 1 for one in passages}
+    usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
+    spreads = {one: _SATURATION * (1 - _LENGTH + _LENGTH * length / usual) for one, length in lengths.items()}
+    return WordMatches([weight / needed for weight in weights], counts, spreads)
+
+
+def _word_counts(lookup: Lookup, passages: Collection[Passage]) -> dict[int, dict[int, float]]:
+    """By passage and word of the question, how often it has the word; guesses where no passage has it."""
     words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for word, group in enumerate(lookup.groups):
         for term, worth in group.items():
             words_of[term].append((word, worth))
-    lengths: dict[int, int] = {}
-    matches: defaultdict[int, defaultdict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    exact: set[int] = set()
+    worths: dict[int, defaultdict[int, list[float]]] = {}
     for one in passages:
-        terms = one.terms.split()
-        lengths[one.id] = len(terms)
-        found = matches[one.id]
-        for term in terms:
-            for word, worth in words_of.get(term, ()):
-                found[word].append(worth)
-                if worth >= GUESS:
-                    exact.add(word)
-    # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
-    frequencies: dict[int, Counter[int]] = defaultdict(Counter)
-    for one in passages:
-        found = matches[one.id]
-        for word in exact & found.keys():
-            found[word] = [worth for worth in found[word] if worth >= GUESS]
-        frequencies[one.kind].update(word for word, worths in found.items() if worths)
-    words = range(len(lookup.groups))
-    frequency = [max((of[word] for of in frequencies.values()), default=0) for word in words]
-    size = max(size, _FEW, *frequency)
-    weights = [math.log(1 + (size - n + 0.5) / (n + 0.5)) for n in frequency]
-    needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
-    usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
-    scores: dict[int, float] = {}
-    for id_, length in lengths.items():
-        spread = _SATURATION * (1 - _LENGTH + _LENGTH * length / usual)
-        score = sum(
-            weights[word] * max(worths) * len(worths) * (_SATURATION + 1) / (len(worths) + spread)
-            for word, worths in matches[id_].items()
-            if worths
-        )
-        scores[id_] = score / needed
-    return scores
+        found = worths[one.id] = defaultdict(list)
+        for term in one.terms.split():
+            if term in words_of:
+                for word, worth in words_of[term]:
+                    found[word].append(worth)
+    exact = {word for found in worths.values() for word, each in found.items() if max(each) >= GUESS}
+    counts: dict[int, dict[int, float]] = {}
+    for passage, found in worths.items():
+        own = counts[passage] = {}
+        for word, each in found.items():
+            certain = [worth for worth in each if worth >= GUESS] if word in exact else each
+            if certain:
+                own[word] = max(certain) * len(certain)
+    return counts
 
 
-def rank(lookup: Lookup, passages: Collection[Passage], scores: Mapping[int, float]) -> list[Scored]:
-    """The passages, best first, by their own scores, a share of their neighbours', and their dates."""
-    by_place = {(one.talk, one.place): scores.get(one.id, 0.0) for one in passages}
-    shared = {
-        place: score
-        + sum(share * by_place.get((place[0], place[1] + step), 0.0) for step, share in _NEIGHBOURS)
-        for place, score in by_place.items()
-    }
+def rank(
+    lookup: Lookup, passages: Collection[Passage], matches: WordMatches, similar: Mapping[int, float]
+) -> list[Scored]:
+    """The passages, best first, by the words in them and beside them, by similarity, and by their dates.
+
+    A turn's neighbours are fields of it, as in BM25F (Robertson, Zaragoza and Taylor 2004): what they count
+    of a word is added before it saturates, so that what all of them repeat tells no more than one word can.
+    """
+    by_place = {(one.talk, one.place): one.id for one in passages if one.talk}
+    counts: defaultdict[int, dict[int, float]] = defaultdict(dict)
+    likeness: defaultdict[int, float] = defaultdict(float)
+    for one in passages:
+        own, alike = matches.counts.get(one.id), similar.get(one.id, 0.0)
+        if not (own or alike):
+            continue
+        for step, share in _FIELDS if one.talk else _FIELDS[:1]:
+            other = by_place.get((one.talk, one.place - step)) if step else one.id
+            if other is not None:
+                likeness[other] += share * alike
+                field = counts[other]
+                for word, count in (own or {}).items():
+                    field[word] = field.get(word, 0.0) + share * count
     ranked: list[Scored] = []
     for one in passages:
-        score = scores.get(one.id, 0.0)
-        if one.talk:
-            score = shared[one.talk, one.place]
-            # An answer repeats what it was asked: it goes before those words only where it has more of them.
-            before = (one.talk, one.place - 1)
-            if by_place.get(before, 0.0) > scores.get(one.id, 0.0):
-                score = min(score, _ECHO * shared[before])
+        score = matches.score(one.id, counts[one.id]) + likeness[one.id]
         if any(date.contains(one.at) for date in lookup.dates):
             # "Fine." tells least of what was said at that time.
             score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
