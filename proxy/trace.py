@@ -8,7 +8,7 @@ import msgspec
 
 from filters.base import Fields, Messages, Snapshot
 from proxy.clock import wall_time
-from proxy.observe.observation import Observation, TurnReport
+from proxy.observe.observation import Excerpt, Observation, TurnReport, excerpt_of
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest
@@ -134,6 +134,11 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def messages(self) -> Messages:
         """The client's messages, if they are kept."""
         return self.content.request.messages if self.content else ()
+
+    @property
+    def excerpt(self) -> Excerpt | None:
+        """An excerpt, if the content is kept."""
+        return None if self.content is None else excerpt_of(self.messages, self.report.user, self.answer)
 
     @property
     def users(self) -> set[str]:

@@ -132,6 +132,13 @@ class Traces:
             if trace.report.tenant == tenant and session in {None, trace.report.session}:
                 yield trace
 
+    def ended(self, tenant: str) -> Iterator[TurnReport]:
+        """A tenant's turns of all processes, the newest first, with excerpts where their content is kept."""
+        self._settle()
+        kept = {trace.report.id: trace for trace in self._ring}
+        self.feed.add_excerpts(lambda turn: kept[turn.id].excerpt if turn.id in kept else None)
+        return self.feed.newest(tenant)
+
     def failures(self, tenant: str) -> Mapping[str, str | None]:
         """A tenant's turns by their ids, and why each failed, if it did."""
         return {trace.report.id: trace.failure_at_upstream for trace in self.newest(tenant)}

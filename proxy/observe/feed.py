@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from proxy.clock import wall_time
-from proxy.observe.observation import State, TurnReport
+from proxy.observe.observation import Excerpt, State, TurnReport
 
 _MOST_RECENT: Final = 200
 _MOST_BEHIND: Final = 500
@@ -57,10 +57,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Published(msgspec.Struct, frozen=True, gc=False):
-    """A turn, and when it was published, by ``time.perf_counter``."""
+    """A turn, when it was published, by ``time.perf_counter``, and whether it may have an excerpt."""
 
     turn: TurnReport
     at: float
+    may_have_excerpt: bool = True
 
     @property
     def arrival(self) -> float:
@@ -69,7 +70,8 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
 
     def without_excerpt(self) -> "_Published":
         """The same without any text."""
-        return _Published(msgspec.structs.replace(self.turn, excerpt=None), self.at)
+        bare = self.turn if self.turn.excerpt is None else msgspec.structs.replace(self.turn, excerpt=None)
+        return _Published(bare, self.at, may_have_excerpt=False)
 
 
 class Feed:
@@ -92,7 +94,8 @@ class Feed:
             self._recent.append(published)
             if len(self._recent) > self._excerpts:  # one more than may have an excerpt
                 oldest = len(self._recent) - 1 - self._excerpts
-                self._recent[oldest] = self._recent[oldest].without_excerpt()
+                if self._recent[oldest].turn.excerpt is not None:
+                    self._recent[oldest] = self._recent[oldest].without_excerpt()
         for subscriber in self.subscribers:
             subscriber.add(published)
 
@@ -118,6 +121,14 @@ class Feed:
         for subscriber in self.subscribers:
             subscriber.retain(stays)
 
+    def add_excerpts(self, excerpt: Callable[[TurnReport], Excerpt | None]) -> None:
+        """Adds the excerpts of turns that were published without one: few are ever looked at."""
+        for place in range(max(0, len(self._recent) - self._excerpts), len(self._recent)):
+            each = self._recent[place]
+            if each.turn.excerpt is None and each.may_have_excerpt:
+                turn = msgspec.structs.replace(each.turn, excerpt=excerpt(each.turn))
+                self._recent[place] = _Published(turn, each.at)
+
     def keep_excerpts(self, count: int) -> None:
         """Keeps the excerpts of the newest ``count`` turns, now and from now on."""
         self._excerpts = count
@@ -130,7 +141,7 @@ class Feed:
 
     def _without_excerpts(self, matches: Callable[[int, TurnReport], bool]) -> None:
         for place, each in enumerate(self._recent):
-            if each.turn.excerpt is not None and matches(place, each.turn):
+            if each.may_have_excerpt and matches(place, each.turn):
                 self._recent[place] = each.without_excerpt()
 
     async def subscribe(self, tenant: str) -> AsyncIterator[Event]:

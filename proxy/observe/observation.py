@@ -186,12 +186,12 @@ class AnswerCopy:
         """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
         if not data:
             return
-        room = max(0, LARGEST_COPY - self.size)
         self.count += 1
         self.size += len(data)
-        if len(data) > room:
+        beyond = self.size - LARGEST_COPY
+        if beyond > 0:
             self._end = (self.tail + data[-_USAGE_TAIL:])[-_USAGE_TAIL:]
-            data = data[:room]
+            data = data[:-beyond]
         if data:
             self._pieces.append(data)
             self.times.append(time.perf_counter())
@@ -310,19 +310,28 @@ class Observation(msgspec.Struct, eq=False):
             attempts=self.attempts,
             fell_back=self.fell_back,
             primary_model=self.primary_model,
-            excerpt=self._excerpt() if with_excerpt and self.content is not None else None,
+            excerpt=self.excerpt if with_excerpt else None,
         )
 
-    def _excerpt(self) -> Excerpt | None:
-        """``None`` where the newest words are another user's: forgetting goes by the turn's user."""
-        speaker = next((message.user for message in reversed(self.messages) if message.role == "user"), None)
-        if speaker not in {None, self.user}:
-            return None
-        answer = transcript(self.answer.data[:_EXCERPT_BYTES])
-        words = answer.text.strip() or ", ".join(
-            f"{call.get('function', {}).get('name', '?')}(…)" for call in answer.tool_calls or ()
-        )
-        return Excerpt(newest_words(self.messages).strip()[:_EXCERPT], words[:_EXCERPT])
+    @property
+    def excerpt(self) -> Excerpt | None:
+        """An excerpt, where the turn's content may be kept."""
+        return None if self.content is None else excerpt_of(self.messages, self.user, self.answer.data)
+
+
+def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> Excerpt | None:
+    """What a turn of ``user`` says at a glance.
+
+    ``None`` where the newest words are another user's: forgetting goes by the turn's user.
+    """
+    speaker = next((message.user for message in reversed(messages) if message.role == "user"), None)
+    if speaker not in {None, user}:
+        return None
+    spoken = transcript(answer[:_EXCERPT_BYTES])
+    words = spoken.text.strip() or ", ".join(
+        f"{call.get('function', {}).get('name', '?')}(…)" for call in spoken.tool_calls or ()
+    )
+    return Excerpt(newest_words(messages).strip()[:_EXCERPT], words[:_EXCERPT])
 
 
 class Usage(NamedTuple):

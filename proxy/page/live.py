@@ -143,8 +143,8 @@ async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[st
 def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[Row]:
     """The newest turns that match: those that are on their way, and those that have ended."""
     server = request.server
-    traced = server.traces.failures(request.tenant)  # first, so that the feed has heard of these
-    reports = list(server.feed.newest(request.tenant))
+    reports = list(server.traces.ended(request.tenant))
+    traced = server.traces.failures(request.tenant)
     answered = {turn.session for turn in reports if turn.outcome != "failed"}
     ended = filter(filters.match, reports)
     under_way = filter(filters.match, on_its_way.values())

@@ -97,10 +97,13 @@ class BusMember:
         if self._hosts:
             self._hosts.send(message)
 
-    def _send_turn(self, report: TurnReport) -> None:
-        message = TurnMessage(report)
+    def _send_turn(self, report: Callable[[], TurnReport]) -> None:
+        is_watched = self._hosts is not None and self._watched_until > time.monotonic()
+        if not (self._bus.has_others or is_watched):
+            return
+        message = TurnMessage(report())
         self._bus.send(message)
-        if self._hosts and self._watched_until > time.monotonic():
+        if self._hosts and is_watched:
             self._hosts.send(message)
 
     def _send_erasure(self, tenant: str, session: str | None, user: str | None) -> None:

@@ -4,7 +4,10 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
+
+import msgspec
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
 from proxy.observe.access import MinuteLog, log_turn
@@ -21,12 +24,12 @@ _log = logging.getLogger("turnkeeper")
 class TurnReporter:
     """Observes turns as they are sent on, begin to answer and end, and reports those that have ended.
 
-    ``broadcast`` sends a report to the port's other processes, where there are any; one of them has a reader
-    of the feed until ``watched_until``, by ``time.monotonic``.
+    ``broadcast`` sends the report that a function makes to the port's other processes, where there are any;
+    one of them has a reader of the feed until ``watched_until``, by ``time.monotonic``.
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, runtime: Callable[[], Runtime]) -> None:
-        self.broadcast: Callable[[TurnReport], None] | None = None
+        self.broadcast: Callable[[Callable[[], TurnReport]], None] | None = None
         self.watched_until = 0.0
         self._metrics = metrics
         self._traces = traces
@@ -41,7 +44,10 @@ class TurnReporter:
         """Publishes a turn on its way, if anything reads the feed; collects one that has ended."""
         if observation.outcome is None:
             if self._traces.feed.subscribers or self.watched_until > time.monotonic():
-                self._publish(observation.report(with_excerpt=self._traces.retention.with_content))
+                report = observation.report(with_excerpt=self._traces.retention.with_content)
+                self._traces.publish(report)
+                if self.broadcast:
+                    self.broadcast(lambda: report)
             return
         self._ended.append(observation)
         if self._timer is None:
@@ -55,10 +61,12 @@ class TurnReporter:
         ended, self._ended = self._ended, []
         runtime, with_excerpt = self._runtime(), self._traces.retention.with_content
         for observation in ended:
-            report = observation.report(with_excerpt=with_excerpt)
+            report = observation.report()
             self._metrics.count_turn(report)
             self._traces.add(report, observation)
-            self._publish(report)
+            self._traces.publish(report)
+            if self.broadcast:
+                self.broadcast(partial(_complete, report, observation if with_excerpt else None))
             if observation.trace_context and runtime.tracing:
                 runtime.tracing.add(report, observation.trace_context)
             log_turn(report, observation, with_text=runtime.log_content)
@@ -85,7 +93,7 @@ class TurnReporter:
         self._refusals.flush()
         self._without_session.flush()
 
-    def _publish(self, report: TurnReport) -> None:
-        self._traces.publish(report)
-        if self.broadcast:
-            self.broadcast(report)
+
+def _complete(report: TurnReport, observation: Observation | None) -> TurnReport:
+    """The report for those who have not the turn itself: with its excerpt, where that may be shown."""
+    return msgspec.structs.replace(report, excerpt=observation.excerpt) if observation else report

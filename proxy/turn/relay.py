@@ -115,7 +115,7 @@ class _RelayedStream:
         outlet = self._outlet
         if outlet is None or not (self._waiting and outlet.is_writable):
             return False
-        if self._failure or len(data) > _LARGEST_PUSH:
+        if len(data) > _LARGEST_PUSH or self._failure:
             return False
         try:
             events = self._whole_events(data)

@@ -1,7 +1,6 @@
 """One attempt at one upstream, and which errors are retried."""
 
 import asyncio
-import re
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +22,8 @@ _REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
 _LARGEST_ANSWER = 64_000_000
 _THREAD_SIZE = 250_000
 _LARGEST_ERROR = 1_000_000
-_CLIENT_HEADERS = re.compile(rb"content-type|retry-after(-ms)?|x-should-retry|x-ratelimit-.*|openai-.*")
+_CLIENT_HEADERS = frozenset((b"content-type", b"retry-after", b"retry-after-ms", b"x-should-retry"))
+_CLIENT_PREFIXES = (b"x-ratelimit-", b"openai-")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 # About this upstream's keys, quota and models; another one may take the request.
 _LOCAL = frozenset({401, 402, 403, 404, 405, 410})
@@ -145,7 +145,9 @@ async def _read_completion(response: Response) -> bytes:
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that are passed on to the client."""
-    return [(name, value) for name, value in headers if _CLIENT_HEADERS.fullmatch(name)]
+    return [
+        header for header in headers if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES)
+    ]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,12 @@ def compose(
         by_role = {role: names | allow for role, names in by_role.items()}
         calls, other = calls | allow, other | allow
     body["messages"] = [
-        _message(message, by_role.get(message.role, other), calls) for message in arrange(provider, messages)
+        _Words(message.role, message.content)
+        if type(message.content) is str
+        and message.name is message.tool_calls is message.tool_call_id is UNSET
+        and not (message.others or allow)
+        else _message(message, by_role.get(message.role, other), calls)
+        for message in arrange(provider, messages)
     ]
     return _encode(body)
 
@@ -131,6 +136,13 @@ def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
 
 
 # Messages.
+
+
+class _Words(msgspec.Struct, gc=False):
+    """A message as nearly all are: of a struct the encoder makes half of what a dictionary costs."""
+
+    role: str
+    content: str
 
 
 def _message(message: Message, names: Names, calls: Names) -> dict[str, Any]:

@@ -55,12 +55,16 @@ class HttpUpstream:
         self._peer = str(route)
         self._forwarded = route.proxy is not None and not route.tunnelled
         self._head = route.request_head
+        self._last_head: tuple[str, str, Headers, bytes] = ("", "", (), b"")
         self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
         self._warmer = Warmer(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
-        head, body = self._head.request(method, path, headers, body)
+        head = self._lines(method, path, headers)
+        if body or method != "GET":
+            head += b"content-length: %d\r\n" % len(body)
+        head += b"\r\n"
         self._warmer.requested = True
         pool = self._pool
         await pool.acquire(due)
@@ -87,6 +91,16 @@ class HttpUpstream:
                 f"407 on the way to {self._peer}: check the proxy's user name and password"
             )
         return response
+
+    def _lines(self, method: str, path: str, headers: Headers) -> bytes:
+        """A head's lines but for the length; those of the last request, where it had the same headers."""
+        last = self._last_head
+        if method == last[0] and path == last[1] and headers is last[2]:
+            return last[3]
+        lines = self._head.lines(method, path, headers)
+        if isinstance(headers, tuple):  # a list may change
+            self._last_head = method, path, headers, lines
+        return lines
 
     async def keep_warm(self) -> None:
         """Open a connection early, and keep one while requests come, until cancelled or closed."""

@@ -44,8 +44,8 @@ class RequestHead:
     host: bytes
     proxy_lines: bytes
 
-    def request(self, method: str, path: str, headers: Headers, body: bytes) -> tuple[bytes, bytes]:
-        """Head and body; raises ValueError for a name or a value that would break the head's lines."""
+    def lines(self, method: str, path: str, headers: Headers) -> bytes:
+        """All lines but the body's length; raises ValueError for a name or a value that would break them."""
         if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
             raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
         lines = [
@@ -67,10 +67,7 @@ class RequestHead:
             lines.append(b"host: %b\r\n" % self.host)
         if b"accept-encoding" not in names:
             lines.append(b"accept-encoding: identity\r\n")
-        if body or method != "GET":
-            lines.append(b"content-length: %d\r\n" % len(body))
-        lines.append(b"\r\n")
-        return b"".join(lines), body
+        return b"".join(lines)
 
 
 class HttpResponse:

@@ -42,10 +42,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         forwarded = target.forward_headers
         if target.forward_key:
             forwarded = (*forwarded, "authorization")
-        headers = [*target.headers]
+        headers = target.headers
         for header in forwarded:
             if value := self.headers.get(header):
-                headers += ((header.encode("latin-1"), value.encode("latin-1")),)
+                headers = [*headers, (header.encode("latin-1"), value.encode("latin-1"))]
         body = compose(target.provider, self.fields, self.messages, model=model, allow=target.allow)
         return UpstreamRequest(headers, body, name if isinstance(name, str) else "")
 

@@ -36,6 +36,28 @@ async def test_large_bodies_arrive_whole(client: Make) -> None:
         assert peer.talks[0].requests[0].body == body
 
 
+async def test_each_request_has_its_own_head(client: Make) -> None:
+    first, second = ((b"x-n", b"1"),), ((b"x-n", b"2"),)
+    asked = [("/a", first, b"x"), ("/a", first, b"long"), ("/a", second, b"x"), ("/b", second, b"x")]
+    async with serve(answering(sized(b"hi"))) as peer:
+        upstream = client(peer.url)
+        for path, headers, body in asked:
+            await rest(await upstream.open("POST", path, headers, body, due=now() + 5))
+        heads = [
+            (
+                request.line.split()[1],
+                request.headers[b"x-n"],
+                request.headers[b"content-length"],
+                request.body,
+            )
+            for talk in peer.talks
+            for request in talk.requests
+        ]
+    assert heads == [
+        (b"/v1" + path.encode(), headers[0][1], b"%d" % len(body), body) for path, headers, body in asked
+    ]
+
+
 async def test_get_has_no_body(client: Make) -> None:
     async with serve(answering(sized(b"hi"))) as peer:
         await rest(await client(peer.url).open("GET", "/models", [], b"", due=now() + 5))

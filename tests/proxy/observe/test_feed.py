@@ -133,6 +133,20 @@ def test_the_words_of_a_session_can_go_and_its_turns_stay() -> None:
     assert with_words(feed) == [True, False] and with_words(feed, "other") == [True]
 
 
+def test_words_are_added_to_the_newest_turns_alone_and_not_where_they_were_removed() -> None:
+    feed = Feed()
+    feed.keep_excerpts(3)
+    for session in ("old", "a", "b", "c"):
+        feed.publish(report(session=session))
+    feed.remove_excerpts("acme", "b")
+    feed.add_excerpts(lambda turn: None if turn.session == "a" else Excerpt("Hi", "Hello"))
+    assert with_words(feed) == [True, False, False, False]
+    feed.publish(report(session="d"))
+    feed.add_excerpts(lambda turn: Excerpt("Hi", turn.session or ""))
+    assert with_words(feed) == [True, True, False, False, False]
+    assert next(feed.newest("acme")).excerpt == Excerpt("Hi", "d")
+
+
 @pytest.mark.anyio
 async def test_a_turn_is_an_event_from_its_first_token_on() -> None:
     feed = Feed()
