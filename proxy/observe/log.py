@@ -1,11 +1,12 @@
 """The log: lines of text or JSON, written by a thread of its own."""
 
+import contextlib
 import json
 import logging
 import os
+import select
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from logging.handlers import QueueHandler, QueueListener
 from queue import Empty, SimpleQueue
@@ -19,6 +20,8 @@ _TEXT: Final = "%(asctime)s %(levelname)s %(message)s"
 _LONGEST_QUEUE: Final = 10_000
 _PATIENCE: Final = 1.0
 _A_MOMENT: Final = 0.05
+_PIPE_PIECE: Final = getattr(select, "PIPE_BUF", 512)
+"""How many bytes a pipe takes in one piece, as POSIX has it."""
 
 
 class LogEntry:
@@ -56,13 +59,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
-@contextmanager
+@contextlib.contextmanager
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
     """Sends all log records to ``stream``, without waiting: beyond 10,000 queued lines new ones are lost."""
     # No line names a thread, a process or a line of code: records are made without looking for them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
-    writer = _handler(stream, form)
+    writer = _handler(stream, form, _BatchingHandler)
     queueing = _QueueHandler(SimpleQueue())
     listener = _QueueListener(queueing.queue, writer)
     root = logging.getLogger()
@@ -110,13 +113,32 @@ class _UnbufferedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            line = f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace")
-            while line:
-                line = line[os.write(self.stream.fileno(), line) :]
-        except OSError:
-            return  # the reader has gone away
+            self.write(f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace"))
         except Exception:  # noqa: BLE001 - as the library does
             self.handleError(record)
+
+    def write(self, lines: bytes) -> None:
+        with contextlib.suppress(OSError):  # the reader has gone away
+            while lines:
+                lines = lines[os.write(self.stream.fileno(), lines) :]
+
+
+class _BatchingHandler(_UnbufferedHandler):
+    """Writes lines together, at ``flush`` at the latest: each write gives the interpreter away and back.
+
+    They are as many as a pipe takes in one piece, or those of several processes would mix.
+    """
+
+    _lines = b""
+
+    def write(self, lines: bytes) -> None:
+        if len(self._lines) + len(lines) > _PIPE_PIECE:
+            self.flush()
+        self._lines += lines
+
+    def flush(self) -> None:
+        lines, self._lines = self._lines, b""
+        super().write(lines)
 
 
 class _ForkingHandler(_UnbufferedHandler):
@@ -166,15 +188,20 @@ class _QueueListener(QueueListener):
 
     def __init__(self, queue: "SimpleQueue[logging.LogRecord]", writer: logging.Handler) -> None:
         super().__init__(queue, writer)
+        self._writer = writer
         self._stopping = Event()
 
     def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
         """The next record; the thread wakes once for all that come within a moment."""
         try:
-            return self.queue.get_nowait()
+            record = self.queue.get_nowait()
         except Empty:
+            self._writer.flush()
             self._stopping.wait(_A_MOMENT)
-            return self.queue.get(block)
+            record = self.queue.get(block)
+        if record is self._sentinel:  # type: ignore[attr-defined]
+            self._writer.flush()
+        return record
 
     def stop(self) -> None:
         self._stopping.set()
