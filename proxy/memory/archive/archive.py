@@ -58,6 +58,7 @@ class Archive:
         self._codec = codec
         self._cache = cache or FactCache()
         self._batches = BatchWriter(database, codec) if codec.dialect is POSTGRES else None
+        self._swept = 0.0
 
     async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
         """Save the hot part of a session as it was at ``as_of``; saving the same again changes nothing.
@@ -215,9 +216,16 @@ class Archive:
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
     async def sweep(self, *, before: float, limit: int = 0) -> int:
-        """Delete a few turns that were recorded before a time, as many as the database likes; how many."""
+        """Delete a few turns that were recorded before a time, as many as the database likes; how many.
+
+        It goes on behind the last ones, until there are no more: while a back-up reads PostgreSQL, what was
+        deleted stays in the index.
+        """
         limit = limit or self._codec.dialect.swept
-        return await self._database.write(partial(erasure.sweep, self._codec, before=before, limit=limit))
+        count, self._swept = await self._database.write(
+            partial(erasure.sweep, self._codec, since=self._swept, before=before, limit=limit)
+        )
+        return count
 
     async def expire(self, *, now: float, limit: int = 20) -> int:
         """Delete a few facts that have expired; how many."""

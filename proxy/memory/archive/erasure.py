@@ -184,13 +184,15 @@ def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> S
     return Tombstones(tenant, keys, times)
 
 
-def sweep(codec: RowCodec, *, before: float, limit: int) -> Steps[int]:
-    """Delete a few turns that were recorded before a time; how many."""
-    turns = yield from fetch(codec.dialect.old_turns, {"before": before, "limit": limit})
-    if turns:
-        yield from fetch(codec.dialect.delete_turns, {"ids": json_array(item for item, _ in turns)})
-        yield from _unindex(codec, turns)
-    return len(turns)
+def sweep(codec: RowCodec, *, since: float, before: float, limit: int) -> Steps[tuple[int, float]]:
+    """Delete a few turns that were recorded in a time; how many, and when the last of them was recorded."""
+    rows = yield from fetch(codec.dialect.old_turns, {"since": since, "before": before, "limit": limit})
+    if not rows:
+        return 0, 0.0
+    turns = [(item, talk) for item, talk, _ in rows]
+    yield from fetch(codec.dialect.delete_turns, {"ids": json_array(item for item, _ in turns)})
+    yield from _unindex(codec, turns)
+    return len(turns), float(rows[-1][2])
 
 
 def expire(codec: RowCodec, *, now: float, limit: int) -> Steps[int]:

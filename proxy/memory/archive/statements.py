@@ -176,8 +176,8 @@ DELETE_IF_EMPTY: Final = Statement(
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
 )
 _OLD_TURNS: Final = (
-    "SELECT t.id, t.talk FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
-    " WHERE t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
+    "SELECT t.id, t.talk, t.recorded FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+    " WHERE t.recorded >= :since AND t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
 )
 
 # --- facts and documents
@@ -423,7 +423,7 @@ class Dialect(msgspec.Struct, frozen=True):
     unindex: Statement
     """Deletes the passages of one kind that belong to the items of ``:ids``."""
     old_turns: Statement
-    """Id and session of a few turns from before a time; sessions that others are writing are skipped."""
+    """Id, session and time of a few turns of a time, oldest first; sessions that others write are skipped."""
     delete_turns: Statement
     """Deletes the turns of ``:ids``."""
     delete_empty: Statement
