@@ -1,5 +1,6 @@
 """The last release and this version on one store, side by side and one after the other."""
 
+import asyncio
 import gzip
 import os
 import re
@@ -11,11 +12,14 @@ import zipfile
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+import asyncpg
 import pytest
 
+from proxy.memory.stores.sql import APPLIED, MIGRATIONS
 from tests.e2e.conftest import Address
 from tests.e2e.conftest import address as address  # noqa: PLC0414 - a fixture of another folder
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.postgres_server import PostgresServer
 from tests.peers.stored_bytes import stored_bytes
 from tests.serving_process import ServingProcess
 from tests.waiting import until
@@ -100,6 +104,75 @@ def test_both_versions_serve_one_call_in_turns(
         for server in (old, new):
             assert remembered(server) == whole(turns)
             assert remembered(server, "earlier") == whole(["This was said before the upgrade."])
+
+
+def test_a_new_server_is_killed_while_it_brings_the_tables_up_to_date(
+    release: Path, tmp_path: Path, upstream: FakeUpstream, postgres: PostgresServer
+) -> None:
+    """Calls go on at the last release, and at the next start of the new version."""
+    upstream.script = lambda request: sse(stream_of("Heard."))
+    address = postgres.url(asyncio.run(postgres.new_schema()))
+    environ = {"MEMORY_URL": address, "UPSTREAM_BASE_URL": upstream.url}
+    spoken: list[str] = []
+
+    def speak_on(server: ServingProcess) -> None:
+        spoken.append(f"This is turn {len(spoken)}.")
+        speak(server, spoken[-1])
+        assert until(lambda: remembered(server) == whole(spoken)), remembered(server)
+
+    (tmp_path / "old").mkdir()
+    with OtherVersion(release, tmp_path / "old", **environ) as old:
+        speak_on(old)
+        with asyncio.Runner() as runner:
+            reader = runner.run(asyncpg.connect(address))
+            # While something older reads, no index is finished.
+            runner.run(
+                reader.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM pg_class LIMIT 1")
+            )
+            try:
+                for _ in range(2):
+                    new = ServingProcess(tmp_path, CONFIG, **environ)
+                    with new:
+                        assert until(lambda: len(unfinished(address)) == 1, 30)
+                        for server in (old, new, old):
+                            speak_on(server)
+                        new.kill()
+                    speak_on(old)
+            finally:
+                runner.run(reader.close())
+        with ServingProcess(tmp_path, CONFIG, **environ) as new:
+            for server in (new, old):
+                speak_on(server)
+            assert until(lambda: applied(address) == {one.__name__ for one in MIGRATIONS}, 30)
+            assert unfinished(address) == []
+            archive = "/v1/memory/sessions/call/turns"
+            assert until(
+                lambda: len(new.client.get(archive).json().get("data", [])) == len(whole(spoken)), 30
+            )
+
+
+def asked(address: str, query: str) -> list[str]:
+    async def rows() -> list[str]:
+        connection = await asyncpg.connect(address)
+        try:
+            return [name for (name,) in await connection.fetch(query)]
+        finally:
+            await connection.close()
+
+    return asyncio.run(rows())
+
+
+def applied(address: str) -> set[str]:
+    return {*asked(address, APPLIED)}
+
+
+def unfinished(address: str) -> list[str]:
+    """Indexes that are being made, or were when something was killed."""
+    return asked(
+        address,
+        "SELECT c.relname FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+        " WHERE NOT i.indisvalid AND c.relnamespace = current_schema()::regnamespace",
+    )
 
 
 @pytest.fixture
