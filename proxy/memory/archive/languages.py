@@ -86,6 +86,10 @@ FUNCTION_WORDS: Final = {
         """.split()  # noqa: SIM905
     ),
 }
+FUNCTION_CHARACTERS: Final = frozenset(
+    "我你您他她它们的地得了着过吗呢吧啊哦嗯喂好对是行不没有在也都就还要会能很和跟与把被这那哪谁个네예응저나너그이내제"
+)
+"""Characters that distinguish nothing where they stand alone, as in an answer of one syllable."""
 # Letters that other languages of the table do not write, where function words leave it open.
 _LETTERS: Final = (
     ("german", re.compile("[äß]")),

@@ -14,6 +14,7 @@ import Stemmer
 from proxy.memory.archive.languages import (
     COMPOUNDING,
     ENGLISH,
+    FUNCTION_CHARACTERS,
     FUNCTION_WORDS,
     LEMMAS,
     STEMMED,
@@ -64,7 +65,11 @@ _UNSPACED: Final = (
     "\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
-_UNJOINED: Final = re.compile(f"[0-9{_UNSPACED}]")
+# What is a word by itself though it stands between others: a Chinese character, and the first syllable of
+# Korean words, which particles follow.
+_SINGLE: Final = re.compile(
+    "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]|(?<![\uac00-\ud7af])[\uac00-\ud7af](?=[\uac00-\ud7af])"
+)
 # Marks that words are written with, and letters between them: to Python's \w, vowels of Hindi or Tibetan
 # are no part of a word.
 _MARKS: Final = (
@@ -125,6 +130,9 @@ class Lexicon:
                 found += spellings
             elif not _is_stop(folded[at], tongue):
                 found += self._stems.forms(tongue, spelt[at])
+        if not text.isascii():
+            single = _SINGLE.findall(unicodedata.normalize("NFKC", text))
+            found += [one for one in single if one not in FUNCTION_CHARACTERS]
         return found
 
     def terms(self, owner: Owner, text: str) -> str:
@@ -251,7 +259,7 @@ def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _is_stop(word: str, tongue: str) -> bool:
-    return word in STOP_WORDS or word in FUNCTION_WORDS.get(tongue, ())
+    return word in STOP_WORDS or word in FUNCTION_WORDS.get(tongue, ()) or word in FUNCTION_CHARACTERS
 
 
 def _compound_ends(stem: str, length: int) -> tuple[str, ...]:

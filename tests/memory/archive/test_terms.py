@@ -90,6 +90,9 @@ def spellings(question: str) -> set[str]:
         ("Mis hermanas viven lejos.", "¿Y mi hermana?"),
         ("Οι αδελφές μου", "η αδελφή"),
         ("मेरी किताबें", "किताब"),
+        ("我家的猫叫咪咪。", "猫"),
+        ("每天早上我喝茶。", "茶呢？ 茶"),
+        ("우리 집은 서울에 있어요.", "집"),
     ],
 )
 def test_what_was_told_is_found_in_other_spellings_and_forms(said: str, question: str):
@@ -120,11 +123,18 @@ def test_one_typing_error_in_a_long_word_is_a_guess(said: str, question: str):
         "Guten Morgen!",
         "Merci, au revoir !",
         "你好，再见！",
+        "好。",
+        "嗯，对。",
+        "네.",
         "was ist das?",
     ],
 )
 def test_a_courtesy_or_function_words_ask_for_nothing(question: str):
     assert PLAIN.question(question) == []
+
+
+def test_two_words_that_share_a_character_are_two():
+    assert not spellings("机会") & set(PLAIN.stems("手机坏了"))
 
 
 @given(st.text())
