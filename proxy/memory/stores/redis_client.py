@@ -565,7 +565,7 @@ def _cluster(place: Address, deadline: float, kind: type[Redis]) -> ManagedClien
     # A silent node's successor is looked for only where time-outs find it silent. Half a deadline leaves time
     # to write a session where its place in the index stands on such a node.
     options: dict[str, Any] = {**_options(deadline), **_login(place), **(place.tls or {})}
-    made = partial(PipelinedCluster, patience=deadline / 4) if kind is PipelinedRedis else RedisCluster
+    made = partial(PipelinedCluster, patience=deadline / 2) if kind is PipelinedRedis else RedisCluster
     client = made(
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
         require_full_coverage=False,

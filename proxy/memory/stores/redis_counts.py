@@ -23,6 +23,7 @@ COUNT: Final = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local kept, at, results = ARGV[1], 2, {}
+local has_leases, has_counts = false, false
 while at <= #ARGV do
   local ttl, lease, limit = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
   local lasting, names = tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
@@ -37,7 +38,7 @@ while at <= #ARGV do
       counts = false
     else
       redis.call('ZADD', KEYS[2], now + lasting, lease)
-      redis.call('PEXPIRE', KEYS[2], kept)
+      has_leases = true
     end
   end
   for each = at, at + 2 * names - 1, 2 do
@@ -50,12 +51,14 @@ while at <= #ARGV do
       end
       table.insert(counts, redis.call('HINCRBY', KEYS[1], name, ARGV[each + 1]))
       table.insert(counts, over - now)
-      redis.call('PEXPIRE', KEYS[1], kept)
+      has_counts = true
     end
   end
   at = at + 2 * names
   table.insert(results, counts)
 end
+if has_leases then redis.call('PEXPIRE', KEYS[2], kept) end
+if has_counts then redis.call('PEXPIRE', KEYS[1], kept) end
 return results
 """)
 
