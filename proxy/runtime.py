@@ -21,6 +21,7 @@ from proxy.memory.stores.drivers import ChannelAddress
 from proxy.memory.stores.store_clock import StoreClock
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
+from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.client import Upstream
@@ -52,6 +53,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota | None = None
     tracing: "Spans | None" = None
     trace_retention: Retention = Retention()
+    shared_traces: SharedTraces | None = None
     exact: TokenCounter | None = None
     worker: Worker | None = None
     runs_worker: bool = True
@@ -180,6 +182,8 @@ class Generation:
         await self._empty.wait()
         if runtime.quota:
             await runtime.quota.aclose()
+        if runtime.shared_traces:
+            await runtime.shared_traces.aclose()
         if runtime.memory:
             await runtime.memory.aclose()
         if runtime.clock:

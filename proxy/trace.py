@@ -84,6 +84,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
     sent. ``answer`` is what the client got, up to 4 MB, ``failure`` the reason if that is not all, and
     ``size`` about how many bytes are kept. With ``content`` there is the ``pipeline`` that the turn took.
+    ``written`` is when another process had written it to memory.
     """
 
     report: TurnReport
@@ -98,6 +99,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     pipeline: Pipeline | None = None
     answer: bytes = b""
     size: int = 0
+    named_users: frozenset[str] | None = None
+    """The users of a turn whose messages are not at hand."""
+    written: float | None = None
 
     @property
     def failure_at_upstream(self) -> str | None:
@@ -143,6 +147,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def users(self) -> set[str]:
         """The turn's user, and the users of its messages."""
+        if self.named_users is not None:
+            return set(self.named_users)
         return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
 
     def messages_by(self, user: str) -> Messages:

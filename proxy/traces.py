@@ -22,10 +22,12 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
+from proxy.shared_traces import SharedTraces
 from proxy.trace import Trace
 
 _MOST_BYTES = 16_000_000
 _MOST_SESSIONS = 1000
+_MOST_TENANTS: Final = 16
 _WRITTEN_LATELY: Final = 60.0
 _MOST_ERASURES: Final = 1000
 # Longer than a turn takes, and no longer than a clock that was set back may mislead.
@@ -50,14 +52,16 @@ class Retention(msgspec.Struct, frozen=True):
 class Traces:
     """The newest turns of all tenants: as many as ``retention`` says, and 16 MB at most.
 
-    ``feed`` and ``hour`` have every turn, also those that are not kept. It is a data holder; what is
-    forgotten here is removed from ``feed``, too, and through ``broadcast`` in the other processes.
+    With ``shared`` the turns of all hosts are at hand, too, once they were fetched. ``feed`` and ``hour``
+    have every turn, also those that are not kept. It is a data holder; what is forgotten here is removed from
+    ``feed``, too, and through ``broadcast`` in the other processes.
     """
 
     def __init__(self) -> None:
         self.hour = Hour()
         self.feed = Feed()
         self.broadcast: Callable[[str, str | None, str | None], None] | None = None
+        self.shared: SharedTraces | None = None
         self.retention = Retention()
         self._erasures = _RecentErasures()
         self._numbers = itertools.count(1)
@@ -66,6 +70,8 @@ class Traces:
         self._unwritten: dict[Key, set[int]] = {}
         self._written: dict[int, float] = {}
         self._sessions: dict[Key, tuple[float, str | None]] = {}
+        self._forgotten: dict[Key, object] = {}
+        self._others: dict[str, Sequence[Trace]] = {}
         self._settle: Callable[[], None] = lambda: None
 
     def before_reading(self, settle: Callable[[], None]) -> None:
@@ -100,6 +106,8 @@ class Traces:
             else:
                 self._unwritten.setdefault(key, set()).add(number)
         self._keep(trace)
+        if self.shared:
+            self.shared.add(trace, keep=self.retention.turns)
 
     def publish(self, report: TurnReport) -> None:
         """Shows a turn of this process or of another in the feed."""
@@ -118,18 +126,28 @@ class Traces:
             self._settle()
             self._ring = deque(self._without_forgotten(trace, key, session) for trace in self._ring)
             self.feed.remove_excerpts(key.tenant, key.session)
+            if self.shared and self._forgotten.get(key) != session.forgotten:
+                self._forgotten[key] = session.forgotten
+                self.shared.remove_contents(key)
+            while len(self._forgotten) > _MOST_SESSIONS:
+                del self._forgotten[next(iter(self._forgotten))]
         while len(self._sessions) > _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):
             self._written[number] = now
+            if self.shared:
+                self.shared.set_written(key.tenant, number, now)
 
     # --- reading
 
     def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
         """A tenant's turns, or those of one of its sessions, the newest first."""
         self._settle()
-        for trace in reversed(self._ring):
-            if trace.report.tenant == tenant and session in {None, trace.report.session}:
+        traces: Iterable[Trace] = (trace for trace in reversed(self._ring) if trace.report.tenant == tenant)
+        if others := self._others.get(tenant):
+            traces = sorted((*traces, *others), key=lambda trace: trace.report.at, reverse=True)
+        for trace in traces:
+            if session in {None, trace.report.session}:
                 yield trace
 
     def ended(self, tenant: str) -> Iterator[TurnReport]:
@@ -138,6 +156,34 @@ class Traces:
         kept = {trace.report.id: trace for trace in self._ring}
         self.feed.add_excerpts(lambda turn: kept[turn.id].excerpt if turn.id in kept else None)
         return self.feed.newest(tenant)
+
+    async def fetch(self, tenant: str) -> None:
+        """Reads which turns of a tenant all hosts have kept; as far as their store answers."""
+        if not self.shared:
+            return
+        with contextlib.suppress(StoreError):
+            traces = await self.shared.reports(tenant)
+            own = {trace.report.id for trace in self._ring}
+            others = [
+                trace
+                for trace in traces
+                if trace.report.id not in own and not self._erasures.cover(trace.report, trace.users)
+            ]
+            self._others.pop(tenant, None)
+            self._others[tenant] = others
+            if len(self._others) > _MOST_TENANTS:
+                del self._others[next(iter(self._others))]
+            self.feed.include(trace.report for trace in others)
+
+    async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
+        """Traces with what was said, also where another process keeps that; as far as their store answers."""
+        elsewhere = [trace for trace in traces if trace.content is None and trace.named_users is not None]
+        if not (self.shared and elsewhere):
+            return traces
+        full: dict[str, Trace] = {}
+        with contextlib.suppress(StoreError):
+            full = {trace.report.id: trace for trace in await self.shared.with_content(elsewhere)}
+        return [full.get(trace.report.id, trace) for trace in traces]
 
     def failures(self, tenant: str) -> Mapping[str, str | None]:
         """A tenant's turns by their ids, and why each failed, if it did."""
@@ -161,7 +207,7 @@ class Traces:
 
     def write_time(self, trace: Trace) -> float | None:
         """When a turn was written to memory, by ``time.perf_counter``; ``None`` if it was not."""
-        return self._written.get(trace.number)
+        return self._written.get(trace.number, trace.written)
 
     def user_of(self, trace: Trace) -> str | None:
         """The user of a turn's session, else the turn's user unless it has messages of others."""
@@ -192,9 +238,9 @@ class Traces:
     async def export(self, owner: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns; of turns in the sessions of others, only the user's messages."""
         turns = []
-        for trace in self.newest(owner.tenant):
-            if owner.user not in trace.users:
-                continue
+        await self.fetch(owner.tenant)
+        theirs = [trace for trace in self.newest(owner.tenant) if owner.user in trace.users]
+        for trace in await self.with_content(theirs):
             own, report = self.user_of(trace) == owner.user, trace.report
             messages = trace.messages if own else trace.messages_by(owner.user)
             turns.append(
@@ -210,20 +256,25 @@ class Traces:
 
     async def forget(self, owner: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - later turns are new ones
         """Removes the turns that involve a user."""
-        return {"kept_turns": self.erase(owner.tenant, user=owner.user)}
+        return {"kept_turns": await self.erase(owner.tenant, user=owner.user)}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - as above
         """Removes the turns of a session."""
-        return {"kept_turns": self.erase(key.tenant, session=key.session)}
+        return {"kept_turns": await self.erase(key.tenant, session=key.session)}
 
     async def scrub(self) -> None:
         """Does nothing: traces are in no file."""
 
-    def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
-        """Removes the turns of a session or of a user in all processes; returns how many were in this one."""
+    async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
+        """Removes the turns of a session or of a user everywhere; returns how many this process knows of.
+
+        Raises StoreError where those that all hosts share are left.
+        """
         count = self.remove(tenant, session=session, user=user)
         if self.broadcast:
             self.broadcast(tenant, session, user)
+        if self.shared:
+            count = max(count, await self.shared.erase(tenant, session=session, user=user))
         return count
 
     def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
@@ -257,13 +308,19 @@ class Traces:
         """Removes a tenant's turns that match, in one pass over the ring."""
         self._settle()
         stay: deque[Trace] = deque()
+        removed = []
         for trace in self._ring:
             if trace.report.tenant == tenant and matches(trace):
                 self._drop(trace)
+                removed.append(trace.number)
             else:
                 stay.append(trace)
-        count, self._ring = len(self._ring) - len(stay), stay
-        return count
+        self._ring = stay
+        if others := self._others.get(tenant):
+            self._others[tenant] = [trace for trace in others if not matches(trace)]
+        if self.shared:
+            self.shared.remove(tenant, removed)
+        return len(removed)
 
     def _without_forgotten(self, trace: Trace, key: Key, session: Session) -> Trace:
         report = trace.report

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -19,6 +19,9 @@ from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.summaries import Summaries
+
+if TYPE_CHECKING:
+    from proxy.memory.stores.redis_turns import RedisTurns
 
 # A store's own time-out ends a moment before, so that its error is seen.
 _OPEN_WITHIN: Final = 1.1
@@ -71,6 +74,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     archiving: Archiving | None
     health: HealthCheck
     redaction: WindowRedaction
+    turns: "RedisTurns | None" = None
+    """Where hosts keep turns for the web page together."""
 
     @property
     def degraded(self) -> bool:
@@ -102,6 +107,8 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
             closing.append(self.archiving.archive.aclose())
         if self.facts and self.facts.mem0:
             closing.append(self.facts.mem0.aclose())
+        if self.turns:
+            closing.append(self.turns.aclose())
         await self.episodes.aclose()
         await asyncio.gather(*closing)
 

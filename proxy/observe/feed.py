@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Final
 
@@ -98,6 +98,16 @@ class Feed:
                     self._recent[oldest] = self._recent[oldest].without_excerpt()
         for subscriber in self.subscribers:
             subscriber.add(published)
+
+    def include(self, turns: Iterable[TurnReport]) -> None:
+        """Takes in turns that have ended elsewhere, for later readers."""
+        ids = {each.turn.id for each in self._recent}
+        now = time.perf_counter()
+        others = [_Published(turn, now) for turn in turns if turn.id not in ids]
+        if others:
+            newest = sorted((*self._recent, *others), key=lambda each: each.turn.at)
+            self._recent = deque(newest, maxlen=_MOST_RECENT)
+            self.keep_excerpts(self._excerpts)
 
     def newest(self, tenant: str) -> Iterator[TurnReport]:
         """A tenant's turns that have ended, the newest first."""

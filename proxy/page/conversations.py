@@ -176,6 +176,7 @@ async def _show(request: PageRequest) -> Response:
         cold = await store.cold_entries(key, start=start, limit=min(end, session.cold_count) - start)
     hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
     lines = lines_of(cold, hot, start, session.summaries)
+    await request.server.traces.fetch(request.tenant)
     marks = [_mark(trace, request.server.traces) for trace in request.server.traces.newest(*key)]
     turns = turns_of_lines(lines, marks)
     values: dict[str, Any] = {
@@ -278,7 +279,7 @@ async def _edit(request: PageRequest) -> Response:
     if not await request.memory.store.save(key, write):
         raise Conflict("A call wrote this conversation at the same moment; try again.")
     request.memory.writer.notify(key, changed)
-    request.server.traces.erase(key.tenant, session=key.session)
+    await request.server.traces.erase(key.tenant, session=key.session)
     return redirect(_HERE, key.session)
 
 

@@ -80,6 +80,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 async def _show(request: PageRequest) -> Response:
     scheme = "https" if is_secure("", request.headers) else "http"
     filters = Filters.of(request.query)
+    await request.server.traces.fetch(request.tenant)
     return await request.page(
         "live.html",
         _HERE,
@@ -151,7 +152,7 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
     rows = [
         Row(
             turn,
-            has_page=turn.id in traced,
+            has_page=turn.id in traced or (server.traces.shared is not None and turn.outcome is not None),
             failure=traced.get(turn.id) or turn.code,
             has_session=request.runtime.memory is not None
             and (turn.outcome != "failed" or turn.session in answered),

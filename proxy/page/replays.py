@@ -23,7 +23,8 @@ async def _show(request: PageRequest) -> Response:
     status, replayed = 200, ""
     if request.form and not request.form.get("load"):
         now = Choices(pipeline=choices.pipeline, model="", yaml=as_yaml(pipelines[choices.pipeline]))
-        traces = list(request.server.traces.newest(*key))[::-1]
+        await request.server.traces.fetch(request.tenant)
+        traces = await request.with_content(list(request.server.traces.newest(*key))[::-1])
         try:
             trial = CallTrial(
                 draft=Draft.of(choices, pipelines, request.tenant),

@@ -1,7 +1,7 @@
 """One request for a page, and what a handler needs to answer it."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,6 +18,7 @@ from proxy.page.renderer import HEADERS, Renderer, is_step
 from proxy.page.trials import Trial
 from proxy.page.viewer import Viewer
 from proxy.runtime import Runtime, ServerState
+from proxy.trace import Trace
 from proxy.turn.identity import identifier
 
 T = TypeVar("T")
@@ -63,6 +64,18 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     def tenant(self) -> str:
         """The viewer's tenant."""
         return self.viewer.tenant or ""
+
+    async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
+        """Traces with what was said and with a pipeline, wherever they are kept."""
+        pipelines = self.runtime.pipelines
+        return [
+            msgspec.structs.replace(
+                trace, pipeline=pipelines.get(trace.report.pipeline, pipelines["default"])
+            )
+            if trace.content and trace.pipeline is None
+            else trace
+            for trace in await self.server.traces.with_content(traces)
+        ]
 
     async def run_trial(self, trial: Trial, size: int) -> bytes:
         """The result of a trial, which counts within the limits as a request of so many bytes.

@@ -1,5 +1,6 @@
 """The page of one turn: its timeline, its tokens, what each filter did, and what the model answered."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
@@ -61,6 +62,8 @@ _TRIES: Final = "asked"
 _LARGEST_SHOWN: Final = 4_000_000
 # Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
 _MOST_TRIES: Final = 18
+# Where hosts keep turns together, a turn is there half a second after its end.
+_PAUSES: Final = (0.0, 0.7)
 
 Span = tuple[str, float, float]
 """A stage, its start and its end, by ``time.perf_counter``."""
@@ -127,13 +130,25 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None
 
 
+async def _find(request: PageRequest) -> Trace | None:
+    """The path's turn, whichever process keeps it; one that has just ended is waited for."""
+    traces, id_ = request.server.traces, request.params["id"]
+    for pause in _PAUSES if traces.shared else (0.0,):
+        await asyncio.sleep(pause)
+        await traces.fetch(request.tenant)
+        if trace := traces.find(request.tenant, id_):
+            (trace,) = await request.with_content([trace])
+            return trace
+    return None
+
+
 async def _show(request: PageRequest) -> Response:
-    trace = request.server.traces.find(request.tenant, request.params["id"])
+    trace = await _find(request)
     return _try_another_process(request) if trace is None else await _answer(request, trace)
 
 
 async def _run(request: PageRequest) -> Response:
-    trace = request.server.traces.find(request.tenant, request.params["id"])
+    trace = await _find(request)
     if trace is None:
         return _try_another_process(request, "run", status=307)
     if trace.content is None:
@@ -147,6 +162,8 @@ async def _run(request: PageRequest) -> Response:
 async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None) -> Response:
     traces = request.server.traces
     before, after = traces.neighbours(trace)
+    if before:
+        (before,) = await request.with_content([before])
     same = (each.report for each in traces.newest(request.tenant, trace.report.session))
     content, pipeline, detail = trace.content, trace.pipeline, None
     if content and pipeline and trace.size <= _LARGEST_SHOWN:
@@ -184,7 +201,7 @@ def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -
     place = {name: request.query[name] for name in ("session", "at") if name in request.query}
     text = request.query.get(_TRIES, "0")
     tries = int(text) if re.fullmatch(r"\d{1,2}", text, re.ASCII) else _MOST_TRIES
-    if request.server.process_name and tries < _MOST_TRIES:
+    if request.server.process_name and tries < _MOST_TRIES and not request.server.traces.shared:
         query = urlencode({**place, _TRIES: tries + 1})
         response = redirect("turns", request.params["id"], *steps, query=f"?{query}")
         response.status_code = status
@@ -192,7 +209,7 @@ def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -
         return response
     if place.keys() == {"session", "at"} and not steps and request.runtime.memory:
         return redirect("conversations", place["session"], query=f"?{urlencode({'at': place['at']})}")
-    if request.server.process_name:
+    if request.server.process_name and not request.server.traces.shared:
         raise NotFound(
             f"None of the processes that answered keeps this turn; {_KEPT} of each process."
             " If it is new, go back and choose it again: others may answer then."

@@ -6,9 +6,13 @@ from typing import Final
 
 from starlette.responses import Response
 
+from filters.inject_last_call import InjectLastCall, profile_block
 from proxy.errors import NotFound
 from proxy.memory.archive.records import Query
+from proxy.memory.memory import Memory
+from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
+from proxy.memory.view import RequestView
 from proxy.observe.observation import TurnReport
 from proxy.page.conversations import Hit, hits_of
 from proxy.page.renderer import HEADERS
@@ -62,12 +66,15 @@ async def _show(request: PageRequest) -> Response:
         results = await memory.search.search(owner, query)
     if archive:
         sessions = await archive.user_sessions(owner, limit=_CALLS)
+    next_call = await _next_call(request, memory, owner) if memory else None
+    await request.server.traces.fetch(request.tenant)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
         "user.html",
         _HERE,
         id=owner.user,
         facts=facts,
+        next_call=next_call,
         query=text,
         hits=hits_of(results, archive, text) if archive else [Hit(each) for each in results],
         is_common=archive is not None and not archive.has_words(text),
@@ -76,6 +83,20 @@ async def _show(request: PageRequest) -> Response:
         archived=archive is not None,
         searchable=memory is not None and memory.search is not None,
     )
+
+
+async def _next_call(request: PageRequest, memory: Memory, owner: Owner) -> str | None:
+    """What a call that the user begins now will be told; ``None`` where no pipeline tells any."""
+    steps = (step for pipeline in request.runtime.pipelines.values() for step in pipeline.filters)
+    step = next((step for step in steps if isinstance(step, InjectLastCall)), None)
+    if step is None:
+        return None
+    new_session = RequestView((), at=time.time()).view_of(Session())
+    shown = await memory.calls.shown_call(owner, new_session, "", remembers=False)
+    blocks = [profile_block(shown.profile)]
+    if shown.last_call:
+        blocks.append(shown.last_call.as_block(step.introduction, step.timezone))
+    return "\n\n".join(filter(None, blocks))
 
 
 async def _remove_fact(request: PageRequest) -> Response:

@@ -94,7 +94,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     Returns whether any of it was remembered; true without memory, where other processes may have traces that
     this one does not know of. Raises StoreError.
     """
-    traces.erase(key.tenant, session=key.session)
+    await traces.erase(key.tenant, session=key.session)
     if memory is None:
         return True
     deleted = await memory.store.delete(key)

@@ -84,6 +84,7 @@ class App:
         self._routes = Routes(self)
         metrics.add_gauges(self.gauges)
         traces.set_retention(runtime.trace_retention)
+        traces.shared = runtime.shared_traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or takes part in ASGI's lifespan."""
@@ -176,6 +177,7 @@ class App:
             runtime.clock.warns = self.counts_background
         self._generation.start()
         self.traces.set_retention(runtime.trace_retention)
+        self.traces.shared = runtime.shared_traces
         self.background_failures = {}
 
     def _closed(self, closing: asyncio.Task[None]) -> None:

@@ -57,6 +57,7 @@ from proxy.memory.stores.drivers import (
     is_shared_store,
     open_counts,
     open_driver,
+    open_turns,
 )
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
@@ -71,6 +72,7 @@ from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.memory import RecallAids
 from proxy.settings.memory import Summaries as SummarySettings
 from proxy.settings.settings import Settings, counting_address
+from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.target import Target
@@ -147,6 +149,7 @@ def build_runtime(
         quota=_build_quota(settings, metrics.count_refusal),
         tracing=span_exporter(settings.opentelemetry.endpoint),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
+        shared_traces=_share_traces(settings, memory) if settings.traces.keep else None,
         zone=common_time_zone(settings.pipelines),
         tombstones=TombstoneWatch(archiving.archive, traces) if archiving else None,
         channel=channel,
@@ -170,13 +173,23 @@ def tells_last_calls(settings: Settings) -> bool:
 
 def build_memory(settings: Settings) -> Memory | None:
     """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
-    memory, _ = _build_memory(settings, build_targets(settings, {}), None, Traces())
+    traces = Traces()
+    memory, _ = _build_memory(settings, build_targets(settings, {}), None, traces)
+    traces.shared = _share_traces(settings, memory)
     return memory
 
 
 def tenant_names(settings: Settings) -> tuple[str, ...]:
     """The tenants, which are the names of the keys; ``default`` without keys."""
     return tuple(dict.fromkeys(key.tenant for key in settings.keys.entries)) or ("default",)
+
+
+def _share_traces(settings: Settings, memory: Memory | None) -> SharedTraces | None:
+    """The traces of all hosts, where their store can have them; none of words that no store may hold."""
+    if settings.memory is None or memory is None or memory.turns is None:
+        return None
+    codec = codec_from_keys([key.get_secret_value() for key in settings.memory.encryption])
+    return SharedTraces(memory.turns, codec, with_text=settings.memory.redact is None)
 
 
 def _channel(settings: MemorySettings) -> ChannelAddress | None:
@@ -272,6 +285,7 @@ def _build_memory(
         archiving=archiving,
         health=health,
         redaction=view,
+        turns=open_turns(url),
     )
     return memory, worker
 

@@ -86,10 +86,13 @@ class Limits(SettingsModel):
 
 
 class Traces(SettingsModel):
-    """What is kept of turns to be looked at on the web page, in the process alone."""
+    """What is kept of turns for the web page: in the process, and on the Redis with the sessions."""
 
     keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
-    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them."""
+    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them.
+
+    On a Redis, so many of each tenant, 500 at the most.
+    """
     content: bool = True
     """Whether the words are kept too; without them, only times, session and user."""
 

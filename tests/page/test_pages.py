@@ -1301,6 +1301,18 @@ def test_facts_are_shown_and_removed(archiving: ProxyServer):
     assert "No facts are stored." in visit.page("/users/ann")
 
 
+def test_what_the_next_call_is_told_is_shown(serve: Serve):
+    proxy = serve(KEYED.replace("[repair_history,", "[repair_history, inject_last_call,"))
+    visit = Visit(proxy)
+    assert "Nothing: no call of this user has ended yet" in words(visit.page("/users/eve"))
+    profile = {"text": "Gold member"}
+    assert proxy.client.put("/v1/memory/users/eve/profile", json=profile).status_code == 200
+    talk(proxy, messages=[{"role": "user", "content": "Call me back on Monday."}], user_id="eve")
+    assert until(lambda: "Monday" in visit.page("/users/eve").partition('id="turns-kept"')[0], 20)
+    page = words(visit.page("/users/eve")).partition("What the next call is told")[2]
+    assert "Gold member" in page and "The last conversation with the caller" in page
+
+
 def test_facts_that_mem0_keeps_are_shown_and_removed_there(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

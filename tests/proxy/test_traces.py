@@ -1,5 +1,6 @@
 """The ring of turns that can be looked at: bounded, each tenant's own, and forgetful when told."""
 
+import asyncio
 import itertools
 import time
 from collections.abc import Mapping
@@ -139,9 +140,9 @@ def test_a_session_or_a_person_is_forgotten_whole():
     stays = end(traces, session="other", user="bob")
     also = end(traces, session="other", user="ann")
     foreign = end(traces, tenant="other", session="s", user="ann")
-    traces.erase("t", session="s")
+    asyncio.run(traces.erase("t", session="s"))
     assert ids(traces) == [also, stays]
-    traces.erase("t", user="ann")
+    asyncio.run(traces.erase("t", user="ann"))
     assert ids(traces) == [stays]
     assert ids(traces, "other") == [foreign]
 
@@ -170,7 +171,7 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
     assert traces.oldest()["t"] <= now
     traces.remove_erased("t", erased(users={"ann": now, "bob": now - 60}, sessions={"of None": now}))
     assert [each.user for each in traces.feed.newest("t")] == ["bob"]
-    traces.erase("t", user="bob")
+    asyncio.run(traces.erase("t", user="bob"))
     assert not list(traces.feed.newest("t"))
     assert [each.user for each in traces.feed.newest("other")] == ["ann"]
 
@@ -184,7 +185,7 @@ def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(w
     foreign = Observation("r")
     foreign.begin_turn("other", "default")
     foreign.session, foreign.user = "s", "ann"
-    traces.erase("t", **whose)
+    asyncio.run(traces.erase("t", **whose))
     for observation in (late, foreign):
         observation.outcome = "done"
         traces.add(observation.report(), observation)
@@ -197,8 +198,8 @@ def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(w
 def test_forgetting_nobody_forgets_nobody():
     traces = traces_of()
     unnamed = end(traces)
-    traces.erase("t", session="s")
-    traces.erase("t", user="ann")
+    asyncio.run(traces.erase("t", session="s"))
+    asyncio.run(traces.erase("t", user="ann"))
     assert ids(traces) == [unnamed]
 
 
@@ -226,7 +227,7 @@ def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():
     for i in range(20_000):
         end(traces, session="s", user="ann" if i % 2 else "bob")
     began = time.thread_time()
-    traces.erase("t", user="ann")
+    asyncio.run(traces.erase("t", user="ann"))
     assert time.thread_time() - began < 1
     assert {trace.report.user for trace in traces.newest("t")} == {"bob"}
     assert len(ids(traces)) == len(traces._unwritten[Key("t", "s")]) == 10_000
@@ -236,7 +237,7 @@ def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
     traces = traces_of()
     late = [end(traces, session="s")]
     traces.before_reading(lambda: late.append(end(traces, session="s")) if len(late) < 2 else None)
-    traces.erase("t", session="s")
+    asyncio.run(traces.erase("t", session="s"))
     assert ids(traces) == [] and not traces._unwritten
 
 

@@ -12,6 +12,7 @@ from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
 
 if TYPE_CHECKING:
+    from proxy.memory.stores.redis_turns import RedisTurns
     from proxy.memory.stores.sqlite_file import ForeignCommits
 
 GROUP: Final = "turnkeeper.stores"
@@ -22,6 +23,7 @@ _STORES: Final = "proxy.memory.stores"
 _REDIS: Final = f"{_STORES}.redis:open"
 _POSTGRES: Final = f"{_STORES}.postgres:open"
 _COUNTS: Final = f"{_STORES}.redis_counts:RedisCounts"
+_TURNS: Final = f"{_STORES}.redis_turns:RedisTurns"
 _CHANNELS: Final = {
     _REDIS: f"{_STORES}.redis_channel:open",
     _POSTGRES: f"{_STORES}.postgres_channel:open",
@@ -105,6 +107,14 @@ def open_counts(url: str, *, deadline: float) -> Counts | None:
         return None
     counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)
+
+
+def open_turns(url: str) -> "RedisTurns | None":
+    """Where hosts keep turns for the web page together, if the sessions' store is a Redis."""
+    if _DRIVERS.get(url.partition(":")[0]) != _REDIS:
+        return None
+    turns: Callable[..., RedisTurns] = EntryPoint("turns", _TURNS, GROUP).load()
+    return turns(url)
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,11 @@ class KeyNames:
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
         return KeyPair(tag + ":windows", tag + ":leases")
 
+    def turns(self, tenant: str) -> tuple[str, str, str]:
+        """A tenant's turns for the web page: by when they came, what they are, and what was erased lately."""
+        tag = f"{self._prefix}{{!{_escaped(tenant)}}}"
+        return tag + ":ids", tag + ":turns", tag + ":erased"
+
     def ping(self, name: str) -> KeyPair:
         """Two keys of no session: an index begins otherwise, and a session has a colon."""
         tag = f"{self._prefix}{{{name}}}"

@@ -87,6 +87,20 @@ class ListedSession(NamedTuple):
     size: int
 
 
+class KeptTurn(NamedTuple):
+    """A turn for the store, which arrived ``age`` seconds ago; its bytes are encoded.
+
+    ``names`` are hashes of its session and of its users, by which it is erased. Without ``content``, nothing
+    of what was said is kept.
+    """
+
+    id: str
+    age: float
+    names: Sequence[str]
+    report: bytes
+    content: bytes
+
+
 class Store(Protocol):
     """Sessions by key. Every method may raise StoreError, and none takes longer than its driver's time-out.
 

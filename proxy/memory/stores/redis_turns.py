@@ -1,0 +1,141 @@
+"""Turns that are kept for the web page on the Redis of the sessions, so that each host shows those of all."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from proxy.memory.stores.redis import KeyNames, Script
+from proxy.memory.stores.redis_client import Address, Argument, client_factory
+from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.store import BACKGROUND_DEADLINE, KeptTurn
+
+_LARGEST_TENANT: Final = 16_000_000
+_DAY_MILLISECONDS: Final = 86_400_000
+_ERASURE_MILLISECONDS: Final = 900_000
+
+
+# A turn that was under way when its session, or one of its users, was erased is not kept.
+_REMOVE: Final = """
+local function remove(id)
+  redis.call('ZREM', KEYS[1], id)
+  redis.call('HDEL', KEYS[2], id .. ':names', id .. ':report', id .. ':content')
+end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+"""
+ADD: Final = Script(
+    _REMOVE
+    + """
+local keep, largest, lasting = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 4, #ARGV, 5 do
+  local id, at, erased = ARGV[i], now - ARGV[i + 1], false
+  for name in string.gmatch(ARGV[i + 2], '%S+') do
+    local when = redis.call('ZSCORE', KEYS[3], name)
+    erased = erased or (when and tonumber(when) >= at)
+  end
+  if not erased then
+    redis.call('HSET', KEYS[2], id .. ':names', ARGV[i + 2], id .. ':report', ARGV[i + 3],
+               id .. ':content', ARGV[i + 4])
+    redis.call('ZADD', KEYS[1], at, id)
+  end
+end
+local held, size = redis.call('ZREVRANGE', KEYS[1], 0, -1, 'WITHSCORES'), 0
+for i = 1, #held, 2 do
+  local id = held[i]
+  size = size + redis.call('HSTRLEN', KEYS[2], id .. ':report')
+  size = size + redis.call('HSTRLEN', KEYS[2], id .. ':content')
+  if i > 2 * keep or size > largest or now - held[i + 1] > lasting then remove(id) end
+end
+redis.call('PEXPIRE', KEYS[1], lasting)
+redis.call('PEXPIRE', KEYS[2], lasting)
+return 1
+"""
+)
+ERASE: Final = Script(
+    _REMOVE
+    + """
+local count, lasting = 0, tonumber(ARGV[1])
+for i = 2, #ARGV do redis.call('ZADD', KEYS[3], now, ARGV[i]) end
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - lasting)
+redis.call('PEXPIRE', KEYS[3], lasting)
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local names, found = redis.call('HGET', KEYS[2], id .. ':names') or '', false
+  for i = 2, #ARGV do found = found or string.find(names, ARGV[i], 1, true) end
+  if found then
+    remove(id)
+    count = count + 1
+  end
+end
+return count
+"""
+)
+SILENCE: Final = Script(
+    """
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local names = redis.call('HGET', KEYS[2], id .. ':names') or ''
+  for i = 1, #ARGV do
+    if string.find(names, ARGV[i], 1, true) then redis.call('HSET', KEYS[2], id .. ':content', '') end
+  end
+end
+return 1
+"""
+)
+REPORTS: Final = Script(
+    """
+local reports = {}
+for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
+  local report = redis.call('HGET', KEYS[2], id .. ':report')
+  if report then
+    reports[#reports + 1] = id
+    reports[#reports + 1] = report
+  end
+end
+return reports
+"""
+)
+
+
+class RedisTurns:
+    """The newest turns of each tenant: 16 MB and so many as whoever adds says, for a day after the last.
+
+    All of a tenant's are in one hash slot. Every method may raise StoreError.
+    """
+
+    def __init__(self, url: str) -> None:
+        place = Address.parse(url)
+        self._link = Link(client_factory(place, BACKGROUND_DEADLINE), deadline=BACKGROUND_DEADLINE)
+        self._names = KeyNames(place.prefix)
+
+    async def add(self, tenant: str, turns: Sequence[KeptTurn], *, keep: int) -> None:
+        """Adds turns by one command, and removes the oldest of those that are too many."""
+        arguments: list[Argument] = [keep, _LARGEST_TENANT, _DAY_MILLISECONDS]
+        for turn in turns:
+            age = int(max(0.0, turn.age) * 1000)
+            arguments += turn.id, age, " ".join(turn.names), turn.report, turn.content
+        await self._run(ADD, tenant, *arguments)
+
+    async def reports(self, tenant: str) -> Mapping[str, bytes]:
+        """A tenant's turns by their ids, the newest first."""
+        pairs = await self._run(REPORTS, tenant)
+        return {id_.decode(): report for id_, report in zip(pairs[::2], pairs[1::2], strict=True)}
+
+    async def contents(self, tenant: str, ids: Sequence[str]) -> Sequence[bytes]:
+        """What was said in turns; empty for one that is not kept."""
+        key, fields = self._names.turns(tenant)[1], [f"{id_}:content" for id_ in ids]
+        found = await self._link.run(lambda client: client.execute_command("HMGET", key, *fields))
+        return [content or b"" for content in found]
+
+    async def erase(self, tenant: str, names: Sequence[str]) -> int:
+        """Removes the turns that have one of these names, and those under way; how many there were."""
+        return int(await self._run(ERASE, tenant, _ERASURE_MILLISECONDS, *names))
+
+    async def remove_contents(self, tenant: str, names: Sequence[str]) -> None:
+        """Removes what was said in the turns that have one of these names."""
+        await self._run(SILENCE, tenant, *names)
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
+        await self._link.aclose()
+
+    async def _run(self, script: Script, tenant: str, *arguments: Argument) -> Any:
+        keys = self._names.turns(tenant)
+        return await self._link.run(lambda client: script(client, keys, *arguments))

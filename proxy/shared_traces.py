@@ -1,0 +1,220 @@
+"""Traces on the Redis of the sessions: each host shows the turns of all, also of one that has died."""
+
+import asyncio
+import contextlib
+import hashlib
+import time
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from proxy.clock import wall_time
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.store import KeptTurn, Key
+from proxy.observe.observation import TurnReport
+from proxy.trace import Trace, TurnContent
+
+if TYPE_CHECKING:
+    from proxy.memory.stores.redis_turns import RedisTurns
+
+_BATCH_TIME: Final = 0.5
+# In bytes: of what was said in one turn, and of all that a process sends at once.
+_LARGEST_CONTENT: Final = 500_000
+_LARGEST_BATCH: Final = 2_000_000
+_MOST_TURNS: Final = 500
+_HASH_BYTES: Final = 16
+_PURPOSE: Final = b"kept turns"
+_LENGTH: Final = 4
+
+
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
+    """A trace without what was said; its times are in seconds from its start."""
+
+    report: TurnReport
+    users: frozenset[str]
+    marks: Sequence[tuple[str, float]]
+    chunks: Sequence[float]
+    count: int
+    end: float
+    failure: str | None
+    written: float | None
+    size: int
+
+
+_encode_report = msgspec.msgpack.Encoder().encode
+_decode_report = msgspec.msgpack.Decoder(_Report).decode
+_encode_content = msgspec.json.Encoder().encode
+_decode_content = msgspec.json.Decoder(TurnContent).decode
+
+
+class SharedTraces:
+    """Collects traces and adds them half a second later, with one command for each tenant; nothing waits.
+
+    What cannot be added is tried again with the next ones. Without ``with_text`` no words leave the process.
+    """
+
+    def __init__(self, turns: "RedisTurns", codec: Codec, *, with_text: bool) -> None:
+        self._turns = turns
+        self._codec = codec
+        self._with_text = with_text
+        self._hash_keys = codec.derived(_PURPOSE) or (b"",)
+        self._pending: dict[str, dict[int, tuple[Trace, float | None]]] = {}
+        self._keep = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, trace: Trace, *, keep: int) -> None:
+        """Takes a trace; ``keep`` are kept of each tenant, 500 at the most."""
+        keep = min(keep, _MOST_TURNS)
+        pending = self._pending.setdefault(trace.report.tenant, {})
+        pending[trace.number] = trace, None
+        self._keep = keep
+        if len(pending) > keep:
+            del pending[next(iter(pending))]
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_BATCH_TIME, self._start)
+
+    def set_written(self, tenant: str, number: int, at: float) -> None:
+        """Notes when a trace that may be pending was written to memory, by ``time.perf_counter``."""
+        pending = self._pending.get(tenant, {})
+        if number in pending:
+            pending[number] = pending[number][0], at
+
+    async def flush(self) -> None:
+        """Adds what was collected."""
+        self._timer = None
+        for tenant, pending in list(self._pending.items()):
+            del self._pending[tenant]
+            turns, room = list[KeptTurn](), _LARGEST_BATCH
+            for trace, written in reversed(pending.values()):  # the newest first: there may be too many
+                with contextlib.suppress(ValueError, TypeError, OverflowError):  # what cannot be encoded
+                    turn = self._encoded(trace, written)
+                    room -= len(turn.report) + len(turn.content)
+                    if room < 0:
+                        break
+                    turns.append(turn)
+                await asyncio.sleep(0)
+            try:
+                await self._turns.add(tenant, turns, keep=self._keep)
+            except StoreError:
+                self._pending[tenant] = pending | self._pending.get(tenant, {})
+
+    async def reports(self, tenant: str) -> Sequence[Trace]:
+        """The traces of all hosts, without what was said, the newest first. Raises StoreError."""
+        traces = []
+        for number, (id_, data) in enumerate((await self._turns.reports(tenant)).items(), 1):
+            with contextlib.suppress(Unreadable, msgspec.DecodeError):
+                kept = _decode_report(self._codec.decode(_key(tenant, id_), data))
+                start = time.perf_counter() - (wall_time() - kept.report.at)
+                traces.append(
+                    Trace(
+                        report=kept.report,
+                        number=-number,
+                        start=start,
+                        marks=[(name, start + at) for name, at in kept.marks],
+                        chunks=[start + at for at in kept.chunks],
+                        count=kept.count,
+                        end=start + kept.end,
+                        failure=kept.failure,
+                        size=kept.size,
+                        named_users=kept.users,
+                        written=None if kept.written is None else start + kept.written,
+                    )
+                )
+        return traces
+
+    async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
+        """Traces with what was said, as far as it is kept. Raises StoreError."""
+        if not traces:
+            return ()
+        tenant, ids = traces[0].report.tenant, [trace.report.id for trace in traces]
+        full = []
+        for trace, data in zip(traces, await self._turns.contents(tenant, ids), strict=True):
+            content, answer = None, b""
+            with contextlib.suppress(Unreadable, msgspec.DecodeError):
+                if data:
+                    plain = self._codec.decode(_key(tenant, trace.report.id), data)
+                    end = _LENGTH + int.from_bytes(plain[:_LENGTH], "big")
+                    content, answer = _decode_content(plain[_LENGTH:end]), plain[end:]
+            full.append(msgspec.structs.replace(trace, content=content, answer=answer))
+            await asyncio.sleep(0)
+        return full
+
+    async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
+        """Removes the turns of a session or of a user, and those that are under way. Raises StoreError."""
+        return await self._turns.erase(tenant, self._names(session, [user]))
+
+    def remove(self, tenant: str, numbers: Iterable[int]) -> None:
+        """Removes traces that were not added yet."""
+        pending = self._pending.get(tenant, {})
+        for number in numbers:
+            pending.pop(number, None)
+
+    def remove_contents(self, key: Key) -> None:
+        """Removes what was said in a session's turns, a moment later."""
+
+        async def work() -> None:
+            with contextlib.suppress(StoreError):
+                await self.flush()
+                await self._turns.remove_contents(key.tenant, self._names(key.session, ()))
+
+        self._run(work())
+
+    async def aclose(self) -> None:
+        """Adds what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.flush()
+
+    def _start(self) -> None:
+        self._run(self.flush())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _encoded(self, trace: Trace, written: float | None) -> KeptTurn:
+        report, start = trace.report, trace.start
+        content = trace.content if self._with_text and trace.size <= _LARGEST_CONTENT else None
+        kept = _Report(
+            report=msgspec.structs.replace(report, excerpt=trace.excerpt if self._with_text else None),
+            users=frozenset(trace.users),
+            marks=[(name, at - start) for name, at in trace.marks],
+            chunks=[at - start for at in trace.chunks],
+            count=trace.count,
+            end=trace.end - start,
+            failure=trace.failure,
+            written=None if written is None else written - start,
+            size=trace.size if content else 0,
+        )
+        key, said = _key(report.tenant, report.id), b""
+        if content:
+            data = _encode_content(content)
+            said = self._codec.encode(key, len(data).to_bytes(_LENGTH, "big") + data + trace.answer)
+        return KeptTurn(
+            id=report.id,
+            age=wall_time() - trace.arrival,
+            names=self._names(report.session, trace.users),
+            report=self._codec.encode(key, _encode_report(kept)),
+            content=said,
+        )
+
+    def _names(self, session: str | None, users: Iterable[str | None]) -> Sequence[str]:
+        """The hashes of a session and of users, by each key that there is."""
+        names = [] if session is None else [b"s" + session.encode("utf-8", "surrogatepass")]
+        names += [b"u" + user.encode("utf-8", "surrogatepass") for user in users if user is not None]
+        return [
+            hashlib.blake2b(name, key=key, digest_size=_HASH_BYTES).hexdigest()
+            for name in names
+            for key in self._hash_keys
+        ]
+
+
+def _key(tenant: str, id_: str) -> Key:
+    # No tenant has such a name: a turn is never taken for a session.
+    return Key(f"~turns {tenant}", id_)
