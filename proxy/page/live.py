@@ -146,13 +146,14 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
     server = request.server
     reports = list(server.traces.ended(request.tenant))
     traced = server.traces.failures(request.tenant)
+    keeps_all = server.traces.shared is not None and server.traces.retention.turns > 0
     answered = {turn.session for turn in reports if turn.outcome != "failed"}
     ended = filter(filters.match, reports)
     under_way = filter(filters.match, on_its_way.values())
     rows = [
         Row(
             turn,
-            has_page=turn.id in traced or (server.traces.shared is not None and turn.outcome is not None),
+            has_page=turn.id in traced or (keeps_all and turn.outcome is not None),
             failure=traced.get(turn.id) or turn.code,
             has_session=request.runtime.memory is not None
             and (turn.outcome != "failed" or turn.session in answered),

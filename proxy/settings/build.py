@@ -149,7 +149,7 @@ def build_runtime(
         quota=_build_quota(settings, metrics.count_refusal),
         tracing=span_exporter(settings.opentelemetry.endpoint),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
-        shared_traces=_share_traces(settings, memory) if settings.traces.keep else None,
+        shared_traces=_share_traces(settings, memory),
         zone=common_time_zone(settings.pipelines),
         tombstones=TombstoneWatch(archiving.archive, traces) if archiving else None,
         channel=channel,
