@@ -79,6 +79,7 @@ class HostBus:
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
         self.address = address
         self._channel, self._codec = address.open()
+        self._names = self._codec.names()
         self._own = host, os.getpid()
         self._turns = turns
         self._recent: dict[int, _Announcement] = {}
@@ -135,7 +136,8 @@ class HostBus:
         self._recent[own.number] = own
         if len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
-        start = _Start(own.key, own.pipeline, own.number, again)
+        key = own.key._replace(session=self._names.encrypted(*own.key)) if self._names else own.key
+        start = _Start(key, own.pipeline, own.number, again)
         data = self._encoder.encode(_Letter(*self._own, own.claim, start))
         self._start(
             self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
@@ -226,7 +228,10 @@ class HostBus:
         self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, letter.body)))
 
     def _on_start(self, at: float, letter: _Letter, start: _Start) -> None:
-        slot = start.key, start.pipeline
+        key = start.key
+        if self._names:
+            key = key._replace(session=self._names.decrypted(key.session))
+        slot = key, start.pipeline
         id_ = letter.host, letter.process, start.number
         if (letter.host, letter.process) == self._own:
             self._turns.set_order(slot, id_, at)

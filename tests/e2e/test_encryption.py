@@ -45,7 +45,11 @@ def test_a_key_can_be_changed_but_not_lost(serve: Serve, tmp_path: Path) -> None
     remember(serve(CONFIG, **url, NEW_KEY=OLD))
     assert serve(CONFIG, **url, NEW_KEY=NEW, OLD_KEY=OLD).client.get(PATH).json()["contents"] == SAID
     for key in (NEW, ""):
-        assert serve(CONFIG, **url, NEW_KEY=key).client.get(PATH).status_code == 503
+        client = serve(CONFIG, **url, NEW_KEY=key).client
+        assert client.get(PATH).status_code == 404
+        (lost,) = client.get("/v1/memory/sessions").json()["data"]
+        assert "s1" not in lost["id"]
+        assert client.get(f"/v1/memory/sessions/{lost['id']}").status_code == 503
 
 
 @pytest.mark.parametrize("key", ["short-secret", base64.b64encode(b"short").decode(), "ü"])

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from proxy.memory.archive import documents, erasure, facts, saving, search, turns
 from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.facts import FactCache
+from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
     Chunk,
     ErasureCount,
@@ -300,6 +301,8 @@ def open_archive(
             raise ValueError(
                 f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"
             ) from error
+    if codec.names() is not None:
+        database = NamedDatabase(database, codec)
     row_codec = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
     return Archive(database, row_codec, FactCache(foreign_commits))
 

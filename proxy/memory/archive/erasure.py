@@ -1,11 +1,10 @@
 """What leaves the archive: erased users and sessions, and turns and facts past their time."""
 
-import contextlib
-import secrets
 from typing import Final
 
 from proxy.clock import wall_time
 from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
+from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
 from proxy.memory.archive.statements import (
     ANONYMOUS,
@@ -20,30 +19,23 @@ from proxy.memory.archive.statements import (
     FORGET_SESSION,
     FORGET_SESSION_PASSAGES,
     FORGET_TURNS,
-    INSERT_SECRET,
     MOVE_TOMBSTONE,
     NAMED_TOMBSTONES,
-    NEXT_SECRET,
     RENEW_SESSION,
     RENEW_SESSIONS_OF,
-    SECRETS,
     SESSION,
     TOMBSTONE,
     TOMBSTONES,
     TURN,
-    UPDATE_SECRET,
     UPSERT_TOMBSTONE,
     USER,
     json_array,
 )
-from proxy.memory.errors import Unreadable
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
 PURPOSE: Final = "tombstones"
 """What the secrets are for that are keys of tombstones."""
-_NOBODY: Final = Owner("")
-_KEY_BYTES: Final = 32
 
 
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
@@ -106,37 +98,13 @@ def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[f
 
 
 def tombstone_keys(codec: RowCodec) -> Steps[TombstoneKeys]:
-    """The keys of tombstones' digests; one is made where none can be read.
-
-    It is what a transaction begins with: two that make the key wait for one another.
-    """
-    readable = yield from _read_keys(codec)
-    for number, key, blob in readable:
-        if not codec.codec.is_current(blob):
-            again = codec.encode_bytes(_NOBODY, key)
-            yield from fetch(UPDATE_SECRET, {"purpose": PURPOSE, "number": number, "blob": again})
-    while not readable:
-        number = yield from fetch_value(NEXT_SECRET, {"purpose": PURPOSE})
-        blob = codec.encode_bytes(_NOBODY, secrets.token_bytes(_KEY_BYTES))
-        yield from fetch(INSERT_SECRET, {"purpose": PURPOSE, "number": number, "blob": blob})
-        readable = yield from _read_keys(codec)
-    return TombstoneKeys(tuple(key for _, key, _ in readable))
+    """The keys of tombstones' digests; one is made where none can be read. A transaction begins with it."""
+    return TombstoneKeys((yield from ensure_secrets(codec.codec, PURPOSE)))
 
 
 def tombstone_key_numbers() -> Steps[list[int]]:
     """The numbers of all keys of tombstones."""
-    rows = yield from fetch(SECRETS, {"purpose": PURPOSE})
-    return [number for number, _ in rows]
-
-
-def _read_keys(codec: RowCodec) -> Steps[list[tuple[int, bytes, bytes]]]:
-    """The keys that can be read, each between its number and its encoded form."""
-    rows = yield from fetch(SECRETS, {"purpose": PURPOSE})
-    readable = []
-    for number, blob in rows:
-        with contextlib.suppress(Unreadable):  # under an encryption key that is lost
-            readable.append((number, codec.decode_bytes(_NOBODY, blob), bytes(blob)))
-    return readable
+    return [number for number, _ in (yield from stored_secrets(PURPOSE))]
 
 
 def _leave_tombstone(codec: RowCodec, tenant: str, kind: int, name: str, at: float) -> Steps[None]:
@@ -172,9 +140,9 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
 def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
     """The tombstones that were left between two times."""
     between = {"tenant": id_bytes(tenant), "since": since, "until": until}
-    readable, rows = yield from gather(_read_keys(codec), fetch(TOMBSTONES, between))
+    secrets, rows = yield from gather(stored_secrets(PURPOSE), fetch(TOMBSTONES, between))
     # Without a key there are only names, which older versions have left.
-    keys = TombstoneKeys(tuple(key for _, key, _ in readable) or (b"",))
+    keys = TombstoneKeys(readable_secrets(codec.codec, secrets) or (b"",))
     times: dict[bytes, float] = {}
     for kind, name, at in rows:
         digest = bytes(name)

@@ -10,12 +10,35 @@ from proxy.memory.stores.store import Key
 # No msgpack value begins with C1, so that plain bytes are never taken for marked ones.
 ENCRYPTED: Final = b"\xc1TK1"
 """How bytes begin that Encryption made."""
+NAME_MARK: Final = ".~"
+"""How names begin that were encrypted: before letters and digits, and as hardly any other name."""
 
 _PLAIN: Final = b"\xc1TK0"
 _MARK: Final = len(_PLAIN)
 _ENCRYPTION: Final = EntryPoint(
     "encryption", "proxy.memory.stores.encryption:Encryption", "turnkeeper.codecs"
 )
+
+
+class Names(Protocol):
+    """Encrypts the names of sessions and users, one to one: what is stored can be looked up and listed."""
+
+    def encrypted(self, tenant: str, name: str) -> str:
+        """A tenant's name as it is stored, by the newest key; an empty one stays."""
+        ...
+
+    def forms(self, tenant: str, name: str) -> tuple[str, ...]:
+        """All that may be stored for a name, the newest key's first, and the name itself last."""
+        ...
+
+    def decrypted(self, stored: str) -> str:
+        """The name that is stored; as it is where no key has encrypted it."""
+        ...
+
+    @property
+    def mark(self) -> str:
+        """How names begin that the newest key has encrypted."""
+        ...
 
 
 class Codec(Protocol):
@@ -35,6 +58,10 @@ class Codec(Protocol):
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
         """Keys derived for another purpose, newest first; none without encryption."""
+        ...
+
+    def names(self, secrets: Sequence[bytes] = ()) -> Names | None:
+        """What names are encrypted with, by ``secrets`` or by the given keys; none without encryption."""
         ...
 
 
@@ -59,6 +86,9 @@ class Plain:
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose
         """None."""
         return ()
+
+    def names(self, secrets: Sequence[bytes] = ()) -> None:
+        """None: names stand as they are."""
 
 
 def codec_from_keys(keys: Sequence[str]) -> Codec:

@@ -4,21 +4,25 @@ import base64
 import binascii
 import hashlib
 import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 
 from proxy.memory.errors import Unreadable
-from proxy.memory.stores.codec import ENCRYPTED, Plain
+from proxy.memory.stores.codec import ENCRYPTED, NAME_MARK, Plain
 from proxy.memory.stores.store import Key
 
 KEY_BYTES: Final = 32
 _NAME: Final = 4
 _NONCE: Final = 12
 _HEAD: Final = len(ENCRYPTED) + _NAME
+_TAG: Final = 4
+_LIKE_ENCRYPTED: Final = re.compile(f"{re.escape(NAME_MARK)}[A-Za-z0-9_-]{{26,}}")
+_MOST_NAMES: Final = 4096
 
 
 class Encryption:
@@ -76,6 +80,73 @@ class Encryption:
         return tuple(
             hmac.digest(self._keys[name], b"turnkeeper " + purpose, hashlib.sha256) for name in newest_first
         )
+
+    def names(self, secrets: Sequence[bytes] = ()) -> "NameEncryption":
+        """What names are encrypted with: by keys that are made of ``secrets``, else by derived ones."""
+        halves = [
+            tuple(hmac.digest(secret, purpose, hashlib.sha256) for secret in secrets) or self.derived(purpose)
+            for purpose in (b"names: authentication", b"names: encryption")
+        ]
+        return NameEncryption([b"".join(key) for key in zip(*halves, strict=True)])
+
+
+class NameEncryption:
+    """AES-256-SIV (RFC 5297): the same name always becomes the same text, which nobody else can make.
+
+    The first key encrypts, all decrypt. A text tells how long a name is, and whether two are the same; the
+    tenant is encrypted with it, so that tenants' names are not compared. What another key has encrypted is a
+    name itself, by which it can be listed and deleted.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._ciphers = {_tag(key): AESSIV(key) for key in keys}
+        self._forms: dict[tuple[str, str], tuple[str, ...]] = {}
+
+    def encrypted(self, tenant: str, name: str) -> str:
+        """The mark, the key's tag, and the name encrypted."""
+        return self.forms(tenant, name)[0]
+
+    def forms(self, tenant: str, name: str) -> tuple[str, ...]:
+        """The name under each key, and as it is; those that were asked for last are at hand."""
+        found = self._forms.get((tenant, name))
+        if found is None:
+            found = self._forms[tenant, name] = self._all_forms(tenant, name)
+            if len(self._forms) > _MOST_NAMES:
+                del self._forms[next(iter(self._forms))]
+        return found
+
+    def decrypted(self, stored: str) -> str:
+        """The name; a text that only looks encrypted is one."""
+        cipher = self._ciphers.get(stored[len(NAME_MARK) : len(NAME_MARK) + _TAG])
+        if cipher is None or stored[: len(NAME_MARK)] != NAME_MARK:
+            return stored
+        text = stored[len(NAME_MARK) + _TAG :]
+        try:
+            sealed = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+            length, _, both = cipher.decrypt(sealed, None).decode("utf-8", "surrogatepass").partition(":")
+        except (binascii.Error, InvalidTag, ValueError):
+            return stored
+        return both[int(length) :]
+
+    @property
+    def mark(self) -> str:
+        """How names begin that the newest key encrypts."""
+        return NAME_MARK + next(iter(self._ciphers))
+
+    def _all_forms(self, tenant: str, name: str) -> tuple[str, ...]:
+        tag = name[len(NAME_MARK) :][:_TAG]
+        if not name or (tag not in self._ciphers and _LIKE_ENCRYPTED.fullmatch(name)):
+            return (name,)
+        both = f"{len(tenant)}:{tenant}{name}".encode("utf-8", "surrogatepass")
+        forms = (
+            NAME_MARK + tag + base64.urlsafe_b64encode(cipher.encrypt(both, None)).decode().rstrip("=")
+            for tag, cipher in self._ciphers.items()
+        )
+        return (*forms, name)
+
+
+def _tag(key: bytes) -> str:
+    return base64.urlsafe_b64encode(hmac.digest(key, b"turnkeeper name tag", hashlib.sha256))[:_TAG].decode()
 
 
 def _name(key: bytes) -> bytes:

@@ -13,6 +13,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
     NEVER_DUE,
     BlobWrite,
@@ -101,6 +102,7 @@ class SessionStore:
         rounds: int = 0,
         cache_seconds: float = _CACHE_SECONDS,
     ) -> None:
+        driver, background_driver = with_names(codec, driver, background_driver)
         self.breaker = StoreBreaker(driver, background_driver, deadline=deadline)
         self.rounds = rounds
         self.deadline = deadline

@@ -303,9 +303,9 @@ async def test_what_was_put_right_before_it_moved_out_is_put_right(
     assert await kept(archive) == [entry.text for entry in (*moved, *said[10:])]
 
 
-def under(store: Store, key: int) -> Store:
-    """The same store, whose bytes are encrypted with one of several keys."""
-    return SessionStore(store, Encryption([bytes([key]) * 32]))
+def under(store: Store, *keys: int) -> Store:
+    """The same store, whose bytes are encrypted with the first of some keys."""
+    return SessionStore(store, Encryption([bytes([key]) * 32 for key in keys]))
 
 
 async def add(store: Store, key: Key, hot: Session, cold: list[Entry], *, version: int = 0) -> None:
@@ -316,9 +316,10 @@ async def add(store: Store, key: Key, hot: Session, cold: list[Entry], *, versio
 async def moved_under_two_keys(store: Store, key: Key, old: list[Entry], new: list[Entry], hot: Session):
     """A session of which some has moved before its key was changed, and some since."""
     await add(under(store, 1), key, session(), old)
-    held = await store.read(key)
+    both = under(store, 2, 1)
+    held = await both.read(key)
     assert held is not None
-    await add(under(store, 2), key, hot, new, version=held.version)
+    await add(both, key, hot, new, version=held.version)
 
 
 async def test_a_session_that_cannot_be_read_in_part_holds_up_no_other(store: Store, archive: Archive):

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 NOW = time.time()
 ANN = Owner("acme", "ann")
 OLD, NEW = b"o" * 32, b"n" * 32
-KEYS = Statement("SELECT blob FROM turnkeeper_secrets ORDER BY number")
+KEYS = Statement("SELECT blob FROM turnkeeper_secrets WHERE purpose = 'tombstones' ORDER BY number")
 NAMES = Statement("SELECT name, at FROM turnkeeper_tombstones ORDER BY name")
 OWNERS = Statement("SELECT person FROM turnkeeper_people")
 INSERT = Statement("INSERT INTO turnkeeper_tombstones (tenant, kind, name, at) VALUES (:t, :k, :n, :a)")

@@ -154,10 +154,13 @@ async def test_what_a_store_keeps_is_encoded_in_both_parts():
     inner = VolatileStore()
     store = SessionStore(inner, Encryption([bytes(32)]))
     assert await store.write(KEY, BlobWrite(b"hot", version=0, ttl=60, cold=[b"cold"]))
-    kept = await inner.read(KEY)
+    (line,) = await inner.list(KEY.tenant)
+    place = Key(KEY.tenant, line.session)
+    assert KEY.session not in line.session
+    kept = await inner.read(place)
     assert kept is not None
     assert kept.blob.startswith(ENCRYPTED)
-    assert [blob.startswith(ENCRYPTED) for blob in await inner.cold(KEY)] == [True]
+    assert [blob.startswith(ENCRYPTED) for blob in await inner.cold(place)] == [True]
     held = await store.read(KEY)
     assert held == kept._replace(blob=b"hot")
     assert await store.cold(KEY) == [b"cold"]

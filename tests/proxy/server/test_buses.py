@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import AsyncMock
 
 import pytest
+from redis.asyncio import Redis
 
+from proxy.http.reply import Reply
 from proxy.memory.stores.drivers import channel_address
+from proxy.memory.stores.store import Key
 from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessage, WatchingMessage, inboxes
 from proxy.server.hosts import HostBus
-from proxy.turn.active import ActiveTurns
+from proxy.turn.active import ActiveTurns, TurnClaim
 from tests.peers import redis_server
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import RedisServer
@@ -98,6 +102,34 @@ async def arrive(heard: list[Message], count: int) -> list[Message]:
         while len(heard) < count:  # noqa: ASYNC110 - they come when they come
             await asyncio.sleep(0.005)
     return heard
+
+
+async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisServer) -> None:
+    address = channel_address(redis.url, [KEY], deadline=1.0)
+    assert address
+    turns = ActiveTurns()
+    host = HostBus(address, b"1", turns)
+    turns.publish = host.announce
+    sent: list[bytes] = []
+    client = Redis.from_url(redis.url)
+    try:
+        pubsub = client.pubsub()
+        await pubsub.psubscribe("*")
+        host.receive(lambda _: None)
+        slot = Key("acme", "call-unmistakable"), "default"
+        with turns.begin(slot, TurnClaim(1, ()), Reply(AsyncMock())) as turn:
+            async with asyncio.timeout(10):
+                while turn.place is None:
+                    host.announce(slot, turn)
+                    await asyncio.sleep(0.05)
+        while message := await pubsub.get_message(timeout=0.1):
+            if message["type"] == "pmessage":
+                sent.append(message["data"])
+    finally:
+        await host.aclose()
+        await client.aclose()
+    assert any(b"default" in one for one in sent)
+    assert not any(b"unmistakable" in one for one in sent)
 
 
 async def test_a_message_reaches_all_others_and_not_its_sender(buses: list[AnyBus]) -> None:

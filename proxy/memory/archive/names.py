@@ -1,0 +1,300 @@
+"""An archive in which the names of sessions and users are encrypted."""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple, TypeVar, cast
+
+from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
+from proxy.memory.archive.sql import (
+    Batch,
+    BoundStatement,
+    Database,
+    Each,
+    Steps,
+    Transaction,
+    fetch,
+    fetch_value,
+)
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import NAME_MARK, Codec, Names
+from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text
+from proxy.memory.tasks import retrieve_exception
+
+T = TypeVar("T")
+
+PURPOSE: Final = "names"
+"""What the secrets are for that names are encrypted with."""
+_MARK: Final = NAME_MARK.encode()
+_LAST: Final = b"\xff"
+"""Behind all names, which are UTF-8."""
+_AT_ONCE: Final = 100
+_CHANGED: Final = object()
+_log = logging.getLogger("turnkeeper")
+
+
+class _Loaded(NamedTuple):
+    """The secrets that can be read, what they encrypt with, and all secrets as they are stored."""
+
+    names: Names
+    secrets: tuple[bytes, ...]
+    stored: tuple[bytes, ...]
+
+
+class NamedDatabase:
+    """A database whose statements get names encrypted, and whose rows come back with names as they are.
+
+    The secret that encrypts them is in the archive itself, encrypted by the newest key, so that names outlive
+    a change of keys. Names that are plain, or under another secret, are encrypted before anything else is
+    done. A file that is replaced under a running server has another secret, which the next write finds.
+    """
+
+    def __init__(self, database: Database, codec: Codec) -> None:
+        self._database = database
+        self._codec = codec
+        self._loaded: _Loaded | None = None
+        self._loading: asyncio.Task[_Loaded] | None = None
+        self._scrubbing: asyncio.Task[None] | None = None
+
+    async def write(self, work: Transaction[T]) -> T:
+        """Run the steps in one transaction."""
+        while True:
+            loaded = self._loaded or await self._load()
+            outcome: Any = await self._database.write(partial(self._checked, loaded, work))
+            if outcome is not _CHANGED:
+                return cast("T", outcome)
+            self._loaded = None
+
+    async def read(self, work: Transaction[T]) -> T:
+        """Run steps that change nothing."""
+        loaded = self._loaded or await self._load()
+        return await self._database.read(partial(_translated, loaded.names, work))
+
+    async def read_inline(self, work: Transaction[T]) -> T:
+        """Run steps that read a few rows by their keys, on a call."""
+        loaded = self._loaded or await self._load()
+        return await self._database.read_inline(partial(_translated, loaded.names, work))
+
+    def read_nowait(self, work: Transaction[T]) -> T | None:
+        """Run the same steps without waiting; ``None`` where that is impossible."""
+        if self._loaded is None:
+            return None
+        return self._database.read_nowait(partial(_translated, self._loaded.names, work))
+
+    async def scrub(self) -> None:
+        """Remove what was deleted from the database's own files."""
+        await self._database.scrub()
+
+    async def ping(self) -> None:
+        """Return if a write would succeed now."""
+        await self._database.ping()
+
+    async def aclose(self) -> None:
+        """Finish what was begun and close everything."""
+        for task in (self._loading, self._scrubbing):
+            if task:
+                task.cancel()
+                await asyncio.wait({task})
+        await self._database.aclose()
+
+    async def _load(self) -> _Loaded:
+        """Read the secrets, and encrypt what is not; that goes on when the caller stops waiting."""
+        if self._loading is None or self._loading.done():
+            self._loading = asyncio.get_running_loop().create_task(self._load_and_encrypt())
+            self._loading.add_done_callback(retrieve_exception)
+        return await asyncio.shield(self._loading)
+
+    async def _load_and_encrypt(self) -> _Loaded:
+        loaded = await self._database.write(partial(_load, self._codec))
+        count = 0
+        for column in _COLUMNS:
+            for tenant in await self._database.read(partial(_tenants, column)):
+                for first, last in _ranges(loaded.names.mark.encode()):
+                    after: bytes | None = first
+                    while after is not None:
+                        work = partial(_encrypt_some, loaded.names, column, tenant, after, last)
+                        after, changed = await self._database.write(work)
+                        count += changed
+        if count:
+            _log.info("%d names of sessions and users in the archive are encrypted from now on", count)
+            self._scrubbing = asyncio.get_running_loop().create_task(self._scrub())
+        self._loaded = loaded
+        return loaded
+
+    async def _scrub(self) -> None:
+        try:
+            await self._database.scrub()
+        except StoreError as error:
+            _log.warning("What was plain of names is still in the archive's files: %s", error)
+
+    def _checked(self, loaded: _Loaded, work: Transaction[T]) -> Steps[Any]:
+        """The steps, unless the secrets are others by now."""
+        rows = yield from stored_secrets(PURPOSE)
+        stored = tuple(bytes(blob) for _, blob in rows)
+        if stored != loaded.stored:
+            if readable_secrets(self._codec, rows) != loaded.secrets:
+                return _CHANGED
+            self._loaded = loaded._replace(stored=stored)  # encoded by another key
+        return (yield from _translated(loaded.names, work))
+
+
+# --- what stands between an archive and its database
+
+
+def _translated(names: Names, work: Transaction[T]) -> Steps[T]:
+    """The steps, with names encrypted on their way to the database and decrypted on their way back."""
+    steps, reply = work(), None
+    while True:
+        try:
+            step = steps.send(reply)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        if isinstance(step, Batch):
+            statements = tuple(_encrypted(names, one) for one in step.statements)
+            replies = yield Batch(statements)
+            pairs = zip(statements, replies, strict=True)
+            reply = [_decrypted(names, one, answer) for one, answer in pairs]
+        else:
+            statement = _encrypted(names, step)
+            reply = _decrypted(names, statement, (yield statement))
+
+
+def _encrypted(names: Names, step: BoundStatement | Each) -> BoundStatement | Each:
+    if isinstance(step, Each):
+        return step._replace(rows=[_arguments(names, row) for row in step.rows])
+    return step._replace(arguments=_arguments(names, step.arguments))
+
+
+def _arguments(names: Names, arguments: Arguments) -> Arguments:
+    """Arguments whose names are encrypted; ``after`` may be a number, too."""
+    changed = {
+        column: _form(names, cast("bytes", arguments["tenant"]), name)
+        for column in ("session", "person", "after")
+        if isinstance(name := arguments.get(column), bytes)
+    }
+    if "sessions" in arguments:
+        both = zip(
+            cast("Sequence[bytes]", arguments["tenants"]),
+            cast("Sequence[bytes]", arguments["sessions"]),
+            strict=True,
+        )
+        changed["sessions"] = [_form(names, *each) for each in both]  # type: ignore[assignment]
+    return {**arguments, **changed} if changed else arguments
+
+
+def _form(names: Names, tenant: bytes, name: bytes) -> bytes:
+    return id_bytes(names.encrypted(id_text(tenant), id_text(name)))
+
+
+def _decrypted(names: Names, step: BoundStatement | Each, reply: Any) -> Any:
+    if isinstance(step, Each):
+        return [_rows(names, rows) for rows in reply]
+    return _rows(names, reply)
+
+
+def _rows(names: Names, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    return [tuple(_cell(names, cell) for cell in row) if any(map(_is_marked, row)) else row for row in rows]
+
+
+def _is_marked(cell: object) -> bool:
+    return isinstance(cell, bytes) and cell.startswith(_MARK)
+
+
+def _cell(names: Names, cell: Any) -> Any:
+    """A name as it is; other bytes that only begin like one stay."""
+    if not _is_marked(cell):
+        return cell
+    try:
+        return id_bytes(names.decrypted(cell.decode("ascii")))
+    except UnicodeDecodeError:
+        return cell
+
+
+# --- names that are not encrypted yet
+
+
+class _Column(NamedTuple):
+    """A column of names: how to find those of a tenant, and how to put another form in their place."""
+
+    tenants: Statement
+    some: Statement
+    update: Statement
+    other: Statement
+
+
+def _column(table: str, column: str, same: str) -> _Column:
+    return _Column(
+        Statement(f"SELECT tenant FROM {table} WHERE tenant > :after ORDER BY tenant LIMIT 1"),
+        Statement(
+            f"SELECT id, {column} FROM {table} WHERE tenant = :tenant AND {column} > :after"
+            f" AND {column} < :last ORDER BY {column} LIMIT {_AT_ONCE}"
+        ),
+        Statement(
+            f"UPDATE {table} SET {column} = :form WHERE id = :id AND {column} = :stored AND NOT EXISTS"
+            f" (SELECT 1 FROM {table} o WHERE o.tenant = :tenant AND o.{column} = :form{same}) RETURNING id"
+        ),
+        Statement(f"SELECT id FROM {table} WHERE tenant = :tenant AND {column} = :form"),
+    )
+
+
+_USERS: Final = _column("turnkeeper_people", "person", "")
+_SESSIONS: Final = _column("turnkeeper_talks", "session", " AND o.created = turnkeeper_talks.created")
+_COLUMNS: Final = (_USERS, _SESSIONS)
+# A user who has two rows, of two secrets, keeps the one that is found.
+_MERGE: Final = (
+    Statement("UPDATE turnkeeper_turns SET owner = :into WHERE owner = :id"),
+    Statement("UPDATE turnkeeper_turns SET speaker = :into WHERE speaker = :id"),
+    Statement("UPDATE turnkeeper_passages SET owner = :into WHERE owner = :id"),
+    Statement("UPDATE turnkeeper_vectors SET owner = :into WHERE owner = :id"),
+    Statement(
+        "UPDATE turnkeeper_facts SET owner = :into WHERE owner = :id AND NOT EXISTS (SELECT 1"
+        " FROM turnkeeper_facts o WHERE o.owner = :into AND o.name = turnkeeper_facts.name)"
+    ),
+    Statement("DELETE FROM turnkeeper_facts WHERE owner = :id"),
+    Statement("DELETE FROM turnkeeper_people WHERE id = :id"),
+)
+
+
+def _load(codec: Codec) -> Steps[_Loaded]:
+    secrets = yield from ensure_secrets(codec, PURPOSE)
+    rows = yield from stored_secrets(PURPOSE)
+    # A codec without keys encrypts no names, and has no such database.
+    return _Loaded(cast("Names", codec.names(secrets)), secrets, tuple(bytes(blob) for _, blob in rows))
+
+
+def _tenants(column: _Column) -> Steps[list[bytes]]:
+    """The tenants of which there is anything."""
+    tenants = [b""]
+    while (tenant := (yield from fetch_value(column.tenants, {"after": tenants[-1]}))) is not None:
+        tenants.append(bytes(tenant))
+    return tenants
+
+
+def _ranges(mark: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Where names stand that do not begin with a mark."""
+    yield b"", mark
+    yield mark + _LAST, _LAST
+
+
+def _encrypt_some(
+    names: Names, column: _Column, tenant: bytes, after: bytes, last: bytes
+) -> Steps[tuple[bytes | None, int]]:
+    """Encrypt some names of a tenant; behind which to go on, ``None`` at the end, and how many changed."""
+    rows = yield from fetch(column.some, {"tenant": tenant, "after": after, "last": last})
+    count = 0
+    for id_, stored in rows:
+        form = _form(names, tenant, id_bytes(names.decrypted(id_text(stored))))
+        if form == stored:  # under a key that is lost
+            continue
+        own: Mapping[str, object] = {"id": id_, "tenant": tenant, "form": form}
+        changed = yield from fetch(column.update, {**own, "stored": stored})
+        count += len(changed)
+        if changed or column is not _USERS:
+            continue
+        into = yield from fetch_value(column.other, {"tenant": tenant, "form": form})
+        if into not in {None, id_}:  # else another process has just encrypted it
+            for statement in _MERGE:
+                yield from fetch(statement, {"id": id_, "into": into})
+            count += 1
+    return bytes(rows[-1][1]) if len(rows) == _AT_ONCE else None, count

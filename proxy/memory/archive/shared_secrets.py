@@ -1,0 +1,50 @@
+"""Keys that are made once, stand in the archive itself, and are shared by all its processes."""
+
+import contextlib
+import secrets
+from typing import Final
+
+from proxy.memory.archive.sql import Rows, Steps, fetch, fetch_value
+from proxy.memory.archive.statements import INSERT_SECRET, NEXT_SECRET, SECRETS, UPDATE_SECRET
+from proxy.memory.errors import Unreadable
+from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.store import Key
+
+_NOBODY: Final = Key("", "")
+_BYTES: Final = 32
+
+
+def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
+    """The secrets for a purpose that can be read, never none; each is encoded by the newest key from then on.
+
+    It is what a transaction begins with: two that make the secret wait for one another.
+    """
+    rows = yield from stored_secrets(purpose)
+    while not (readable := _readable(codec, rows)):
+        number = yield from fetch_value(NEXT_SECRET, {"purpose": purpose})
+        blob = codec.encode(_NOBODY, secrets.token_bytes(_BYTES))
+        yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": number, "blob": blob})
+        rows = yield from stored_secrets(purpose)
+    for number, secret, blob in readable:
+        if not codec.is_current(blob):
+            again = codec.encode(_NOBODY, secret)
+            yield from fetch(UPDATE_SECRET, {"purpose": purpose, "number": number, "blob": again})
+    return tuple(secret for _, secret, _ in readable)
+
+
+def stored_secrets(purpose: str) -> Steps[Rows]:
+    """The secrets for a purpose in their encoded form, each behind its number."""
+    return (yield from fetch(SECRETS, {"purpose": purpose}))
+
+
+def readable_secrets(codec: Codec, rows: Rows) -> tuple[bytes, ...]:
+    """Those of stored secrets that can be read."""
+    return tuple(secret for _, secret, _ in _readable(codec, rows))
+
+
+def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
+    readable = []
+    for number, blob in rows:
+        with contextlib.suppress(Unreadable):  # under an encryption key that is lost
+            readable.append((number, codec.decode(_NOBODY, bytes(blob)), bytes(blob)))
+    return readable

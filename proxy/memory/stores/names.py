@@ -1,0 +1,201 @@
+"""Sessions whose names are encrypted in the store."""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+from proxy.memory.errors import StoreError
+from proxy.memory.stores.codec import Codec, Names
+from proxy.memory.stores.store import (
+    KEEP_EXPIRY,
+    BlobWrite,
+    DueSession,
+    Key,
+    ListedSession,
+    Store,
+    StoredBlob,
+)
+from proxy.memory.tasks import retrieve_exception
+
+_MOST_FORMER: Final = 10_000
+_SOON: Final = 0.001
+
+
+def with_names(codec: Codec, driver: Store, background: Store | None) -> tuple[Store, Store | None]:
+    """Drivers of one store, which then get encrypted names; without encryption the drivers themselves."""
+    names = codec.names()
+    if names is None:
+        return driver, background
+    former: dict[Key, Key] = {}
+    return NamedStore(driver, names, former), background and NamedStore(background, names, former)
+
+
+class NamedStore:
+    """A store that gets the names of sessions encrypted, and lists them in the order of what it gets.
+
+    A session may stand under its plain name, or under that of an older key: it is looked for where there is
+    none under the newest key, which costs the first turn of a session another read, and is moved when it is
+    written next. ``former`` are such sessions, and where they are. What stands under a tenant that is none,
+    such as the values of users, has no names of people in its key.
+    """
+
+    def __init__(self, store: Store, names: Names, former: dict[Key, Key]) -> None:
+        self._store = store
+        self._names = names
+        self._former = former
+        self._writes: set[asyncio.Task[bool]] = set()
+
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        """The hot part: under the newest key, else wherever it is."""
+        first, *others = self._places(key)
+        stored = await self._store.read(first, background=background)
+        if stored is None and others:
+            reads = (self._store.read(other, background=background) for other in others)
+            for other, stored in zip(others, await asyncio.gather(*reads), strict=True):
+                if stored is not None:
+                    self._remember(key, other)
+                    return stored
+        self._former.pop(key, None)
+        return stored
+
+    async def write(self, key: Key, put: BlobWrite) -> bool:
+        """Writes both parts where the session is, and moves it under the newest key's name."""
+        if put.version and key not in self._former:
+            return await self._store.write(self._places(key)[0], put)
+        return await self._to_its_end(self._write(key, put))
+
+    async def replace(self, key: Key, put: BlobWrite) -> bool:
+        """Replaces both parts where the session is."""
+        if put.version:
+            return await self._store.replace(self._place(key), put)
+        return await self._to_its_end(self._replace_none(key, put))
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part of the session that was read last."""
+        return await self._store.cold(self._place(key), start=start, limit=limit)
+
+    async def delete(self, key: Key) -> bool:
+        """Deletes the session wherever it is; every encrypted name has a tombstone, for other servers."""
+        *encrypted, plain = self._places(key)
+        # A tombstone is a name: there is none where no session was.
+        places = [*encrypted]
+        if not encrypted or await self._store.read(plain, background=True) is not None:
+            places.append(plain)
+        deleted = [await self._store.delete(place) for place in places]
+        self._former.pop(key, None)
+        return any(deleted)
+
+    async def deleted(self, key: Key) -> float | None:
+        """When the session was deleted last."""
+        return await self._store.deleted(self._places(key)[0])
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
+        """A tenant's sessions, in the order of their names in the store."""
+        if after:
+            after = await self._position(Key(tenant, after))
+        lines = await self._store.list(tenant, after=after, limit=limit)
+        return [line._replace(session=self._names.decrypted(line.session)) for line in lines]
+
+    async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
+        """Takes sessions that are due."""
+        taken = await self._store.take_due(tenants, limit=limit, lease=lease)
+        due = []
+        for each in taken:
+            key = each.key._replace(session=self._names.decrypted(each.key.session))
+            if each.key != self._place(key):
+                self._remember(key, each.key)
+            due.append(each._replace(key=key))
+        return due
+
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
+        """Sets when a session that was taken is due again."""
+        settled = await self._store.settle(session._replace(key=self._place(session.key)), due)
+        return settled and settled._replace(key=session.key)
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease, whose name is a hash."""
+        return await self._store.acquire(name, token, ttl=ttl, former=former)
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        await self._store.release(name, token)
+
+    async def ping(self) -> None:
+        """Returns if a turn could be written now."""
+        await self._store.ping()
+
+    async def aclose(self) -> None:
+        """Closes the store, once what was begun has ended."""
+        if self._writes:
+            await asyncio.wait(self._writes)
+        await self._store.aclose()
+
+    def _places(self, key: Key) -> tuple[Key, ...]:
+        """Where a session may be, first of all where it is written; as its name is, last."""
+        if "/" in key.tenant or key.tenant.startswith("~"):
+            return (key,)
+        return tuple(Key(key.tenant, form) for form in self._names.forms(*key))
+
+    def _place(self, key: Key) -> Key:
+        return self._former.get(key) or self._places(key)[0]
+
+    def _remember(self, key: Key, place: Key) -> None:
+        self._former[key] = place
+        if len(self._former) > _MOST_FORMER:
+            del self._former[next(iter(self._former))]
+
+    async def _to_its_end(self, write: Coroutine[Any, Any, bool]) -> bool:
+        """What comes of a write of several steps, which goes on when its caller stops waiting."""
+        task = asyncio.create_task(write)
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+        task.add_done_callback(retrieve_exception)
+        return await asyncio.shield(task)
+
+    async def _write(self, key: Key, put: BlobWrite) -> bool:
+        if put.version == 0 and await self._is_elsewhere(key):
+            return False
+        place = self._place(key)
+        if not await self._store.write(place, put):
+            return False
+        if place != (current := self._places(key)[0]) and put.ttl != KEEP_EXPIRY:
+            with contextlib.suppress(StoreError):  # it is written, and moved another time
+                if await self._move(place, current, put):
+                    self._former.pop(key, None)
+        return True
+
+    async def _replace_none(self, key: Key, put: BlobWrite) -> bool:
+        return not await self._is_elsewhere(key) and await self._store.replace(self._place(key), put)
+
+    async def _move(self, place: Key, current: Key, put: BlobWrite) -> bool:
+        """Has a session that was just written under its current name; whether no other wrote meanwhile."""
+        stored = await self._store.read(place, background=True)
+        if stored is None:
+            return False
+        cold: list[bytes] = []
+        while page := await self._store.cold(place, start=len(cold)):
+            cold += page
+        moved = BlobWrite(stored.blob, 0, put.ttl, cold, new_version=stored.version, due=put.due)
+        if not await self._store.replace(current, moved):
+            return False
+        # What has expired leaves no tombstone, which would be another name.
+        removed = BlobWrite(b"", stored.version, _SOON, background=True)
+        if await self._store.replace(place, removed):
+            return True
+        await self._store.replace(current, removed)
+        return False
+
+    async def _is_elsewhere(self, key: Key) -> bool:
+        """Whether a session that is to be made is there under a former name."""
+        _, *others = self._places(key)
+        reads = (self._store.read(other, background=True) for other in others)
+        return any(stored is not None for stored in await asyncio.gather(*reads))
+
+    async def _position(self, key: Key) -> str:
+        """Behind which name in the store a list goes on; that of a session that has gone is the first one."""
+        places = self._places(key)
+        for place in places:
+            if await self._store.read(place, background=True) is not None:
+                return place.session
+        return min(place.session for place in places)
