@@ -126,7 +126,8 @@ LIST: Final = Statement(
 )
 # Sessions without work stand in no index: the second condition is the one of the partial index.
 DUE: Final = Statement(
-    f"SELECT id FROM turnkeeper_sessions WHERE due <= :now AND due < {_NEVER} ORDER BY due LIMIT :limit"
+    f"SELECT id FROM turnkeeper_sessions WHERE due >= :since AND due <= :now AND due < {_NEVER}"
+    " ORDER BY due LIMIT :limit"
 )
 SETTLE: Final = Statement(f"UPDATE turnkeeper_sessions SET due = :due WHERE {_THIS} AND due = :until")
 ACQUIRE: Final = Statement(

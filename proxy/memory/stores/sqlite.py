@@ -191,7 +191,7 @@ class SqliteStore:
     ) -> Sequence[DueSession]:
         """Sessions that are due; where there are none, nothing is written."""
         await self._opened(BACKGROUND_DEADLINE)
-        arguments = {"now": wall_time(), "limit": limit}
+        arguments = {"now": wall_time(), "since": 0.0, "limit": limit}
         if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
             return []
         taking = self._writer.submit(partial(_take_due, arguments, lease))

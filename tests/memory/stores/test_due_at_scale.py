@@ -12,6 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -20,6 +21,7 @@ from redis.crc import key_slot
 from proxy.memory.session import Session, encode
 from proxy.memory.stores import redis
 from proxy.memory.stores.postgres import open as open_postgres
+from proxy.memory.stores.postgres_pool import Pool
 from proxy.memory.stores.redis import KeyNames, KeyPair, member
 from proxy.memory.stores.redis import open as open_redis
 from proxy.memory.stores.sql import DUE
@@ -236,12 +238,69 @@ async def test_what_rests_in_postgresql_is_not_read(postgres: PostgresServer) ->
 
 async def rows_found(connection: "asyncpg.Connection[asyncpg.Record]") -> int:
     """How many rows the look for what is due finds in its index; it reads no others."""
-    sql = DUE.numbered.replace("$1", f"{time.time()}").replace("$2", "20")
+    sql = DUE.numbered.replace("$1", "0").replace("$2", f"{time.time()}").replace("$3", "20")
     ((plan,),) = await connection.fetch(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
     (scan,) = json.loads(plan)[0]["Plan"]["Plans"]
     assert scan["Index Name"] == "turnkeeper_sessions_due", plan
     assert "Rows Removed by Filter" not in scan, plan
     return int(scan["Actual Rows"])
+
+
+async def test_what_was_due_is_not_read_again_while_a_back_up_reads(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server keeps what the back-up may still read, in the index as well."""
+    monkeypatch.setattr("proxy.memory.stores.postgres._DUE_BEFORE", 0.5)
+    url = postgres.url(await postgres.new_schema())
+    async with closing(open_postgres(url, deadline=1.0)) as store:
+        await store.ping()
+        connection, backup = await asyncpg.connect(url), await asyncpg.connect(url)
+        pages: list[int] = []
+
+        async def looked_at(pool: Any, work: Any, within: float | None = None) -> Any:
+            """What the look costs that is about to be carried out."""
+
+            async def explaining(real: Any) -> Any:
+                class Explaining:
+                    async def fetch(self, sql: str, *values: Any) -> Any:
+                        tried = real.transaction()
+                        await tried.start()
+                        plan = await real.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", *values)
+                        await tried.rollback()
+                        pages.append(json.loads(plan)[0]["Plan"]["Shared Hit Blocks"])
+                        return await real.fetch(sql, *values)
+
+                return await work(Explaining())
+
+            return await run(pool, explaining, within)
+
+        run = Pool.run
+        try:
+            async with backup.transaction(isolation="repeatable_read"):
+                await backup.fetch("SELECT count(*) FROM turnkeeper_people")
+                await connection.execute(
+                    "INSERT INTO turnkeeper_sessions"
+                    " (tenant, session, version, updated, expires, cold, blob, due)"
+                    " SELECT 'default', int8send(n), 1, 1, 1e12, 0, 'x', 1e300 FROM generate_series(1, 500) n"
+                )
+                for _ in range(20):
+                    now = time.time()
+                    await connection.execute("UPDATE turnkeeper_sessions SET due = $1", now)
+                    await connection.execute("UPDATE turnkeeper_sessions SET due = 1e300")
+                await asyncio.sleep(0.6)
+                with monkeypatch.context() as patch:
+                    patch.setattr(Pool, "run", looked_at)
+                    assert [await store.take_due(["default"], limit=20, lease=5) for _ in range(2)] == [
+                        [],
+                        [],
+                    ]
+                key = Key("default", "new")
+                assert await store.write(key, BlobWrite(b"1", version=0, ttl=60, due=1.0))
+                assert [each.key for each in await store.take_due(["default"], limit=20, lease=5)] == [key]
+        finally:
+            await connection.close()
+            await backup.close()
+    assert pages[1] * 10 < pages[0], pages
 
 
 async def test_what_rests_in_a_file_is_not_read(path: Path) -> None:
@@ -251,8 +310,10 @@ async def test_what_rests_in_a_file_is_not_read(path: Path) -> None:
             columns = "(tenant, session, version, updated, expires, cold, blob)"
             row = f"INSERT INTO turnkeeper_sessions {columns} VALUES (?, ?, 1, 1, 1e12, 0, 'x')"
             connection.executemany(row, [(b"default", b"%d" % n) for n in range(30)])
-            plan = connection.execute(f"EXPLAIN QUERY PLAN {DUE.named}", {"now": 1, "limit": 20}).fetchall()
-        assert "INDEX turnkeeper_sessions_due (due<?)" in str(plan)
+            plan = connection.execute(
+                f"EXPLAIN QUERY PLAN {DUE.named}", {"since": 0, "now": 1, "limit": 20}
+            ).fetchall()
+        assert "INDEX turnkeeper_sessions_due (due>? AND due<?)" in str(plan)
         found = await settle_all(store)
         assert found == Counter(Key("default", str(n)) for n in range(30))
         assert await settle_all(store) == Counter()
