@@ -1,7 +1,6 @@
 """What the archive knows of languages: their stems, their function words, everyday synonyms, courtesies."""
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -114,9 +113,9 @@ STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
 
 def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
-    counts = Counter(name for name, common in FUNCTION_WORDS.items() for word in words if word in common)
-    best = max(counts, key=counts.__getitem__, default=ENGLISH)
-    if counts[best] > sum(word in STOP_WORDS for word in words):
+    counts = {name: sum(map(common.__contains__, words)) for name, common in FUNCTION_WORDS.items()}
+    best = max(counts, key=counts.__getitem__)
+    if counts[best] > sum(map(STOP_WORDS.__contains__, words)):
         return best
     return next(
         (name for name, letters in _LETTERS if not spelt.isascii() and letters.search(spelt)), ENGLISH

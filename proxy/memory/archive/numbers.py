@@ -49,18 +49,28 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
     """The numbers and codes among the folded words of a text."""
     start = 0
     while start < len(words):
-        end = start
+        word = words[start]
+        # Nearly all words are none, and need no more than a look.
+        is_plain = len(word) > 1 and word.isalpha() and word not in NUMBERS and word not in _TIMES
+        if is_plain or not _is_part(words, start, start):
+            start += 1
+            continue
+        end = start + 1
         while end < len(words) and _is_part(words, end, start):
             end += 1
         parts = _digits(words[start:end])
         if any(part.isdecimal() or any(map(str.isdecimal, part)) for part in parts):
             yield NumberRun(start, end, tuple(_spellings(parts)))
-        start = max(end, start + 1)
+        start = end
 
 
 def _is_part(words: Sequence[str], at: int, start: int) -> bool:
     word = words[at]
-    if word in NUMBERS or word in _TIMES or (word.isascii() and any(map(str.isdecimal, word))):
+    if (
+        word in NUMBERS
+        or word in _TIMES
+        or (not word.isalpha() and word.isascii() and any(map(str.isdecimal, word)))
+    ):
         # "One" alone is a pronoun.
         return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
     return (word in _ZEROS and at > start) or (len(word) == 1 and "a" <= word <= "z")

@@ -310,11 +310,11 @@ def _changes(  # noqa: PLR0913 - what is stored, what is to be, and how much of 
         before = stale.pop((*group, position), None)
         if index < done:
             continue
+        if room <= 0:
+            return _Changes(turns, [], index)
         turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
         if turn is None:
             continue
-        if room <= 0:
-            return _Changes(turns, [], index)
         room -= CHARACTERS_PER_ROW + len(entry.text)
         turns.append(turn)
     dropped: list[int] = []
@@ -387,8 +387,8 @@ def save(codec: RowCodec, part: SessionPart, done: int) -> Steps[Progress]:
     ahead = wall_time() + CLOCK_TOLERANCE
     if _is_refused(part, stored, admissions, ahead):
         return Progress(None, part.session.cold_count)
-    owners = {}
-    for name in sorted(_owners(part, admissions)):
+    owners = dict(stored.owners)
+    for name in sorted(_owners(part, admissions) - owners.keys()):
         owners[name] = yield from ensure_owner(Owner(part.key.tenant, name))
     times = {"created": part.session.created, "updated": part.session.updated, "mark": part.as_of}
     talk = yield from fetch_value(UPSERT_SESSION, {**key_arguments(part.key), **times, "ahead": ahead})
