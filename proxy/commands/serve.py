@@ -1,6 +1,5 @@
 """``serve`` and ``worker``: the processes that run until a signal ends them."""
 
-import asyncio
 import logging
 import os
 import re
@@ -149,7 +148,7 @@ def worker(config: ConfigArgument) -> None:
     with reported_errors():
         loaded = _load(config)
     typer.echo("Turnkeeper works in the background.")
-    asyncio.run(background.work(*loaded, lambda: _reload(config), _jobs_alone))
+    background.run(*loaded, lambda: _reload(config), _jobs_alone)
 
 
 def _load(config: Path) -> tuple[Settings, Runtime]:

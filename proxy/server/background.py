@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
+from uvicorn.loops.auto import auto_loop_factory
+
 from proxy.background.changes import ChangedSessions
 from proxy.memory.tasks import ignore_late_lookups
 from proxy.observe.log import logging_to
@@ -22,13 +24,23 @@ Reload = Callable[[], Loaded | None]
 """Reads the configuration again; ``None`` where it stays as it was."""
 
 
-async def work(
+def run(
     settings: Settings,
     runtime: Runtime,
     reload: Reload,
     working: Callable[[Generation], AbstractAsyncContextManager[None]],
 ) -> None:
     """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
+    with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
+        runner.run(_work(settings, runtime, reload, working))
+
+
+async def _work(
+    settings: Settings,
+    runtime: Runtime,
+    reload: Reload,
+    working: Callable[[Generation], AbstractAsyncContextManager[None]],
+) -> None:
     loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
     ignore_late_lookups(loop)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

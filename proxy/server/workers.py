@@ -1,6 +1,5 @@
 """One configuration served at one port by worker processes, with a background process beside them."""
 
-import asyncio
 import contextlib
 import gc
 import os
@@ -152,7 +151,7 @@ class Workers:
 
         link = background.ServersLink(self._background_inbox, self._inboxes, lifeline)
         runtime = build_runtime(self._settings, self._environ)
-        asyncio.run(background.work(self._settings, runtime, reload, link.working))
+        background.run(self._settings, runtime, reload, link.working)
 
     def _reload(self) -> bool:
         """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""

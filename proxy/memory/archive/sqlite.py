@@ -99,12 +99,7 @@ class SqliteDatabase:
         await self._writer.aclose()
 
     async def _submit(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        outcome = self._writer.submit(work)
-        outcome.add_done_callback(retrieve_exception)
-        done, _ = await asyncio.wait({outcome}, timeout=_PATIENCE)
-        if not done:
-            raise self._writer.too_slow()
-        return outcome.result()
+        return await self._writer.result(self._writer.submit(work), _PATIENCE)
 
     def _close_loop_connection(self) -> None:
         connection, self._loop_connection = self._loop_connection, None

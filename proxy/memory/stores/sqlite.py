@@ -60,7 +60,6 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -195,29 +194,29 @@ class SqliteStore:
         if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
             return []
         taking = self._writer.submit(partial(_take_due, arguments, lease))
-        return await self._outcome(taking, BACKGROUND_DEADLINE)
+        return await self._writer.result(taking, BACKGROUND_DEADLINE)
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
         settling = self._writer.submit(partial(_execute, SETTLE, arguments))
-        settled = await self._outcome(settling, BACKGROUND_DEADLINE)
+        settled = await self._writer.result(settling, BACKGROUND_DEADLINE)
         return DueSession(session.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
         await self._opened(BACKGROUND_DEADLINE)
         work = partial(_acquire, lease_arguments(name, token, ttl, former))
-        return await self._outcome(self._writer.submit(work), BACKGROUND_DEADLINE)
+        return await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
         work = partial(_execute, RELEASE, {"name": name, "token": token})
-        await self._outcome(self._writer.submit(work), BACKGROUND_DEADLINE)
+        await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
 
     async def ping(self) -> None:
         """Writes something: nothing less shows a full disk."""
-        await self._outcome(self._writer.submit(_touch))
+        await self._writer.result(self._writer.submit(_touch), PATIENCE)
 
     async def aclose(self) -> None:
         """Closes the writer's connection last, which moves the log into the file."""
@@ -262,7 +261,7 @@ class SqliteStore:
         self._committed.pop(key, None)
         self._states.pop(key, None)
         outcome.add_done_callback(partial(self._on_outcome, key, pending, self._foreign_commits.count))
-        changed = await self._outcome(outcome, within)
+        changed = await self._writer.result(outcome, within)
         if isinstance(changed, SessionDeleted):
             raise changed
         return changed
@@ -301,23 +300,15 @@ class SqliteStore:
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
-            await self._outcome(self._writer.submit(_no_operation), within)
+            await self._writer.result(self._writer.submit(_no_operation), within)
         return due
-
-    async def _outcome(self, outcome: asyncio.Future[T], within: float = PATIENCE) -> T:
-        """The outcome of a change, which goes on if the waiting ends."""
-        outcome.add_done_callback(retrieve_exception)
-        done, _ = await asyncio.wait({outcome}, timeout=within)
-        if not done:
-            raise self._writer.too_slow()
-        return outcome.result()
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
         """All rows, writes in flight included."""
         await self._opened(BACKGROUND_DEADLINE)
         if self._pending:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._outcome(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
+                await self._writer.result(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": wall_time()})
 
 

@@ -26,6 +26,7 @@ from proxy.memory.stores.sql import (
     pending_migrations,
 )
 from proxy.memory.stores.sqlite_locks import locked_by
+from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -278,7 +279,7 @@ class ForeignCommits:
 
     def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self.is_shared = is_shared
-        self._log = Path(f"{path}-wal")
+        self._log = f"{path}-wal"
         self._lock = threading.Lock()
         self._seen: tuple[_Stamp | None, int] = (None, 0)
 
@@ -310,7 +311,7 @@ class ForeignCommits:
 
     def _stamp(self) -> _Stamp | None:
         try:
-            stat = self._log.stat()
+            stat = os.stat(self._log)  # noqa: PTH116 - a path would be built anew at each look
         except OSError:
             return None
         return _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
@@ -362,14 +363,6 @@ class FileWriter:
         self._commit_due = 0.0
         self._waits_for_lock = False
 
-    def too_slow(self) -> StoreError:
-        """The error for work whose outcome is no longer waited for, with what keeps it from being done."""
-        if self._waits_for_lock:
-            reason = self._file.locked_by()
-        else:
-            reason = "what this process writes before it is not done"
-        return StoreError(f"The memory file {self._file.path} is too slow: {reason}.")
-
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
         if self._closing.is_set():
@@ -384,12 +377,44 @@ class FileWriter:
             self._thread.start()
         return outcome
 
+    async def result(self, outcome: asyncio.Future[T], within: float) -> T:
+        """What came of work that was submitted, which goes on if the waiting ends.
+
+        Raises StoreError after so many seconds.
+        """
+        loop = outcome.get_loop()
+        ended: asyncio.Future[None] = loop.create_future()
+
+        def wake(done: asyncio.Future[T] | None = None) -> None:
+            if done is not None:
+                retrieve_exception(done)
+            if not ended.done():
+                ended.set_result(None)
+
+        timer = loop.call_later(within, wake)
+        outcome.add_done_callback(wake)
+        try:
+            await ended
+        finally:
+            timer.cancel()
+        if not outcome.done():
+            raise self._too_slow()
+        return outcome.result()
+
     async def aclose(self) -> None:
         """Closes the file once what was submitted is durable, or has failed."""
         self._closing.set()
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
+
+    def _too_slow(self) -> StoreError:
+        """The error for work whose outcome is no longer waited for, with what keeps it from being done."""
+        if self._waits_for_lock:
+            reason = self._file.locked_by()
+        else:
+            reason = "what this process writes before it is not done"
+        return StoreError(f"The memory file {self._file.path} is too slow: {reason}.")
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         open_ = True
