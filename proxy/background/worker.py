@@ -62,7 +62,10 @@ class SessionJob(Protocol):
 
 def first_due(jobs: Sequence[SessionJob], session: Session) -> float:
     """When the first of the jobs is due for a session."""
-    return min((job.due_at(session) for job in jobs), default=NEVER_DUE)
+    due = NEVER_DUE
+    for job in jobs:
+        due = min(due, job.due_at(session))
+    return due
 
 
 class Service(Protocol):

@@ -51,11 +51,10 @@ def with_speakers(
 
 def with_prompts(session: Session, window: Sequence[Message]) -> Session:
     """The session with the hashes of what a window marks as said by the engine; the newest sixteen."""
-    texts = [
-        m.text
-        for m in window
-        if m.role == "assistant" and (m.metadata or m.others) and m.source in PROMPT_SOURCES
-    ]
+    texts = []
+    for m in window:
+        if m.role == "assistant" and (m.metadata or m.others) and m.source in PROMPT_SOURCES:
+            texts.append(m.text)  # noqa: PERF401 - hardly ever, and each turn looks
     if not texts:
         return session
     newest = [*dict.fromkeys(texts)][-_MAX_PROMPTS:]

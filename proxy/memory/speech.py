@@ -67,7 +67,18 @@ def speech_of(window: Sequence[Message]) -> Speech:
     """The speech of a window."""
     lines, positions = [], []
     for i, message in enumerate(window):
-        if is_speech(message):
+        role, content = message.role, message.content
+        if role not in _ROLES:
+            continue
+        words = content.strip() if isinstance(content, str) and not message.others else ""
+        is_plain = words and words[0] not in _FIRST_OF_SIGNS
+        if is_plain and (
+            (role == "user" and "}" not in words)
+            or (role == "assistant" and not (message.metadata and message.source in PROMPT_SOURCES))
+        ):
+            lines.append(message)  # as nearly all are
+            positions.append(i)
+        elif is_speech(message):
             lines.append(_as_recorded(message))
             positions.append(i)
     instructions = () if lines else [message for message in window if message.role in SYSTEM]

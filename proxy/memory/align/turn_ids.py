@@ -1,12 +1,13 @@
 """Windows of engines that number their turns: matching by turn id, and ids that contradict each other."""
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from filters.message import Message, epoch_seconds
 from proxy.memory.align.alignment import NEW
 from proxy.memory.align.anchors import mark_repeated
-from proxy.memory.align.line import ALIKE, CUT, Key, Line, similarity, turn_id_of
+from proxy.memory.align.line import ALIKE, CUT, Key, Line, similarity
 from proxy.memory.wording import continues, same_words
 
 # So many pairs of lines of one turn and role are not compared with each other: that would block the loop.
@@ -17,6 +18,7 @@ _TELLING: Final = 8
 _LONG_AFTER: Final = 300.0
 _AGREES, _DIFFERS, _RETIMED = 0, 1, 2
 _BEST_FIRST = (_AGREES, _RETIMED, _DIFFERS)
+_turn_id: Final = attrgetter("turn_id")
 
 Group = tuple[int, str, object]
 Fit = Callable[[Line, Line], bool]
@@ -60,10 +62,10 @@ def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
 
     A line without an id stays behind the line before it.
     """
-    ids = [*map(turn_id_of, lines)]
+    ids = [*map(_turn_id, lines)]
     if not any(ids):
         return None
-    turns = _filled(ids)
+    turns = _filled([number if isinstance(number, int) else None for number in ids])
     return None if sorted(turns) == turns else sorted(range(len(lines)), key=turns.__getitem__)
 
 

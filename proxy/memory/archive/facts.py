@@ -106,7 +106,9 @@ class FactCache:
         cached = self._cached.pop(user, None)
         if cached and cached.commits == commits and time.monotonic() - cached.at < _CACHED_FOR:
             self._cached[user] = cached
-            return [fact for fact in cached.facts if fact.expires is None or fact.expires > now]
+            return cached.facts and [
+                fact for fact in cached.facts if fact.expires is None or fact.expires > now
+            ]
         facts = read()
         if facts is not None:
             self._cached[user] = _CachedFacts(facts, commits, time.monotonic())

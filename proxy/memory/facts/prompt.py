@@ -88,7 +88,14 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     The head stays as it was while all of its facts are current, and newer facts go to the tail. Once a fact
     of the head was removed, superseded or has expired, or the epoch changes, the head is put together anew.
     """
-    by_id, before = {fact.id: fact for fact in facts}, session.shown_facts
+    before = session.shown_facts
+    if (
+        not facts
+        and before
+        and (before.user, before.epoch, before.facts, before.news) == (user, epoch, (), ())
+    ):
+        return PromptFacts(before, (), (), zone)  # as with every user at first
+    by_id = {fact.id: fact for fact in facts}
     if (
         before is None
         or (before.user, before.epoch) != (user, epoch)

@@ -26,7 +26,12 @@ _NOT_INTERRUPTED: Final[dict[str, Any]] = {
 
 def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
     """An entry of a message that is not recorded yet; ``now`` in seconds since 1970."""
-    words = {"content": without_media(_value(message.content))} | _cut_by_engine(message, message.text)
+    content = message.content
+    words: dict[str, Any] = {
+        "content": content if isinstance(content, str) else without_media(_value(content))
+    }
+    if message.interrupted:
+        words |= _cut_by_engine(message, message.text)
     return Entry(
         role=message.role,
         turn=turn,
@@ -113,7 +118,16 @@ def shows_as_recorded(entry: Entry, message: Message) -> bool:
         or (message.name != entry.name and message.name not in _ABSENT)
     ):
         return False
-    if not (message.metadata or message.others):
+    marks = message.metadata
+    if not (marks or message.others):
+        return True
+    if (
+        isinstance(marks, dict)
+        and not message.others
+        and marks.get("source") == entry.source
+        and marks.get("user") == entry.user
+        and not marks.get("interrupted")
+    ):
         return True
     if message.source not in (entry.source, None) or message.user not in (entry.user, None):
         return False

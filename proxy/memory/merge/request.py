@@ -110,11 +110,14 @@ def _merge(
     if alignment.new_call or started is None:
         times = (entry.timestamp for entry in merged.entries if entry.call == merged.call)
         started = next((time for time in times if time is not None), None)
-    users = (message.user for message in alignment.lines if message.role == "user")
+    user = session.user
+    if user is None:
+        users = (message.user for message in alignment.lines if message.role == "user")
+        user = next(filter(None, users), None)
     return msgspec.structs.replace(
         merged,
         latest_request=latest,
-        user=session.user or next((user for user in users if user), None),
+        user=user,
         started=started,
         created=session.created or now,
         updated=now,

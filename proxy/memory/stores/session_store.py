@@ -146,12 +146,13 @@ class SessionStore:
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
-        session, encoded = await self._encoded(put)
-        written = await self.write(key, encoded)
+        work, count = partial(self._encoded, key, put), len(put.session.entries) + len(put.cold)
+        session, blob, encoded = await in_thread_if_long(work, count)
+        written = await self._write(key, encoded)
         if written:
             loop = asyncio.get_running_loop()
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(encoded.blob, session, loop.time())
+            self._cache[key] = _Cached(blob, session, loop.time())
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -160,8 +161,9 @@ class SessionStore:
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
-        _, encoded = await self._encoded(put)
-        return await self.replace(key, encoded)
+        self._forget(key)
+        _, _, encoded = await asyncio.to_thread(self._encoded, key, put)
+        return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
 
     async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
         """All entries of a session, those of the cold part first; fewer where it is deleted meanwhile."""
@@ -204,14 +206,7 @@ class SessionStore:
         def work() -> BlobWrite:
             return put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
 
-        encoded = await in_thread_if_long(work, len(put.cold), len(put.blob))
-        return await self._ask(
-            "write",
-            lambda driver: driver.write(key, encoded),
-            background=put.background,
-            fallback=True,
-            lost=False,
-        )
+        return await self._write(key, await in_thread_if_long(work, len(put.cold), len(put.blob)))
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, which are encoded in a thread: they may be large."""
@@ -296,20 +291,29 @@ class SessionStore:
             self._meter(operation, outcome, time.perf_counter() - began)
         return result
 
-    async def _encoded(self, put: SessionWrite) -> tuple[Session, BlobWrite]:
-        """The session as it is stored, and its bytes."""
+    async def _write(self, key: Key, put: BlobWrite) -> bool:
+        return await self._ask(
+            "write",
+            lambda driver: driver.write(key, put),
+            background=put.background,
+            fallback=True,
+            lost=False,
+        )
 
-        def work() -> tuple[Session, BlobWrite]:
-            session, entries = put.session, put.cold
-            if self._redaction.enabled:
-                session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
-            cold = [*map(extensible.encode, entries)]
-            blob, due = encode(session), self.due(put.session)
-            return session, BlobWrite(
-                blob, put.version, put.ttl, cold, put.at, put.background, put.new_version, due
-            )
-
-        return await in_thread_if_long(work, len(put.session.entries) + len(put.cold))
+    def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, bytes, BlobWrite]:
+        """The session as it is stored, its bytes, and what the driver writes: the same through the codec."""
+        session, entries, through = put.session, put.cold, self._codec.encode
+        if self._redaction.enabled:
+            session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
+        blob, due = encode(session), self.due(put.session)
+        cold = [through(key, extensible.encode(entry)) for entry in entries]
+        return (
+            session,
+            blob,
+            BlobWrite(
+                through(key, blob), put.version, put.ttl, cold, put.at, put.background, put.new_version, due
+            ),
+        )
 
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
