@@ -10,7 +10,7 @@ from bench.calls import CHUNKS
 
 ROOT = Path(__file__).parents[2]
 A_TURN, A_WHOLE_ANSWER, A_CHUNK = 480, 450, 10
-A_TURN_OF_A_SESSION = 1_080
+A_TURN_OF_A_SESSION = 1_050
 
 
 @pytest.fixture(scope="module")
