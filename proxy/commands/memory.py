@@ -30,7 +30,7 @@ _NOT_SHARED: Final = (
     "Sessions are kept in the server's own process (memory:), which a command cannot see. Ask the server:"
     " GET /v1/memory/users/ID/export, DELETE /v1/memory/users/ID or /v1/memory/sessions/ID."
 )
-_OTHER_FOLDER: Final = "Say this in the server's folder, with the server's configuration and environment."
+_OTHER_FOLDER: Final = "Run this in the server's folder, with its configuration and environment."
 _SERVERS_UNAWARE: Final = (
     "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
     " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."

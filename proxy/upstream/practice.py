@@ -26,7 +26,7 @@ _MOST_CHOICES = 8
 _DONE = b"data: [DONE]\n\n"
 
 _FIRST, _LAST = 3, 9  # what filters inject stands at either end
-_LINE, _NAME, _NAMES = 240, 40, 20
+_LINE, _NAME, _NAMES = 420, 40, 20
 _FEW_WORDS = re.compile(r"(?:\S+\s*){1,3}")
 _FEW_CHARACTERS = re.compile(r"[\s\S]{1,12}")
 _CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # a terminal would act on them
@@ -381,9 +381,10 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """``text`` on one line, cut in the middle; cut first, so that its length costs nothing."""
+    """``text`` on one line, cut between words in its middle; cut first, so that its length costs nothing."""
     if len(text) > most:
-        text = f"{text[: most * 2 // 3]} … {text[-(most // 3) :]}"
+        begin, end = text[: most * 2 // 3], text[-(most // 3) :]
+        text = f"{begin.rpartition(' ')[0] or begin} … {end.partition(' ')[2] or end}"
     return _CONTROL.sub(" ", text).strip()
 
 

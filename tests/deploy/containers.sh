@@ -68,7 +68,6 @@ export CONTAINERS_CONF=$folder/containers.conf CONTAINERS_STORAGE_CONF=$folder/s
 export TMPDIR=$folder/tmp BUILDAH_ISOLATION=chroot
 case $command in
 build)
-    cp /etc/resolv.conf "$folder/resolv.conf"
     umount /sys/fs/cgroup/unified 2>/dev/null || true
     trap 'umount "$folder/store/overlay" 2>/dev/null || true' EXIT
     build "$3"

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from itertools import pairwise
 
@@ -155,12 +156,17 @@ def test_a_speakers_name_is_told():
     assert 'user Ann: "Hi"' in told([{"role": "user", "name": "Ann", "content": "Hi"}])
 
 
-def test_a_long_message_is_cut_in_the_middle():
-    line = told([{"role": "user", "content": "begin " + "x" * 100_000 + " end"}]).splitlines()[1]
-    assert line.startswith('user: "begin xxx')
-    assert line.endswith('xxx end"')
-    assert " … " in line
-    assert len(line) < 260
+def test_a_long_message_is_cut_in_the_middle_between_words():
+    line = told([{"role": "user", "content": "begin " + "word " * 20_000 + "end"}]).splitlines()[1]
+    assert line.startswith('user: "begin word word')
+    assert line.endswith('word word end"')
+    assert "word … word" in line
+
+
+def test_a_long_word_is_cut_in_its_middle():
+    line = told([{"role": "user", "content": "x" * 100_000}]).splitlines()[1]
+    assert re.fullmatch('user: "x+ … x+"', line)
+    assert len(line) < 450
 
 
 def test_of_many_messages_the_ends_are_told():
