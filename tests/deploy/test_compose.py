@@ -18,8 +18,8 @@ OURS = ("server-1", "server-2", "worker")
 def test_the_balancer_knows_the_servers_by_their_names() -> None:
     servers = re.findall(r"^\s*server (\S+):8080", (DEPLOY / "nginx.conf").read_text(), re.MULTILINE)
     assert servers == [name for name in SERVICES if name.startswith("server-")]
-    addresses = [SERVICES[name]["networks"]["front"]["ipv4_address"] for name in servers]
-    assert len(set(addresses)) == len(servers)
+    for kind in ("ipv4_address", "mac_address"):
+        assert len({SERVICES[name]["networks"]["front"][kind] for name in servers}) == len(servers)
 
 
 def test_what_is_set_is_read_by_the_configuration() -> None:
