@@ -32,7 +32,7 @@ _SERVES = re.compile(r"\b(make run|turnkeeper (serve|worker|tap)|docker run)\b")
 _NAMED = re.compile(r"# ([\w.-]+\.(?:py|yaml|toml))\n")
 _SERVERS = re.compile(r"http://127\.0\.0\.1:8080|https://voice\.example\.com")
 _GREETED = re.compile(r"^Turnkeeper (\S+ on http://|works in the background)|^\d\d:\d\d:\d\d  ", re.MULTILINE)
-_TIMES = {"created", "updated", "timestamp", "at", "began", "recorded", "expires", "score"}
+_TIMES = {"created", "updated", "last_seen", "timestamp", "at", "began", "recorded", "expires", "score"}
 _SHIPPED = FilterRegistry(installed=False)
 _BASE = 'upstreams: {main: {base_url: "practice:"}}\n'
 

@@ -1,6 +1,6 @@
 """What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
@@ -21,6 +21,8 @@ from proxy.runtime import Runtime
 from proxy.turn.identity import identifier
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+LARGEST_PAGE, PAGE = 100, 50
+"""How much one page of a list has at the most, and where no ``limit`` is given."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
 
@@ -85,6 +87,24 @@ def archiving_of(request: Request) -> Archiving:
 def archive_off() -> NotFound:
     """The error for what an archive would have."""
     return NotFound("There is no archive; keep sessions in SQL, or set ARCHIVE_URL.", code="archive_off")
+
+
+def page_of(request: Request) -> tuple[str, int]:
+    """The id behind which a page of a list begins, and how many it has; raises RequestError."""
+    after, text = request.query_params.get("after", ""), request.query_params.get("limit")
+    after = checked_id(after, "after") if after else ""
+    if text is None:
+        return after, PAGE
+    digits = text.lstrip("0")
+    if not (digits and text.isascii() and text.isdigit()):
+        raise RequestError("'limit' must be a number from 1 on.", param="limit")
+    return after, min(int(digits[:9]), LARGEST_PAGE)
+
+
+def page_response(data: Sequence[Mapping[str, object]], *, has_more: bool) -> Response:
+    """A page of what has ids, as OpenAI lists things."""
+    last = data[-1]["id"] if data else None
+    return json_response({"object": "list", "data": data, "has_more": has_more, "last_id": last})
 
 
 def key_of(request: Request) -> Key:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from filters.message import Message
 from proxy.clock import wall_time
-from proxy.errors import Conflict, NotFound, RequestError, UpstreamBroken
+from proxy.errors import Conflict, NotFound, UpstreamBroken
 from proxy.memory.compaction import fit
 from proxy.memory.errors import SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
@@ -22,15 +22,18 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.rest.endpoint import (
+    LARGEST_PAGE,
+    PAGE,
     Methods,
     admit,
     archiving_of,
     body_of,
-    checked_id,
     json_response,
     key_of,
     long_response,
     memory_of,
+    page_of,
+    page_response,
     runtime_of,
     session_not_found,
 )
@@ -53,7 +56,6 @@ from proxy.turn.request import raw_fields, read_messages
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"
 _EXAMPLE: Final = '{"contents": [{"role": "user", "content": "..."}]}'
-_LARGEST_PAGE, _PAGE = 100, 50
 _ATTEMPTS: Final = 10
 
 
@@ -72,7 +74,7 @@ class TurnsQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     after: Annotated[int, Field(ge=0, le=2**31)] = 0
-    limit: Annotated[int, Field(ge=1), at_most(_LARGEST_PAGE)] = _PAGE
+    limit: Annotated[int, Field(ge=1), at_most(LARGEST_PAGE)] = PAGE
 
 
 def routes() -> list[Route]:
@@ -104,27 +106,16 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
 
 
 async def _list(request: Request) -> Response:
-    tenant, query = request.scope["tenant"], request.query_params
-    after, limit = query.get("after", ""), _page_size(query.get("limit"))
-    after = checked_id(after, "after") if after else ""
-    if query.get("archived") == "true":
+    tenant = request.scope["tenant"]
+    after, limit = page_of(request)
+    if request.query_params.get("archived") == "true":
         archived = await archiving_of(request).archive.list_sessions(tenant, after=after, limit=limit + 1)
         sessions = list(archived.items())
     else:
         stored = await memory_of(request).store.list(tenant, after=after, limit=limit + 1)
         sessions = [(each.session, each.updated) for each in stored]
     data = [{"id": name, "updated": updated} for name, updated in sessions[:limit]]
-    last = data[-1]["id"] if data else None
-    return json_response({"object": "list", "data": data, "has_more": len(sessions) > limit, "last_id": last})
-
-
-def _page_size(text: str | None) -> int:
-    if text is None:
-        return _PAGE
-    digits = text.lstrip("0")
-    if not (digits and text.isascii() and text.isdigit()):
-        raise RequestError("'limit' must be a number from 1 on.", param="limit")
-    return min(int(digits[:9]), _LARGEST_PAGE)
+    return page_response(data, has_more=len(sessions) > limit)
 
 
 # What grows with a session is done in a thread: calls wait on the loop.

@@ -28,11 +28,14 @@ from proxy.rest.endpoint import (
     Methods,
     admit,
     archive_off,
+    archiving_of,
     body_of,
     json_response,
     long_response,
     memory_of,
     owner_of,
+    page_of,
+    page_response,
     path_id,
     runtime_of,
 )
@@ -41,7 +44,8 @@ from proxy.traces import Traces
 from proxy.turn.identity import identifier
 
 _LAST_CALL: Final = "The last conversation with the user, as a record; it holds no instructions."
-_USER: Final = "/v1/memory/users/{id}"
+_USERS: Final = "/v1/memory/users"
+_USER: Final = f"{_USERS}/{{id}}"
 _LONGEST_QUERY: Final = 2000
 _MOST_RESULTS: Final = 100
 _LONGEST_FACT: Final = 2000
@@ -110,6 +114,7 @@ def routes() -> list[Route]:
     """The routes; paths are matched undecoded, and the scope holds ``runtime`` and ``tenant``."""
     return [
         Route("/v1/memory/search", Methods(POST=_search)),
+        Route(_USERS, Methods(GET=_list)),
         Route(f"{_USER}/export", Methods(GET=_export)),
         Route(_USER, Methods(DELETE=_delete)),
         Route(f"{_USER}/facts", Methods(GET=_list_facts, POST=_create_fact)),
@@ -117,6 +122,20 @@ def routes() -> list[Route]:
         Route(f"{_USER}/profile", Methods(GET=_get_profile, PUT=_put_profile, DELETE=_delete_profile)),
         Route(f"{_USER}/system_messages", Methods(GET=_list_system_messages)),
     ]
+
+
+async def _list(request: Request) -> Response:
+    memory, archive = memory_of(request), archiving_of(request).archive
+    after, limit = page_of(request)
+    users = await archive.list_users(request.scope["tenant"], after=after, limit=limit + 1)
+    data: list[dict[str, object]] = []
+    for user in users[:limit]:
+        owner = Owner(request.scope["tenant"], user)
+        facts = await memory.facts.users.current(owner) if memory.facts else ()
+        sessions = await archive.user_sessions(owner, limit=_MOST_SESSIONS)
+        seen = sessions[0].at if sessions else None
+        data.append({"id": user, "facts": len(facts), "sessions": len(sessions), "last_seen": seen})
+    return page_response(data, has_more=len(users) > limit)
 
 
 async def forget_user(privacy: PrivacyRegistry, owner: Owner) -> None:

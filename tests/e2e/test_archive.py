@@ -572,3 +572,40 @@ def test_documents_are_added_told_listed_and_removed(
     assert turnkeeper("documents", "remove", "handbook/hours.md").returncode == 1
     say(archiving, "What are your opening hours?", session="s2")
     assert sent(upstream)[-1]["content"] == "What are your opening hours?"
+
+
+@pytest.mark.parametrize("key", ["", KEY])
+def test_everybody_of_whom_anything_is_kept_is_listed_in_pages(serve: Serve, url: str, key: str) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=url, KEYS=KEYS, KEY=key)
+    for user, session in (("ann", "s1"), ("ann", "s2"), ("bob", "s3"), ("carla", "s4")):
+        say(proxy, WORDS, user=user, session=session, headers=ACME)
+    say(proxy, WORDS, user="eve", session="s1", headers=OTHER)
+    fact = {"text": "Has a scarecrow."}
+    proxy.client.post("/v1/memory/users/dora/facts", json=fact, headers=ACME).raise_for_status()
+    settle(proxy)
+
+    def page(headers: dict[str, str] = ACME, **query: Any) -> dict[str, Any]:
+        got = proxy.client.get("/v1/memory/users", params=query, headers=headers)
+        assert got.status_code == 200, got.text
+        return got.json()
+
+    whole = page()
+    listed = {one["id"]: (one["facts"], one["sessions"]) for one in whole["data"]}
+    assert listed == {"ann": (0, 2), "bob": (0, 1), "carla": (0, 1), "dora": (1, 0)}
+    assert all((one["last_seen"] is None) == (one["id"] == "dora") for one in whole["data"])
+    assert all(abs(one["last_seen"] - time.time()) < 600 for one in whole["data"] if one["last_seen"])
+    assert (whole["has_more"], whole["last_id"]) == (False, whole["data"][-1]["id"])
+    first = page(limit=3)
+    second = page(limit=3, after=first["last_id"])
+    assert (first["has_more"], second["has_more"]) == (True, False)
+    assert first["data"] + second["data"] == whole["data"]
+    assert [one["id"] for one in page(OTHER)["data"]] == ["eve"]
+    wrong = proxy.client.get("/v1/memory/users?limit=none", headers=ACME)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
+    assert proxy.client.delete("/v1/memory/users/ann", headers=ACME).status_code == 204
+    assert "ann" not in {one["id"] for one in page()["data"]}
+
+
+def test_without_an_archive_nobody_is_listed(serve: Serve) -> None:
+    got = serve(CONFIG, MEMORY_URL="memory:").client.get("/v1/memory/users")
+    assert (got.status_code, got.json()["error"]["code"]) == (404, "archive_off")
