@@ -52,7 +52,8 @@ _ALONE_WITH_INDEXES: Final = f"SELECT 1 WHERE pg_try_advisory_xact_lock({_MIGRAT
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '100ms'"
 _LOCK_PAUSE: Final = 1.0
 # Nothing is said on the connection with the lock while indexes are made over another one.
-_IDLE: Final = "SET LOCAL idle_in_transaction_session_timeout = 0"
+# An index waits for all older snapshots, of which the connection would have one at another level.
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = 0"
 _INDEX: Final = re.compile(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)")
 # An index that was not finished, and whether a process of the server's is at it, though its client has gone.
 _UNFINISHED: Final = """SELECT EXISTS (
@@ -100,12 +101,10 @@ class NewTables:
 
     async def _index(self) -> bool:
         """Whether all are made that are to be made; not so where another process is at it."""
-        async with contextlib.AsyncExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             lock = await self._connect(_MIGRATION_WAIT)
             stack.callback(lock.terminate)
-            # An index waits for all older snapshots, of which this would have one at another level.
-            await stack.enter_async_context(lock.transaction(isolation="read_committed"))
-            await lock.execute(_IDLE)
+            await lock.execute(_BEGIN)
             if await lock.execute(_ALONE_WITH_INDEXES) != "SELECT 1":
                 return False
             connection = await self._connect(_MIGRATION_WAIT)
