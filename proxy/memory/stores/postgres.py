@@ -29,6 +29,7 @@ from proxy.memory.stores.sql import (
     REPLACE,
     SETTLE,
     STATE,
+    TAKE_DUE,
     TOMBSTONE,
     Arguments,
     Statement,
@@ -37,6 +38,7 @@ from proxy.memory.stores.sql import (
     key_arguments,
     lease_arguments,
     sweep_arguments,
+    taken_sessions,
 )
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
@@ -66,10 +68,7 @@ _SWEEP: Final = Statement(
     f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED.named} FOR UPDATE SKIP LOCKED) RETURNING id"
 )
 # What another process takes at this moment is left to it.
-_TAKE_DUE: Final = Statement(
-    f"UPDATE turnkeeper_sessions SET due = :until WHERE id IN ({DUE.named} FOR UPDATE SKIP LOCKED)"
-    " RETURNING tenant, session"
-)
+_TAKE_DUE: Final = Statement(TAKE_DUE.named.replace(DUE.named, f"{DUE.named} FOR UPDATE SKIP LOCKED"))
 
 
 def _with_cold(change: Statement) -> Statement:
@@ -196,7 +195,7 @@ class PostgresStore:
             self._due_since = now - _DUE_BEFORE
         elif is_whole:
             self._all_due_at = 0.0
-        return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
+        return taken_sessions(rows, until)
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""

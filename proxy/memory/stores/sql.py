@@ -4,14 +4,14 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 """
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
 import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key
+from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, DueSession, Key
 
 Arguments = Mapping[str, object]
 
@@ -64,6 +64,11 @@ def lease_arguments(name: str, token: bytes, ttl: float, former: bytes) -> dict[
     """The arguments that take a lease."""
     now = wall_time()
     return {"name": name, "token": token, "former": former, "expires": now + ttl, "now": now}
+
+
+def taken_sessions(rows: Iterable[tuple[bytes, bytes]], until: float) -> list[DueSession]:
+    """The sessions that were due, by tenant and session, which are taken until a time."""
+    return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
 
 def sweep_arguments(limit: int) -> dict[str, object]:
@@ -128,6 +133,9 @@ LIST: Final = Statement(
 DUE: Final = Statement(
     f"SELECT id FROM turnkeeper_sessions WHERE due >= :since AND due <= :now AND due < {_NEVER}"
     " ORDER BY due LIMIT :limit"
+)
+TAKE_DUE: Final = Statement(
+    f"UPDATE turnkeeper_sessions SET due = :until WHERE id IN ({DUE.named}) RETURNING tenant, session"
 )
 SETTLE: Final = Statement(f"UPDATE turnkeeper_sessions SET due = :due WHERE {_THIS} AND due = :until")
 ACQUIRE: Final = Statement(

@@ -31,6 +31,7 @@ from proxy.memory.stores.sql import (
     SETTLE,
     STATE,
     SWEEP,
+    TAKE_DUE,
     TOMBSTONE,
     Arguments,
     Statement,
@@ -39,6 +40,7 @@ from proxy.memory.stores.sql import (
     key_arguments,
     lease_arguments,
     sweep_arguments,
+    taken_sessions,
 )
 from proxy.memory.stores.sqlite_file import (
     PATIENCE,
@@ -350,15 +352,8 @@ def _take_due(arguments: Arguments, lease: float, connection: sqlite3.Connection
     """Has the sessions that are due be due again after the lease."""
     now = wall_time()
     until = now + lease
-    ids = [row[0] for row in connection.execute(DUE.named, {**arguments, "now": now}).fetchall()]
-    taken = []
-    for row_id in ids:
-        change = "UPDATE turnkeeper_sessions SET due = ? WHERE id = ?"
-        connection.execute(change, (until, row_id))
-        name = "SELECT tenant, session FROM turnkeeper_sessions WHERE id = ?"
-        tenant, session = connection.execute(name, (row_id,)).fetchone()
-        taken.append(DueSession(Key(id_text(tenant), id_text(session)), repr(until)))
-    return taken
+    rows = connection.execute(TAKE_DUE.named, {**arguments, "now": now, "until": until})
+    return taken_sessions(rows.fetchall(), until)
 
 
 def _acquire(arguments: Arguments, connection: sqlite3.Connection) -> bytes | None:
