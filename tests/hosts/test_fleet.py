@@ -94,8 +94,9 @@ def make(calls: list[Call], meanwhile: Callable[[], None] = lambda: None) -> lis
     return [fault for call in calls for fault in call.faults()]
 
 
-def test_calls_go_on_exactly_whichever_host_answers_and_when_one_is_killed(start: Start) -> None:
-    fleet = start("redis")
+@pytest.mark.parametrize("store", ["redis", pytest.param("cluster", marks=pytest.mark.long)])
+def test_calls_go_on_exactly_whichever_host_answers_and_when_one_is_killed(start: Start, store: str) -> None:
+    fleet = start(store)
     calls = [Call(fleet, f"call {i}", 6, 0.2, (1, 5, 100)[i % 3]) for i in range(9)]
 
     def kill() -> None:
@@ -121,8 +122,9 @@ def test_thirty_calls_of_twenty_turns(start: Start, store: str, pause: float) ->
 
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_a_rolling_restart_costs_no_turn(start: Start) -> None:
-    fleet = start("redis")
+@pytest.mark.parametrize("store", ["redis", "cluster"])
+def test_a_rolling_restart_costs_no_turn(start: Start, store: str) -> None:
+    fleet = start(store)
     calls = [Call(fleet, f"call {i}", 60, 0.3, (1, 5, 100)[i % 3]) for i in range(10)]
 
     def restart() -> None:

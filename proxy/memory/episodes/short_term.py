@@ -28,9 +28,9 @@ from proxy.memory.episodes.redis import AgentEpisodes
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
+from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import (
     MAX_CONNECTIONS,
-    Address,
     Client,
     ManagedClient,
     client_factory,

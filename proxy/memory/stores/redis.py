@@ -25,9 +25,8 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
+from proxy.memory.stores.redis_address import CLUSTER, Address
 from proxy.memory.stores.redis_client import (
-    CLUSTER,
-    Address,
     Argument,
     Client,
     PipelinedRedis,

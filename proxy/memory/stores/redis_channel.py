@@ -14,7 +14,8 @@ from redis.exceptions import InvalidResponse, RedisClusterException, RedisError,
 
 from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.redis import KeyPair, Script
-from proxy.memory.stores.redis_client import Address, Client, client_factory
+from proxy.memory.stores.redis_address import Address
+from proxy.memory.stores.redis_client import Client, client_factory
 from proxy.memory.stores.redis_link import Link
 
 _CHANNELS: Final = 16

@@ -7,7 +7,8 @@ from typing import Any, Final, NamedTuple
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis import KeyNames, Script
-from proxy.memory.stores.redis_client import Address, Argument, Client, client_factory
+from proxy.memory.stores.redis_address import Address
+from proxy.memory.stores.redis_client import Argument, Client, client_factory
 from proxy.memory.stores.redis_link import Link
 from proxy.memory.tasks import retrieve_exception
 

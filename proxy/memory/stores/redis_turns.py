@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from proxy.memory.stores.redis import KeyNames, Script
-from proxy.memory.stores.redis_client import Address, Argument, client_factory
+from proxy.memory.stores.redis_address import Address
+from proxy.memory.stores.redis_client import Argument, client_factory
 from proxy.memory.stores.redis_link import Link
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, KeptTurn
 

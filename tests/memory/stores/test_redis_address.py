@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.redis_client import CLUSTER, SENTINEL, SINGLE, UNIX, Address
+from proxy.memory.stores.redis_address import CLUSTER, SENTINEL, SINGLE, UNIX, Address
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""Addresses of Redis: of one server, of Sentinels or of a Cluster."""
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl, unquote
+
+from proxy.hostname import ADVICE, is_host_name
+
+Node = tuple[str, int]
+
+SINGLE, UNIX, SENTINEL, CLUSTER = "single", "unix", "sentinel", "cluster"
+
+_FORMS: Final = {"": SINGLE, "unix": UNIX, "sentinel": SENTINEL, "cluster": CLUSTER}
+_PORT, _SENTINEL_PORT, _MAX_PORT = 6379, 26379, 65535
+_TLS_OPTIONS: Final = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
+_NODE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """A parsed address. ``nodes`` are the Sentinels for Sentinel, and any nodes for Cluster."""
+
+    form: str
+    nodes: tuple[Node, ...] = ()
+    path: str = ""
+    service: str = ""
+    db: int = 0
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sentinel_user: str | None = None
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls: dict[str, str] | None = None
+    prefix: str = "turnkeeper:"
+
+    @classmethod
+    def parse(cls, url: str) -> "Address":
+        """The parts of ``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``, ``redis+unix://``.
+
+        Raises ValueError, which never shows the address: it may hold a password.
+        """
+        scheme, _, rest = url.partition("://")
+        rest, _, query = rest.partition("?")
+        name, _, suffix = scheme.lower().partition("+")
+        if name not in {"redis", "rediss"} or suffix not in _FORMS or (name, suffix) == ("rediss", "unix"):
+            _refuse(
+                "it begins with redis:// or rediss://, with +sentinel, +cluster or +unix before the colon"
+            )
+        form = _FORMS[suffix]
+        place, _, path = rest.partition("/")
+        credentials, _, hosts = place.rpartition("@")
+        user, _, password = credentials.partition(":")
+        nodes = _parse_nodes(hosts, form)
+        path, service = unquote(path), ""
+        if form == UNIX:
+            path, db = ("/" + path if path else _refuse("the socket's path is missing")), 0
+        else:
+            if form == SENTINEL:
+                service, _, path = path.partition("/")
+                service = service or _refuse("the name of the service comes after the Sentinels")
+            path, db = "", _parse_db(form, path)
+        address = cls(
+            form=form,
+            nodes=nodes,
+            path=path,
+            service=service,
+            db=db,
+            user=unquote(user) or None,
+            password=unquote(password) or None,
+            tls={} if name == "rediss" else None,
+        )
+        return _with_options(address, query)
+
+
+def _parse_nodes(hosts: str, form: str) -> tuple[Node, ...]:
+    if form == UNIX:
+        if hosts:
+            _refuse("a socket's path has three slashes before it: redis+unix:///run/…")
+        return ()
+    nodes = []
+    for host in hosts.split(","):
+        match = _NODE.fullmatch(host)
+        if not match:
+            _refuse("hosts are written host:port, with a comma between two")
+        name, port = match[1].strip("[]"), int(match[2] or (_SENTINEL_PORT if form == SENTINEL else _PORT))
+        if not 0 < port <= _MAX_PORT:
+            _refuse("hosts are written host:port, with a comma between two")
+        if not is_host_name(name):
+            _refuse(ADVICE)
+        nodes.append((name, port))
+    if form == SINGLE and len(nodes) > 1:
+        _refuse("several hosts are for redis+sentinel:// and redis+cluster://")
+    return tuple(nodes)
+
+
+def _parse_db(form: str, number: str) -> int:
+    if not re.fullmatch(r"[0-9]{0,5}", number):
+        _refuse("the database is a number")
+    db = int(number or 0)
+    return db if form != CLUSTER or not db else _refuse("a Cluster has no database but 0")
+
+
+def _with_options(address: Address, query: str) -> Address:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    tls: dict[str, str] = {name: options.pop(name) for name in _TLS_OPTIONS if name in options}
+    if tls and address.tls is None:
+        _refuse("the ssl_ options are for rediss://")
+    prefix = options.pop("prefix", address.prefix)
+    if re.search(r"[{}\s]", prefix):
+        _refuse("a prefix has no braces, which would choose the slot, and no spaces")
+    form = address.form
+    allowed = {SENTINEL: {"sentinel_user", "sentinel_password"}, UNIX: {"db"}}.get(form, set())
+    if not options.keys() <= allowed:
+        _refuse(f"its options are {', '.join(['prefix', *_TLS_OPTIONS, *sorted(allowed)])}")
+    others: dict[str, Any] = options
+    if "db" in options:
+        others = {"db": _parse_db(form, options["db"])}
+    return replace(address, prefix=prefix, tls=None if address.tls is None else tls, **others)
+
+
+def _refuse(why: str) -> NoReturn:
+    raise ValueError(f"the address of Redis cannot be understood: {why}")
