@@ -31,6 +31,10 @@ class Response(Protocol):
         `take` may be called at any time while its owner does not run, or never. It may raise UpstreamBroken.
         """
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether `read` would return b"" at once."""
+
     def due(self, at: float) -> None:
         """Have `read` raise UpstreamTimeout once loop time passes `at`."""
 
@@ -95,6 +99,10 @@ class _PeekedResponse:
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
         self._response.offer(take)
+
+    @property
+    def exhausted(self) -> bool:
+        return not self._start and self._response.exhausted
 
     def due(self, at: float) -> None:
         self._response.due(at)

@@ -30,11 +30,12 @@ _NO_BODY: Final = (b"content-length", b"0")
 class ChunkedOutlet:
     """Writes one answer's chunks without a task and without an ASGI message."""
 
-    __slots__ = ("_callback", "_cycle")
+    __slots__ = ("_callback", "_corked", "_cycle")
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
         self._callback: Callable[[], None] | None = None
+        self._corked: CorkedTransport | None = None
 
     @property
     def is_writable(self) -> bool:
@@ -50,6 +51,19 @@ class ChunkedOutlet:
     def write(self, data: bytes) -> None:
         """Writes a chunk (RFC 9112, 7.1); only while ``is_writable``."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def cork(self) -> None:
+        """Gathers what is sent until ``uncork``, unless the client does not read: sending would wait then."""
+        cycle = self._cycle
+        if not cycle.flow.write_paused:
+            cycle.transport = self._corked = CorkedTransport(cycle.transport)  # type: ignore[assignment]
+
+    def uncork(self) -> None:
+        """Writes what was gathered."""
+        corked, self._corked = self._corked, None
+        if corked is not None:
+            self._cycle.transport = corked.transport
+            corked.flush()
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Calls ``callback`` when the client disconnects; the function that is returned ends that."""
@@ -67,6 +81,35 @@ class ChunkedOutlet:
 
     def _forget_callback(self) -> None:
         self._callback = None
+
+
+class CorkedTransport:
+    """A connection to which a few small pieces go as one."""
+
+    __slots__ = ("_pieces", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Takes a piece."""
+        self._pieces.append(data)
+
+    def flush(self) -> None:
+        """Writes all pieces."""
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            self.transport.write(b"".join(pieces))
+
+    def close(self) -> None:
+        """Closes the connection once all is written."""
+        self.flush()
+        self.transport.close()
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or about to be."""
+        return self.transport.is_closing()
 
 
 class ProbedTransport:

@@ -65,6 +65,11 @@ class Rounds:
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Offers nothing: all of it has to be looked at."""
 
+    @property
+    def exhausted(self) -> bool:
+        """Never before a read: another round may follow."""
+        return False
+
     def due(self, at: float) -> None:
         """Sets the deadline of this round and those to come."""
         self._due = at

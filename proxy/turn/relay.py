@@ -38,8 +38,8 @@ async def pass_on(
     """
     response = upstream.response
     if upstream.framing is not None:
-        if not reply.started:
-            await reply.start(response.status, [*client_headers(response.headers), *UNBUFFERED])
+        if not reply.started and answer.active:  # filters may take their time
+            await reply.start(response.status, _stream_headers(upstream))
         await _RelayedStream(upstream, upstream.framing, answer, reply, dialogue).run()
         return
     if reply.started:
@@ -65,6 +65,7 @@ class _RelayedStream:
         reply: Reply,
         dialogue: Dialogue | None,
     ) -> None:
+        self._upstream = upstream
         self._response = upstream.response
         self._error: UpstreamError | None
         self._opening, self._error = split_at_error(upstream.data)
@@ -83,7 +84,10 @@ class _RelayedStream:
         """Passes the stream on to its end."""
         answer, reply = self._answer, self._reply
         opening = answer.opening() + await _filtered(answer.feed, self._opening)
-        await reply.write(opening)
+        if reply.started:
+            await reply.write(opening)
+        else:
+            await reply.begin(self._response.status, _stream_headers(self._upstream), opening)
         reply.observation.mark_first_token()
         self._note_done(self._opening)
         if self._dialogue:
@@ -93,8 +97,8 @@ class _RelayedStream:
         try:
             if error := answer.error or self._error:
                 raise error
-            await self._read_to_end()
-            rest = answer.feed(self._framing.close())
+            rest = await self._read_to_end()
+            rest += answer.feed(self._framing.close())
             if answer.error:
                 raise answer.error
         except UpstreamError:
@@ -134,8 +138,8 @@ class _RelayedStream:
             raise self._error
         return True
 
-    async def _read_to_end(self) -> None:
-        """Passes on what was not taken, until the end."""
+    async def _read_to_end(self) -> bytes:
+        """Passes on what was not taken; returns the last events where the end came with them."""
         while True:
             self._waiting = True
             try:
@@ -143,13 +147,15 @@ class _RelayedStream:
             finally:
                 self._waiting = False
             if not data:
-                return
+                return b""
             if self._failure:
                 raise self._failure
             events = self._whole_events(data)
             if self._is_filtered:
                 events = await _filtered(self._answer.feed, events)
                 self._error = self._answer.error or self._error
+            if self._response.exhausted and not (self._error or self._is_filtered):
+                return events
             if events:
                 await self._reply.write(events)
                 if self._dialogue:
@@ -174,6 +180,10 @@ class _RelayedStream:
         if is_done(events) and not self._done:
             self._done = self._reply.ending = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
+
+
+def _stream_headers(upstream: UpstreamAnswer) -> list[Header]:
+    return [*client_headers(upstream.response.headers), *UNBUFFERED]
 
 
 async def _filtered(work: Callable[[bytes], bytes], data: bytes) -> bytes:

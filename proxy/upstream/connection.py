@@ -122,6 +122,11 @@ class HttpResponse:
         """Pass what arrives to `take` first; what it returns false for is read."""
         self._take = take
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether `read` would return b"" at once."""
+        return self.complete and not self.chunks and self._decoder is None and self._error is None
+
     def due(self, at: float) -> None:
         """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
         self._deadline = at

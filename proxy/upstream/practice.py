@@ -116,6 +116,11 @@ class PracticeResponse:
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Do nothing: all of it is read."""
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether `read` would return b"" at once."""
+        return self._closed.done()
+
     def due(self, at: float) -> None:
         """Replace the deadline."""
         self._due = at

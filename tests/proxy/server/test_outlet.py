@@ -1,13 +1,15 @@
-"""A client who leaves is told of at once, however much it has posted."""
+"""The short way to a client: it is told of as soon as it leaves, and small answers go out in one piece."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from proxy.http import body
-from proxy.http.reply import OUTLET, Outlet
+from proxy.http.reply import OUTLET, Outlet, Reply
 from proxy.server.protocol import Protocol
 
 MUCH = b"x" * 100_000
@@ -20,6 +22,11 @@ class Wire(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
         self.read = True
+        self.written: list[bytes] = []
+        self.closed_after: int | None = None
+
+    def write(self, data: bytes) -> None:
+        self.written.append(bytes(data))
 
     def pause_reading(self) -> None:
         self.read = False
@@ -28,10 +35,10 @@ class Wire(asyncio.Transport):
         self.read = True
 
     def is_closing(self) -> bool:
-        return False
+        return self.closed_after is not None
 
     def close(self) -> None:
-        pass
+        self.closed_after = len(self.written)
 
 
 class Turn:
@@ -100,3 +107,64 @@ def test_who_has_stopped_watching_is_told_nothing():
         assert gone == []
 
     asyncio.run(asyncio.wait_for(check(), 10))
+
+
+async def written(
+    answer: Callable[[Reply], Awaitable[None]], head: str = "", *, stalled: bool = False
+) -> Wire:
+    """The wire of a client once its request was answered; ``stalled`` does not read at first."""
+    wire, done = Wire(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await answer(Reply(send, (), None, scope["extensions"].pop(OUTLET)))
+        done.set()
+
+    protocol = Protocol(Config(app, log_config=None), ServerState(), {})
+    protocol.connection_made(wire)
+    if stalled:
+        protocol.pause_writing()
+    protocol.data_received(f"GET / HTTP/1.1\r\nhost: x\r\n{head}\r\n".encode())
+    if stalled:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not wire.written
+        protocol.resume_writing()
+    await done.wait()
+    protocol.connection_lost(None)
+    return wire
+
+
+async def whole(reply: Reply) -> None:
+    await reply.send_whole(200, [(b"x-a", b"1")], b"hello")
+
+
+async def streamed(reply: Reply) -> None:
+    await reply.begin(200, [(b"x-a", b"1")], b"hel")
+    await reply.write(b"lo")
+    await reply.end(b"!")
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_a_small_answer_goes_out_with_its_head(stalled: bool) -> None:
+    wire = asyncio.run(asyncio.wait_for(written(whole, stalled=stalled), 10))
+    assert len(wire.written) == (2 if stalled else 1)
+    assert b"".join(wire.written).startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"".join(wire.written).endswith(b"x-a: 1\r\ncontent-length: 5\r\n\r\nhello")
+
+
+def test_a_streams_first_chunk_goes_out_with_its_head_and_the_last_one_with_the_end() -> None:
+    wire = asyncio.run(asyncio.wait_for(written(streamed), 10))
+    first, second, third = wire.written
+    assert first.startswith(b"HTTP/1.1 200 OK\r\n") and first.endswith(b"\r\n\r\n3\r\nhel\r\n")
+    assert (second, third) == (b"2\r\nlo\r\n", b"1\r\n!\r\n0\r\n\r\n")
+
+
+def test_an_answer_is_written_before_its_connection_closes() -> None:
+    wire = asyncio.run(asyncio.wait_for(written(whole, "connection: close\r\n"), 10))
+    assert wire.closed_after == 1 and wire.written[0].endswith(b"hello")
+
+
+def test_a_large_answer_is_not_copied_behind_its_head() -> None:
+    large = b"x" * 100_000
+    wire = asyncio.run(asyncio.wait_for(written(lambda reply: reply.send_whole(200, [], large)), 10))
+    assert wire.written[1:] == [large]

@@ -54,6 +54,10 @@ class Whim:
     def offer(self, take: object) -> None:
         pass
 
+    @property
+    def exhausted(self) -> bool:
+        return False
+
     def due(self, at: float) -> None:
         self.due_at = at
 
