@@ -36,11 +36,11 @@ class Outlet(Protocol):
         ...
 
     def cork(self) -> None:
-        """Gathers what is sent until ``uncork``, to which nothing else may run."""
+        """Has the head that is sent next wait for its body; nothing else may run meanwhile."""
         ...
 
     def uncork(self) -> None:
-        """Writes what was gathered."""
+        """Ends that, and writes a head that still waits."""
         ...
 
     def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:

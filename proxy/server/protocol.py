@@ -53,13 +53,13 @@ class ChunkedOutlet:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     def cork(self) -> None:
-        """Gathers what is sent until ``uncork``, unless the client does not read: sending would wait then."""
+        """Has a head wait for its body, unless the client does not read: sending would wait then."""
         cycle = self._cycle
         if not cycle.flow.write_paused:
             cycle.transport = self._corked = CorkedTransport(cycle.transport)  # type: ignore[assignment]
 
     def uncork(self) -> None:
-        """Writes what was gathered."""
+        """Writes a head that still waits."""
         corked, self._corked = self._corked, None
         if corked is not None:
             self._cycle.transport = corked.transport
@@ -84,23 +84,26 @@ class ChunkedOutlet:
 
 
 class CorkedTransport:
-    """A connection to which a few small pieces go as one."""
+    """A connection to which a first piece goes together with the second one."""
 
-    __slots__ = ("_pieces", "transport")
+    __slots__ = ("_first", "transport")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        self._pieces: list[bytes] = []
+        self._first = b""
 
     def write(self, data: bytes) -> None:
-        """Takes a piece."""
-        self._pieces.append(data)
+        """Keeps the first piece, and writes it before the next one."""
+        if self._first:
+            data, self._first = self._first + data, b""
+            self.transport.write(data)
+        else:
+            self._first = data
 
     def flush(self) -> None:
-        """Writes all pieces."""
-        pieces, self._pieces = self._pieces, []
-        if pieces:
-            self.transport.write(b"".join(pieces))
+        """Writes what was kept."""
+        if self._first:
+            self.write(b"")
 
     def close(self) -> None:
         """Closes the connection once all is written."""
