@@ -187,6 +187,17 @@ def test_no_store_has_a_name_as_it_is(serve: Serve, place: Place, upstream: Fake
     assert plain_names(place) == set()
 
 
+def test_redis_alone_has_no_name_as_it_is(serve: Serve, address: Address, upstream: FakeUpstream) -> None:
+    place = {"MEMORY_URL": address("redis")}
+    config = CONFIG.replace('  archive: {url: "${ARCHIVE_URL}"}\n', "").replace(", recall]", "]")
+    proxy = serve(config, **place, NEW_KEY=OLD, UPSTREAM_BASE_URL=upstream.url)
+    live(proxy)
+    assert proxy.app.memory.archiving is None
+    assert [one["text"] for one in proxy.client.get(f"{ME}/export").json()["facts"]] == ["Owns a scarecrow."]
+    assert awaited(lambda: proxy.client.get(f"{ME}/export").json().get("calls"))
+    assert plain_names(place) == set()
+
+
 def test_without_encryption_names_are_stored_as_they_are(
     serve: Serve, place: Place, upstream: FakeUpstream
 ) -> None:

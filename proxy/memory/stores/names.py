@@ -82,7 +82,8 @@ class NamedStore:
         places = [*encrypted]
         if not encrypted or await self._store.read(plain, background=True) is not None:
             places.append(plain)
-        deleted = [await self._store.delete(place) for place in places]
+        # What is being moved is in the place that it leaves, or in the first one.
+        deleted = [await self._store.delete(place) for place in reversed(places)]
         self._former.pop(key, None)
         return any(deleted)
 
@@ -177,7 +178,11 @@ class NamedStore:
         while page := await self._store.cold(place, start=len(cold)):
             cold += page
         moved = BlobWrite(stored.blob, 0, put.ttl, cold, new_version=stored.version, due=put.due)
-        if not await self._store.replace(current, moved):
+        # A copy of what was written over may be there: it was too slow, and came after all.
+        for version in dict.fromkeys((0, put.version)):
+            if await self._store.replace(current, moved._replace(version=version)):
+                break
+        else:
             return False
         # What has expired leaves no tombstone, which would be another name.
         removed = BlobWrite(b"", stored.version, _SOON, background=True)

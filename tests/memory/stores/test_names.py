@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Plain
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.names import NamedStore, with_names
@@ -142,6 +143,65 @@ async def test_what_another_writes_while_a_session_is_moved_is_not_lost() -> Non
     await asyncio.sleep(0.01)
     assert (await store.read(KEY)).blob == b"theirs"
     assert await places(bare) == [KEY.session]
+
+
+async def test_a_copy_that_came_late_is_written_over() -> None:
+    class Slow(VolatileStore):
+        """The first copy is made, and said to be too slow."""
+
+        slow = True
+
+        async def replace(self, key: Key, put: BlobWrite) -> bool:
+            done = await super().replace(key, put)
+            if self.slow:
+                self.slow = False
+                raise StoreError("too slow")
+            return done
+
+    bare = Slow()
+    await write(bare)
+    store = named(bare)
+    stored = await store.read(KEY)
+    assert await store.write(KEY, BlobWrite(b"2", stored.version, 60, new_version=7))
+    assert await store.write(KEY, BlobWrite(b"3", 7, 60, cold=[b"c"], new_version=8))
+    await asyncio.sleep(0.01)
+    assert await store.read(KEY) == StoredBlob(b"3", 8)
+    assert await store.cold(KEY) == [b"c"]
+    assert len(await places(bare)) == 1
+
+
+async def test_what_is_deleted_while_it_is_moved_is_gone() -> None:
+    class Interrupted(VolatileStore):
+        """Before the copy is made, one of two places is deleted, and the other one after all else."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.deleted_one, self.moved = asyncio.Event(), asyncio.Event()
+            self.deleting: asyncio.Future[bool] | None = None
+
+        async def replace(self, key: Key, put: BlobWrite) -> bool:
+            if self.deleting is None:
+                self.deleting = asyncio.ensure_future(store.delete(KEY))
+                await self.deleted_one.wait()
+            return await super().replace(key, put)
+
+        async def delete(self, key: Key) -> bool:
+            if self.deleted_one.is_set():
+                await self.moved.wait()
+            deleted = await super().delete(key)
+            self.deleted_one.set()
+            return deleted
+
+    bare = Interrupted()
+    await write(bare)
+    store = named(bare)
+    await write(store, blob=b"2")
+    bare.moved.set()
+    assert bare.deleting
+    await bare.deleting
+    await asyncio.sleep(0.01)
+    assert await store.read(KEY) is None
+    assert await places(bare) == []
 
 
 async def test_two_servers_whose_keys_are_being_changed_find_each_other_s_sessions() -> None:
