@@ -459,7 +459,9 @@ def test_a_session_that_nobody_can_read_costs_nobody_else_their_rights(serve: Se
     assert proxy.client.delete(path).status_code == 409  # it may be theirs
     left = proxy.client.get(export).json()
     assert (left["sessions"], left["turns"]) == ([], [])
-    assert proxy.client.delete("/v1/memory/sessions/lost").status_code == 204
+    (encrypted,) = left["unreadable_sessions"]
+    assert encrypted != "lost"
+    assert proxy.client.delete(f"/v1/memory/sessions/{encrypted}").status_code == 204
     assert proxy.client.delete(path).status_code == 204
 
 
