@@ -73,7 +73,7 @@ class HostBus:
 
     It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
     host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
-    are still being answered. As long as no other host has been heard of, turns are sent to nobody.
+    are still being answered. As long as no other host has been heard of, turns are not sent.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
