@@ -119,6 +119,8 @@ class Server(uvicorn.Server):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A client that keeps its connection learns it before it sends a turn on one that is being closed.
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
         # A load balancer must be able to read in /readyz that this server ends, while it still answers.
         clock = asyncio.get_running_loop().time
         start, grace = clock(), self.config.timeout_graceful_shutdown or 0.0

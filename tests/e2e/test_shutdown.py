@@ -132,6 +132,19 @@ def test_a_call_on_its_way_when_the_server_closes_its_door_is_answered(
         assert serving.process.wait(20) == 0
 
 
+def test_connections_that_clients_keep_end_behind_their_next_answer(
+    serving: ServingProcess, upstream: FakeUpstream
+) -> None:
+    with RawClient(serving.port) as client:
+        client.send(request())
+        assert b"connection: close" not in client.until(b"Hello there.")
+        serving.process.send_signal(signal.SIGTERM)
+        assert until(lambda: serving.client.get("/readyz").headers.get("connection") == "close")
+        client.send(request())
+        assert b"connection: close" in client.rest()
+    assert serving.process.wait(20) == 0
+
+
 def test_whatever_connects_while_the_server_closes_is_answered(
     tmp_path: Path, upstream: FakeUpstream
 ) -> None:
