@@ -32,27 +32,21 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
     if holder is not None:
         yield False
         return
-    tasks: list[asyncio.Task[None]] = []
-    # Most jobs are done before that.
-    timer = asyncio.get_running_loop().call_later(
-        ttl / 4, lambda: tasks.append(asyncio.create_task(_renew(store, name, token, ttl)))
-    )
+    renewing = asyncio.create_task(_renew(store, name, token, ttl))
     try:
         yield True
     finally:
-        timer.cancel()
-        for renewing in tasks:
-            renewing.cancel()
-            await asyncio.wait({renewing})
+        renewing.cancel()
+        await asyncio.wait({renewing})
         with suppress(StoreError):
             await store.release(name, token)
 
 
 async def _renew(store: Store, name: str, token: bytes, ttl: float) -> None:
     while True:
+        await asyncio.sleep(ttl / 4)
         with suppress(StoreError):
             await store.acquire(name, token, ttl=ttl)
-        await asyncio.sleep(ttl / 4)
 
 
 def _holder_is_dead(token: bytes) -> bool:
