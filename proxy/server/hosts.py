@@ -25,6 +25,7 @@ _MOST_RECENT: Final = 256
 _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
 _PRESENCE_TRIES: Final = 60
+_FAREWELL: Final = 0.2
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
 # No tenant has such a name.
 _SEALED_FOR: Final = Key("~bus", "")
@@ -128,8 +129,9 @@ class HostBus:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        with contextlib.suppress(StoreError):
-            await self._channel.publish("", self._presence(_LEFT))
+        with contextlib.suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                await self._channel.publish("", self._presence(_LEFT))
         await self._channel.aclose()
 
     def _announce(self, own: "_Announcement", *, again: bool = False) -> None:

@@ -115,13 +115,17 @@ def test_they_are_as_many_as_the_setting_says_expire_and_show_nothing_where_encr
     browser = Browser(hosts[0])
     assert until(lambda: "zebra 5" in words(browser.page("/")))
     store = redis.Redis.from_url(single)
+    assert until(lambda: store.keys("*{!default}:ids"))
     (index,) = store.keys("*{!default}:ids")
-    assert until(lambda: store.zcard(index) == 5 and len(store.hgetall(index[:-3] + b"turns")) == 15)
+    turns = index[:-3] + b"turns"
+    assert until(lambda: store.zcard(index) == 5 and len(store.hgetall(turns)) == 5 * 3 + 1)
+    parts = store.hgetall(turns)
+    size = int(parts.pop(b"size"))
+    assert size == sum(len(part) for field, part in parts.items() if not field.endswith(b":names"))
     for key in store.keys("*{!default}*"):
         assert 0 < store.ttl(key) <= 86_400
     for name in ("zebra", "secret", "Hello there"):
-        values = store.hgetall(index[:-3] + b"turns")
-        assert not any(name.encode() in part for pair in values.items() for part in pair)
+        assert not any(name.encode() in part for pair in store.hgetall(turns).items() for part in pair)
 
 
 def test_what_no_store_may_hold_stays_in_the_process(start: Hosts, single: str) -> None:
@@ -141,6 +145,6 @@ def test_turns_of_one_moment_are_one_command(start: Hosts, single: str) -> None:
     (host,) = start(single, 1, CONFIG)
     with redis.Redis.from_url(single) as store, ThreadPoolExecutor() as pool:
         list(pool.map(lambda number: host.chat(f"Hi {number}"), range(10)))
-        assert until(lambda: store.hlen(store.keys("*{!default}:turns")[0]) == 15 if store.keys("*!*") else 0)
-        # Each command that adds looks once through what there is. Turns without a session write nothing else.
-        assert store.info("commandstats")["cmdstat_zrevrange"]["calls"] < 5
+        assert until(lambda: store.hlen(store.keys("*{!default}:turns")[0]) == 16 if store.keys("*!*") else 0)
+        # Each command that adds asks once how many there are. Turns without a session write nothing else.
+        assert store.info("commandstats")["cmdstat_zcard"]["calls"] < 5

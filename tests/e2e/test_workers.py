@@ -16,6 +16,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from redis import Redis
 
 from tests.peers.fake_upstream import (
     DONE,
@@ -363,8 +364,22 @@ def test_a_store_of_one_process_is_not_taken_over(start: Start) -> None:
     assert serving.chat().status_code == 200
 
 
-def test_a_turn_is_looked_at_whichever_process_is_asked_for_it_first(start: Start) -> None:
+def test_on_redis_each_process_shows_the_turns_of_all(
+    start: Start, redis: RedisServer, tmp_path: Path
+) -> None:
     serving = start()
+    one, other = serving.members
+    with stopped(one):
+        ask(serving)
+        (turn,) = awaited(lambda: turns_shown(serving, 1))
+        with Redis.from_url(redis.url) as store:
+            awaited(lambda: any(store.hlen(key) for key in store.keys(f"{tmp_path.name}:*:turns")))
+    with stopped(other):
+        assert httpx2.get(f"{serving.root}/turns/{turn}").status_code == 200
+
+
+def test_a_turn_is_looked_at_whichever_process_is_asked_for_it_first(start: Start, tmp_path: Path) -> None:
+    serving = start(CONFIG.replace("${MEMORY_URL}", f"sqlite:{tmp_path / 'memory.db'}"))
     one, other = serving.members
     with stopped(one):
         ask(serving)

@@ -14,19 +14,24 @@ _DAY_MILLISECONDS: Final = 86_400_000
 _ERASURE_MILLISECONDS: Final = 900_000
 
 
-# A turn that was under way when its session, or one of its users, was erased is not kept.
+# Beside the turns the hash has the size of all, so that adding one looks at those alone that have to go.
 _REMOVE: Final = """
 local function remove(id)
+  local report, content = id .. ':report', id .. ':content'
+  local size = redis.call('HSTRLEN', KEYS[2], report) + redis.call('HSTRLEN', KEYS[2], content)
   redis.call('ZREM', KEYS[1], id)
-  redis.call('HDEL', KEYS[2], id .. ':names', id .. ':report', id .. ':content')
+  redis.call('HDEL', KEYS[2], id .. ':names', report, content)
+  return redis.call('HINCRBY', KEYS[2], 'size', -size)
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
+# A turn that was under way when its session, or one of its users, was erased is not kept.
 ADD: Final = Script(
     _REMOVE
     + """
 local keep, largest, lasting = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local size = tonumber(redis.call('HGET', KEYS[2], 'size') or 0)
 for i = 4, #ARGV, 5 do
   local id, at, erased = ARGV[i], now - ARGV[i + 1], false
   for name in string.gmatch(ARGV[i + 2], '%S+') do
@@ -34,17 +39,22 @@ for i = 4, #ARGV, 5 do
     erased = erased or (when and tonumber(when) >= at)
   end
   if not erased then
+    if redis.call('ZADD', KEYS[1], at, id) == 0 then
+      remove(id)
+      redis.call('ZADD', KEYS[1], at, id)
+    end
     redis.call('HSET', KEYS[2], id .. ':names', ARGV[i + 2], id .. ':report', ARGV[i + 3],
                id .. ':content', ARGV[i + 4])
-    redis.call('ZADD', KEYS[1], at, id)
+    size = redis.call('HINCRBY', KEYS[2], 'size', #ARGV[i + 3] + #ARGV[i + 4])
   end
 end
-local held, size = redis.call('ZREVRANGE', KEYS[1], 0, -1, 'WITHSCORES'), 0
-for i = 1, #held, 2 do
-  local id = held[i]
-  size = size + redis.call('HSTRLEN', KEYS[2], id .. ':report')
-  size = size + redis.call('HSTRLEN', KEYS[2], id .. ':content')
-  if i > 2 * keep or size > largest or now - held[i + 1] > lasting then remove(id) end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. (now - lasting))) do
+  size = remove(id)
+end
+local count = redis.call('ZCARD', KEYS[1])
+while count > 0 and (count > keep or size > largest) do
+  size = remove(redis.call('ZRANGE', KEYS[1], 0, 0)[1])
+  count = count - 1
 end
 redis.call('PEXPIRE', KEYS[1], lasting)
 redis.call('PEXPIRE', KEYS[2], lasting)
@@ -74,7 +84,10 @@ SILENCE: Final = Script(
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   local names = redis.call('HGET', KEYS[2], id .. ':names') or ''
   for i = 1, #ARGV do
-    if string.find(names, ARGV[i], 1, true) then redis.call('HSET', KEYS[2], id .. ':content', '') end
+    if string.find(names, ARGV[i], 1, true) then
+      redis.call('HINCRBY', KEYS[2], 'size', -redis.call('HSTRLEN', KEYS[2], id .. ':content'))
+      redis.call('HSET', KEYS[2], id .. ':content', '')
+    end
   end
 end
 return 1
