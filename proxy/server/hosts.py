@@ -26,6 +26,8 @@ _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
 _PRESENCE_TRIES: Final = 60
 _FAREWELL: Final = 0.2
+# Other hosts have said by then that they are there.
+_ANSWERED: Final = 1.0
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
 # No tenant has such a name.
 _SEALED_FOR: Final = Key("~bus", "")
@@ -89,7 +91,7 @@ class HostBus:
         self._received: dict[TurnId, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._others: set[tuple[bytes, int]] = set()
-        self._is_joined = False
+        self._joined_at = math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._letters = msgspec.msgpack.Decoder(_Letter)
         self._messages = msgspec.msgpack.Decoder(Message)
@@ -117,7 +119,7 @@ class HostBus:
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
         """Has other hosts cancel the turns that this one supersedes."""
-        if self._is_joined and not self._others:
+        if not self._others and time.monotonic() - self._joined_at > _ANSWERED:
             return
         with contextlib.suppress(ValueError):  # a name that is no text
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
@@ -168,7 +170,7 @@ class HostBus:
         return None
 
     def _on_joined(self) -> None:
-        self._is_joined = True
+        self._joined_at = time.monotonic()
         self._say(_JOINED if self._others else _ALONE)
         if self._others:
             self._announce_all()

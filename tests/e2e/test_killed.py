@@ -86,7 +86,7 @@ def test_a_kill_while_a_summary_is_made_loses_none_and_doubles_none(
     killable.start("serve")
     for _ in range(2):
         call.check(call.turn())
-    awaited(killable.summaries, seconds=20)  # nobody nudges: it is found from the store
+    awaited(killable.summaries, seconds=60)  # nobody nudges: it is found from the store after a lease
     for n in range(12):
         if n % 4 == 2:
             killable.kill()

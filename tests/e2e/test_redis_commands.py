@@ -1,7 +1,6 @@
 """What a turn asks of Redis, with all limits on."""
 
 import contextlib
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -102,19 +101,20 @@ def test_a_turn_is_a_read_a_write_and_one_script_before_it_and_one_after(
         if hosts > 1:
             (tmp_path / "other").mkdir()
             started.enter_context(serving(tmp_path / "other", server.url, upstream))
-            assert until(lambda: sends_messages(client, server, monitor), 20)
+        assert until(lambda: {sends_messages(client, server, monitor) for _ in range(5)} == {hosts > 1}, 20)
         for number in range(TURNS):
             say(client, number)
             assert awaited(lambda: at_rest(client))
             server.ask("ECHO", f"turn-{number}")
             turns.append(commands(monitor, f"turn-{number}"))
-    memory, limits = [("HMGET", "hot"), ("EVALSHA", "hot")], ("EVALSHA", "windows")
-    usual = Counter([*memory, limits, limits, *[MESSAGE] * (hosts > 1)])
-    assert statistics.median(map(len, turns)) == usual.total(), turns
-    assert sum(Counter(turn) == usual for turn in turns) > TURNS / 2, turns
+    counts = Counter(command for turn in turns for command in turn)
+    usual = {command: round(count / TURNS) for command, count in counts.items() if count > TURNS / 2}
+    # What a turn counts at its end may go with what the next one counts.
+    assert usual.pop(("EVALSHA", "windows")) <= 2, turns
+    assert usual == dict.fromkeys([("HMGET", "hot"), ("EVALSHA", "hot"), *[MESSAGE] * (hosts > 1)], 1), turns
     assert awaited(lambda: server.ask("ZCARD", "turnkeeper:{#acme}:leases") == 0)
-    counts = server.ask("HMGET", "turnkeeper:{#acme}:windows", "requests", "tokens")
-    assert TURNS <= int(counts[0]) < int(counts[1])
+    requests, tokens = server.ask("HMGET", "turnkeeper:{#acme}:windows", "requests", "tokens")
+    assert TURNS <= int(requests) < int(tokens)
 
 
 def test_a_caller_waits_for_two_round_trips(

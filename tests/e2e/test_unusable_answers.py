@@ -90,7 +90,7 @@ def test_messages_from_elsewhere_give_way_to_no_refusal(serve: Serve, upstream: 
 
 def test_a_summary_that_was_cut_is_asked_for_in_fewer_words(serve: Serve, upstream: FakeUpstream) -> None:
     def brief(request: Received) -> Iterable[Step]:
-        words = int(request.json["messages"][-1]["content"].rpartition("at most ")[2].split()[0])
+        words = int(request.json["messages"][0]["content"].rpartition("at most ")[2].split()[0])
         asked.append(words)
         return noted(request) if len(asked) % 2 == 0 else ended("So far: u0", "length")
 
