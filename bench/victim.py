@@ -76,6 +76,7 @@ _PAUSE = 0.02
 _CALM = 1.0
 _ALONE = 20
 _AFTER = 1.0
+_TRIES = 30
 _STORED_WITHIN = 240.0
 _STAMP = re.compile(rb"@(\d{16})")
 _TOKEN = re.compile(rb'name="token" value="([0-9a-f]+)"')
@@ -489,7 +490,10 @@ def store(port: int) -> None:
         ],
     ]
     for request in send:
-        answer = _ask(port, request)
+        for _ in range(_TRIES):
+            if (answer := _ask(port, request)).status != http.client.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(1)  # memory has 50 ms, and the one before is still being archived
         if answer.status >= http.client.BAD_REQUEST:
             sys.exit(f"{request.method} {request.path}: {answer.status}")
     end = time.monotonic() + _STORED_WITHIN

@@ -1,6 +1,7 @@
 """The background job that lists the calls of users, and writes down what each was about once it is over."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -13,6 +14,7 @@ from proxy.memory.speakers import with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 from proxy.memory.summaries import WrittenNotes
+from proxy.memory.tasks import in_thread_if_long
 
 _WRITE_ATTEMPTS: Final = 10
 
@@ -83,7 +85,7 @@ class CallNotes:
         call = PastCall(session=key.session, created=session.created, call=newest.call, at=session.updated)
         over, written = self._over_at(session) <= began, False
         if over:
-            call = call.with_lines_of(session)
+            call = await _with_lines(call, session)
         else:  # its lines are read where they stand
             names = speakers(session, newest.call)
             call = msgspec.structs.replace(call, turn=newest.turn, speakers=names)
@@ -120,7 +122,7 @@ class CallNotes:
         key = Key(tenant, call.session)
         session, written = await self._session(key, call), False
         if session:
-            call = call.with_lines_of(session)
+            call = await _with_lines(call, session)
             if writer is not None and not call.is_short:
                 call = msgspec.structs.replace(call, lines=await self._notes(writer, session, call))
                 if await self._session(key, call) is None:
@@ -166,6 +168,10 @@ class CallNotes:
             marked = msgspec.structs.replace(session, noted_until=end)
             if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
+
+
+async def _with_lines(call: PastCall, session: Session) -> PastCall:
+    return await in_thread_if_long(partial(call.with_lines_of, session), len(session.entries))
 
 
 def _listed(newest: TurnRef) -> TurnRef:

@@ -16,6 +16,7 @@ from proxy.memory.session import UNREADABLE, Session, ShownCall
 from proxy.memory.speakers import speaker
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Owner
+from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.user_values import LASTING, UserValues
 from proxy.memory.view import SessionView
 
@@ -174,7 +175,8 @@ class PastCalls:
             stored = await self._store.load(Key(tenant, past.session), background=background)
         if stored is None or stored.session.created != past.created:
             return past
-        return past.with_lines_of(stored.session)
+        work = partial(past.with_lines_of, stored.session)
+        return await in_thread_if_long(work, len(stored.session.entries))
 
     # --- privacy
 
