@@ -9,7 +9,6 @@ from typing import Final
 
 from filters.message import SYSTEM, Message, newest_user
 
-_ANGLES: Final = str.maketrans({"<": "\u2039", ">": "\u203a"})
 # A role, perhaps with a name, as a transcript would tell who speaks.
 _SPEAKER: Final = re.compile(
     r"[\W_]*(?:system|developer|user|human|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]",
@@ -41,7 +40,8 @@ def fence(name: str, note: str, lines: Iterable[str]) -> str:
 
 def defused(line: str) -> str:
     """The line as it stands in a fence."""
-    plain = one_line(line, len(line)).translate(_ANGLES)
+    # Two searches take a thousandth of a table's time where a letter is beyond ASCII.
+    plain = one_line(line, len(line)).replace("<", "\u2039").replace(">", "\u203a")
     return f"- {plain}" if _SPEAKER.match(plain) and not plain.startswith("- ") else plain
 
 
