@@ -242,8 +242,8 @@ def test_metrics_say_what_fails_in_the_background(
 
     assert until(lambda: metric() == "1.0", 20), serving.log
     upstream.script = noting
-    os.kill(background(serving), signal.SIGKILL)  # its pauses are over then
-    assert awaited(lambda: summaries(serving), 10)
+    os.kill(background(serving), signal.SIGKILL)  # its pauses are over then, and its lease soon after
+    assert awaited(lambda: summaries(serving), 60)
     assert until(lambda: metric() == "0.0")
 
 

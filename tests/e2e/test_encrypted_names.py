@@ -139,7 +139,10 @@ def redis_values(url: str) -> Iterator[bytes]:
             b"set": client.smembers,
         }
         for key in client.keys("*"):
-            value = readers[client.type(key)](key)
+            kind = client.type(key)
+            if kind == b"none":  # it has expired meanwhile
+                continue
+            value = readers[kind](key)
             parts = [*value, *value.values()] if isinstance(value, dict) else value
             yield key + b"\n" + (parts if isinstance(parts, bytes) else b"\n".join(parts))
 
