@@ -44,9 +44,8 @@ class SessionJob(Protocol):
     async def run(self, key: Key, unusable: int) -> bool:
         """Does one step of what is due; returns whether there may be another.
 
-        After an exception it is run again.
-
-        ``unusable`` counts the answers of models to this step that could not be used.
+        After an exception it is run again. ``unusable`` counts the answers of models to this
+        step that could not be used.
         """
         ...
 

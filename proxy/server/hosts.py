@@ -76,7 +76,7 @@ class HostBus:
 
     It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
     host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
-    are still being answered. As long as no other host has been heard of, turns are not sent.
+    are still being answered. After its first second a host announces no turn until it has heard of another.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:

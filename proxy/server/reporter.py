@@ -95,5 +95,5 @@ class TurnReporter:
 
 
 def _complete(report: TurnReport, observation: Observation | None) -> TurnReport:
-    """The report for those who have not the turn itself: with its excerpt, where that may be shown."""
+    """The report for processes that do not have the turn: with its excerpt, where that may be shown."""
     return msgspec.structs.replace(report, excerpt=observation.excerpt) if observation else report

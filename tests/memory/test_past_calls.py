@@ -1,5 +1,6 @@
 """What is kept of users' last calls: how many, for how long, and what becomes of it without its key."""
 
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -9,10 +10,10 @@ import pytest
 from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.facts.stored import StoredFacts
 from proxy.memory.past_calls import PastCall, PastCalls, UserRecord
-from proxy.memory.session import Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.stores.drivers import open_driver
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView
 
@@ -65,6 +66,27 @@ async def test_the_newest_call_that_is_not_short_is_told_else_the_newest(store: 
     await calls.save(ANN, call("hello", NOW - 7, 2), at=NOW)
     assert await told(calls) == ("notes: long",)
     assert await told(calls, BOB) == ()
+
+
+async def test_the_lines_of_a_long_call_hold_up_no_other(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    lines_of = PastCall.with_lines_of
+
+    def noting(self: PastCall, session: Session) -> PastCall:
+        threads.append(threading.current_thread())
+        return lines_of(self, session)
+
+    monkeypatch.setattr(PastCall, "with_lines_of", noting)
+    entries = tuple(Entry(role="user", turn=turn, content="Hello.", user="ann") for turn in range(10_000))
+    session = Session(entries=entries, created=1.0, updated=NOW)
+    await store.save(Key("acme", "long"), SessionWrite(session, NOT_STORED.version, 60.0))
+    calls = PastCalls(store)
+    await calls.save(ANN, call("long", over=False), at=NOW)
+    assert await told(calls)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_calls_are_kept_for_a_while_and_profiles_until_they_are_removed(store: SessionStore) -> None:

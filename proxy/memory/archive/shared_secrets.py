@@ -10,7 +10,7 @@ from proxy.memory.errors import Unreadable
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import Key
 
-_NOBODY: Final = Key("", "")
+_NO_SESSION: Final = Key("", "")
 _BYTES: Final = 32
 
 
@@ -22,12 +22,12 @@ def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
     rows = yield from stored_secrets(purpose)
     while not (readable := _readable(codec, rows)):
         number = yield from fetch_value(NEXT_SECRET, {"purpose": purpose})
-        blob = codec.encode(_NOBODY, secrets.token_bytes(_BYTES))
+        blob = codec.encode(_NO_SESSION, secrets.token_bytes(_BYTES))
         yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": number, "blob": blob})
         rows = yield from stored_secrets(purpose)
     for number, secret, blob in readable:
         if not codec.is_current(blob):
-            again = codec.encode(_NOBODY, secret)
+            again = codec.encode(_NO_SESSION, secret)
             yield from fetch(UPDATE_SECRET, {"purpose": purpose, "number": number, "blob": again})
     return tuple(secret for _, secret, _ in readable)
 
@@ -46,5 +46,5 @@ def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
     readable = []
     for number, blob in rows:
         with contextlib.suppress(Unreadable):  # under an encryption key that is lost
-            readable.append((number, codec.decode(_NOBODY, bytes(blob)), bytes(blob)))
+            readable.append((number, codec.decode(_NO_SESSION, bytes(blob)), bytes(blob)))
     return readable

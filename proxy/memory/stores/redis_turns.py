@@ -109,7 +109,7 @@ return reports
 
 
 class RedisTurns:
-    """The newest turns of each tenant: 16 MB and so many as whoever adds says, for a day after the last.
+    """The newest turns of each tenant: 16 MB at most, as many as the last batch allows, for a day after it.
 
     All of a tenant's are in one hash slot. Every method may raise StoreError.
     """
