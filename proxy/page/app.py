@@ -14,7 +14,7 @@ from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestE
 from proxy.http import body
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.page import conversations, health, live, playground, replays, turns, users
+from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
 from proxy.page.request import PageRequest, SerialExecutor, redirect
@@ -38,7 +38,7 @@ class PageApp:
         self._renderer = Renderer(server.process_name)
         self._executor = SerialExecutor(_TIMEOUT)
         self._drafts = DraftProcesses()
-        modules = (live, conversations, replays, turns, playground, users, health)
+        modules = (live, conversations, turns, playground, users, health)
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
         self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
 

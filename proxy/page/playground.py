@@ -1,19 +1,20 @@
-"""The playground: what each filter of a pipeline would do with a request, and what is wrong with either."""
+"""Filters tried on a request in the playground, and on each prompt of a recorded call."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from typing import Final
 
-from markupsafe import Markup
 from starlette.responses import Response
 
-from proxy.errors import TurnkeeperError
-from proxy.page.draft import Choices, Draft
+from proxy.errors import RequestError
+from proxy.page.draft import Choices, Draft, as_yaml
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest
-from proxy.page.trials import RequestTrial
+from proxy.page.trials import CallTrial, RequestTrial, SentPrompt
+from proxy.trace import Trace
+from proxy.trial.replay import read_recording
 
-_HERE: Final = "playground"
 _FIRST: Final = "agora"
 TITLES: Final[Mapping[str, str]] = {
     "agora": "Agora",
@@ -53,28 +54,67 @@ async def _answer(request: PageRequest, fields: Mapping[str, str], body: str, ch
     pipelines = request.runtime.pipelines
     choices = Choices.of(fields, pipelines)
     trial = RequestTrial(draft=Draft.of(choices, pipelines, request.tenant), request=body)
-    status, headers = 200, dict[str, str]()
-    try:
-        tried = (await request.run_trial(trial, len(body) + len(choices.yaml))).decode()
-    except TurnkeeperError as error:
-        status, headers = error.status, dict(error.headers())
-        tried = request.renderer.text("errors.html", fault=error.message)
+    tried = await request.run_trial(trial, len(body) + len(choices.yaml))
     if request.headers.get("x-part"):
-        response = Response(tried, status, HEADERS, "text/html")
+        response = Response(tried.html, tried.status, HEADERS, "text/html")
     else:
         response = await request.page(
             "playground.html",
-            _HERE,
-            status=status,
-            tried=Markup(tried),  # noqa: S704 - rendered by the same templates
+            "playground",
+            status=tried.status,
+            tried=tried.html,
             request=body,
             choices=choices,
             pipelines=list(pipelines),
             examples=TITLES,
             example=chosen,
         )
-    response.headers.update(headers)
+    response.headers.update(tried.headers)
     return response
 
 
-ROUTES: Final = (("GET", "/playground", _show), ("POST", "/playground", _submit))
+async def _replay(request: PageRequest) -> Response:
+    key, pipelines = request.session_key, request.runtime.pipelines
+    recording = await read_recording(request.memory, key)
+    choices = Choices.of(request.form, pipelines)
+    status, replayed = 200, ""
+    if request.form and not request.form.get("load"):
+        present = Choices(pipeline=choices.pipeline, model="", yaml=as_yaml(pipelines[choices.pipeline]))
+        await request.server.traces.fetch(request.tenant)
+        traces = await request.with_content(list(request.server.traces.newest(*key))[::-1])
+        trial = CallTrial(
+            draft=Draft.of(choices, pipelines, request.tenant),
+            present=Draft.of(present, pipelines, request.tenant),
+            recording=recording,
+            sent=await request.executor.run(lambda: _sent(traces)),
+        )
+        tried = await request.run_trial(trial, len(choices.yaml))
+        status, replayed = tried.status, tried.html
+    return await request.page(
+        "replay.html",
+        "conversations",
+        status=status,
+        id=key.session,
+        choices=choices,
+        pipelines=list(pipelines),
+        replayed=replayed,
+    )
+
+
+def _sent(traces: Sequence[Trace]) -> Sequence[SentPrompt]:
+    sent = []
+    for trace in traces:
+        if trace.content and trace.pipeline:
+            target = trace.pipeline.targets[0]
+            with suppress(RequestError):  # without a model nothing was sent
+                body = trace.content.chat.to(target).body
+                sent.append(SentPrompt(trace.content, body, target.provider.name))
+    return sent
+
+
+ROUTES: Final = (
+    ("GET", "/playground", _show),
+    ("POST", "/playground", _submit),
+    ("GET", "/conversations/{id}/replay", _replay),
+    ("POST", "/conversations/{id}/replay", _replay),
+)

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
+from markupsafe import Markup
 from starlette.responses import Response
 
-from proxy.errors import NotFound
+from proxy.errors import NotFound, TurnkeeperError
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.stores.store import Key
@@ -45,6 +46,14 @@ class SerialExecutor:
             future.exception()  # retrieved here, in case the request has timed out
 
 
+class TrialResult(msgspec.Struct, frozen=True):
+    """What a trial shows, or the error in its place: HTML that our templates have escaped."""
+
+    html: Markup
+    status: int = 200
+    headers: Mapping[str, str] = {}
+
+
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page that its viewer may see; ``params`` are the path's, decoded."""
 
@@ -77,13 +86,14 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             for trace in await self.server.traces.with_content(traces)
         ]
 
-    async def run_trial(self, trial: Trial, size: int) -> bytes:
-        """The result of a trial, which counts within the limits as a request of so many bytes.
-
-        Raises what ``DraftProcesses.run`` does, and RateLimited.
-        """
-        async with self.runtime.admit_by_size(self.tenant, size, self.reply):
-            return await self.drafts.run(trial)
+    async def run_trial(self, trial: Trial, size: int) -> TrialResult:
+        """Runs a trial, which counts within the limits as a request of ``size`` bytes."""
+        try:
+            async with self.runtime.admit_by_size(self.tenant, size, self.reply):
+                return TrialResult(Markup((await self.drafts.run(trial)).decode()))  # noqa: S704 - escaped by our templates
+        except TurnkeeperError as error:
+            html = self.renderer.text("errors.html", fault=error.message)
+            return TrialResult(Markup(html), error.status, error.headers())  # noqa: S704 - escaped by our templates
 
     @property
     def is_only_tenant(self) -> bool:
