@@ -463,3 +463,20 @@ def openai_error(body: bytes, message: str, code: str | None) -> bytes:
         text = msgspec.json.encode(text).decode()
     error = {"type": "upstream_error", "param": None, "code": code, **fields, "message": text}
     return msgspec.json.encode({"error": error})
+
+
+_EXPECTED: Final = {
+    "string_type": "expected a string",
+    "int": "expected an integer",
+    "integer": "expected an integer",
+    "float": "expected a number",
+    "finite": "expected a number",
+    "number": "expected a number",
+    "bool": "expected true or false",
+    "boolean": "expected true or false",
+}
+
+
+def expected_type(kind: str) -> str | None:
+    """What was expected, by a type of pydantic's errors, such as ``int_parsing``; ``None`` for others."""
+    return _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0])

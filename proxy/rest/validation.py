@@ -7,26 +7,15 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
-from proxy.errors import RequestError
+from proxy.errors import RequestError, expected_type
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _EXPECTED: Final = "expected "
-_TEXT, _NUMBER, _WHOLE = "expected a string", "expected a number", "expected an integer"
-_ARRAY, _OBJECT, _BOOL = "expected an array", "expected an object", "expected true or false"
+_ARRAY, _OBJECT = "expected an array", "expected an object"
 _ADVICE: Final[Mapping[str, str]] = {
     "value_error": "{error}",  # of a check of ours
-    "string_type": _TEXT,
     "string_unicode": "expected a string in UTF-8",
-    "int_type": _WHOLE,
-    "int_parsing": _WHOLE,
-    "int_parsing_size": _WHOLE,
-    "int_from_float": _WHOLE,
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
-    "finite_number": _NUMBER,
-    "bool_type": _BOOL,
-    "bool_parsing": _BOOL,
     "list_type": _ARRAY,
     "dict_type": _OBJECT,
     "greater_than": "expected a number above {gt:g}",
@@ -36,14 +25,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "string_too_long": "expected a string of at most {max_length} characters",
     "literal_error": "expected {expected}",
 }
-_TYPES: Final = {
-    "string": _TEXT,
-    "integer": _WHOLE,
-    "number": _NUMBER,
-    "boolean": _BOOL,
-    "array": _ARRAY,
-    "object": _OBJECT,
-}
+_TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
 
 
 def validated(model: type[Model], body: bytes) -> Model:
@@ -82,11 +64,13 @@ def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestErr
         message = f"'{path}': unknown key; available: {keys}."
     elif "missing" in types:
         type_ = model.model_json_schema()["properties"][path].get("type", "")
-        message = f"'{path}' is missing; {_TYPES.get(type_, 'expected a value')}. The keys are: {keys}."
+        expected = _TYPES.get(type_) or expected_type(f"{type_}_type") or "expected a value"
+        message = f"'{path}' is missing; {expected}. The keys are: {keys}."
     else:
+        kinds = [(each["type"], each.get("ctx", {})) for each in details]
         advice = [
-            _ADVICE.get(each["type"], "expected another value").format(**each.get("ctx", {}))
-            for each in details
+            (_ADVICE.get(kind) or expected_type(kind) or "expected another value").format(**context)
+            for kind, context in kinds
         ]
         first, *others = dict.fromkeys(advice)
         message = f"'{path}': {' or '.join([first, *(other.removeprefix(_EXPECTED) for other in others)])}."

@@ -11,6 +11,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from proxy.errors import expected_type
 from proxy.settings.document import KeyPath
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -31,21 +32,9 @@ _MAX_QUOTED: Final = 12
 _CUSTOM = "advice"
 _LIST = "expected a list, such as [a, b]"
 _KEYS = "expected keys and values"
-_BOOL = "expected true or false"
-_INT = "expected an integer"
-_NUMBER = "expected a number"
+_MISSING = "missing key; add it"
 _ADVICE = {
-    "string_type": "expected a string",
-    "missing": "missing key; add it",
-    "int_type": _INT,
-    "int_parsing": _INT,
-    "int_parsing_size": _INT,
-    "int_from_float": _INT,
-    "float_type": _NUMBER,
-    "float_parsing": _NUMBER,
-    "finite_number": _NUMBER,
-    "bool_type": _BOOL,
-    "bool_parsing": _BOOL,
+    "missing": _MISSING,
     "list_type": _LIST,
     "tuple_type": _LIST,
     "set_type": _LIST,
@@ -63,7 +52,7 @@ _ADVICE = {
     "too_short": "expected at least {min_length} items",
     "too_long": "expected at most {max_length} items",
 }
-"""What was expected, by the type of pydantic's error."""
+"""What was expected, by the type of pydantic's error, where ``expected_type`` does not say it."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
@@ -164,22 +153,22 @@ def error_advice(error: ErrorDetails, allowed: Sequence[str], written: Any, *, p
         choices = re.findall(r"'([^']*)'", expected)
         rest = f"{source}{alternatives(str(value), choices)}"
         return f"invalid value{name}{rest}" if choices else f"expected {expected}{_got(value)}{source}"
-    if kind in _ADVICE:
-        return _ADVICE[kind].format(**context) + _expected(_ADVICE[kind], value) + source
+    if advice := _ADVICE.get(kind) or expected_type(kind):
+        return advice.format(**context) + _expected(kind, advice, value) + source
     if kind == _CUSTOM or not private:
         return str(context.get("error") or error["msg"])
     return "this is not accepted (a value from the environment, which is not shown)"
 
 
-def _expected(advice: str, value: object) -> str:
+def _expected(kind: str, advice: str, value: object) -> str:
     """What stands in the place of what was expected, and how to write that where the form is wrong."""
-    if advice == _ADVICE["missing"]:
+    if advice == _MISSING:
         return ""
     if advice == _KEYS and isinstance(value, list):
         return f"{_got(value)}; leave out '- ' and [ ]"
     if advice == _LIST and isinstance(value, dict):
         return f"{_got(value)}; begin each item with '- '"
-    if advice == _ADVICE["string_type"] and isinstance(value, bool | int | float):
+    if kind == "string_type" and isinstance(value, bool | int | float):
         return f"{_got(value)}; put it in quotes"
     is_word = isinstance(value, str) and is_name(value) and len(value) <= _MAX_QUOTED
-    return f", got '{value}'" if is_word and advice in {_INT, _NUMBER, _BOOL} else _got(value)
+    return f", got '{value}'" if is_word and expected_type(kind) else _got(value)
