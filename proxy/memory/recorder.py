@@ -133,7 +133,12 @@ class Recorder:
         successor.backlog, self.backlog = self.backlog, Backlog()
 
     async def drain(self) -> None:
-        """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
+        """Waits until everything is written, for 2.5 seconds at most; what is left then is lost.
+
+        No more turns may come, not even for a successor.
+        """
+        # A server's first configuration is frozen for its collector, and stays with all that it leads to.
+        self._successor = None
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:

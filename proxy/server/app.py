@@ -1,6 +1,7 @@
 """Turnkeeper as an ASGI application."""
 
 import asyncio
+import gc
 import itertools
 import logging
 import os
@@ -182,6 +183,8 @@ class App:
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         self._lost_turns += self._closing.pop(closing).lost_turns
+        # It is full of cycles, and a server's collector comes to old objects hardly ever.
+        asyncio.get_running_loop().call_soon(gc.collect)
 
     def drain(self) -> None:
         """Says from now on that the server is going away."""
