@@ -21,6 +21,9 @@ _AT_ONCE: Final = 4
 _TAKEN_AT_ONCE: Final = 20
 # Work that fails rests here, in its back-off, and is not taken by others all the time.
 _RESTING: Final = 30.0
+# More sessions than that wait in the store for a model that is away, or for a slot.
+_MOST_RESTING: Final = 100
+_MOST_QUEUED: Final = 10_000
 _UNREADABLE_FOR: Final = 3600.0
 _SLACK: Final = 0.05
 _FAREWELL: Final = 1.0
@@ -108,13 +111,15 @@ class Worker:
             item, due = (job.name, key), job.due_at(session)
             if item in self._tasks or item in self._queue:
                 self._again.add(item)  # it may be past its last look
-                if job.has_fallback and self._circuits[job.name].failing and due <= now:
-                    self._spawn(self._run_fallback(job, key))
-            elif due <= now:
+            elif due > now:
+                if due + _SLACK < self._look_at:
+                    self._look_at = due + _SLACK
+                    self._woken.set()
+            elif not self._is_full(job):
                 self._start(job, key)
-            elif due + _SLACK < self._look_at:
-                self._look_at = due + _SLACK
-                self._woken.set()
+                continue
+            if job.has_fallback and self._circuits[job.name].failing and due <= now:
+                self._spawn(self._run_fallback(job, key))
 
     @property
     def failing(self) -> Mapping[str, bool]:
@@ -173,7 +178,8 @@ class Worker:
         if stored is None:
             await self._store.settle(due_session, NEVER_DUE)
         elif key.tenant in self._tenants:
-            due = now + _RESTING if self._works_on(key) else first_due(self._jobs, stored.session)
+            rests = self._works_on(key) or self._is_left(stored.session, now)
+            due = now + _RESTING if rests else first_due(self._jobs, stored.session)
             latest = await self._store.settle(due_session, due) if due > now else due_session
             self.session_written(key, stored.session)
             if latest and self._works_on(key):
@@ -190,6 +196,19 @@ class Worker:
         """Whether jobs of a session run, rest after a failure, or wait for a slot."""
         items = [(job.name, key) for job in self._jobs]
         return any(item in self._tasks or item in self._queue for item in items)
+
+    def _is_left(self, session: Session, now: float) -> bool:
+        """Whether some of what is due for a session is not begun yet, as too many others wait for it."""
+        return any(self._is_full(job) and job.due_at(session) <= now for job in self._jobs)
+
+    def _is_full(self, job: SessionJob) -> bool:
+        """Whether no more sessions may wait here: they are due in the store, and are taken again."""
+        if len(self._queue) >= _MOST_QUEUED:
+            return True
+        return (
+            self._circuits[job.name].open
+            and sum(name == job.name for name, _ in self._tasks) >= _MOST_RESTING
+        )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:

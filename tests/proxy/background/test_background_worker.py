@@ -22,7 +22,7 @@ from proxy.memory.errors import (
     WriteConflict,
 )
 from proxy.memory.session import Session, decode, encode
-from proxy.memory.stores import codec, lease
+from proxy.memory.stores import codec, lease, volatile
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import SessionStore
@@ -69,7 +69,7 @@ class Counting:
         state = {"n": session.state.get("n", 0) + 1}
         assert held
         counted = Session(state=state)
-        put = BlobWrite(encode(counted), version=held.version, ttl=60, due=self.due_at(counted))
+        put = BlobWrite(encode(counted), version=held.version, ttl=HOUR, due=self.due_at(counted))
         return await self.store.write(key, put)
 
     async def run_fallback(self, key: Key) -> None:
@@ -343,6 +343,33 @@ def test_a_model_that_refuses_for_good_is_asked_a_few_times_an_hour_over_all_ses
     assert 5 <= first <= 30
     assert 100 <= later <= 121, "every five minutes, and not less"
     assert stood_in == set(SESSIONS)
+
+
+def test_sessions_wait_in_the_store_for_a_model_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = [Key("default", f"call-{number}") for number in range(400)]
+    began = time.time()
+    for module in (worker, volatile):
+        monkeypatch.setattr(module, "wall_time", lambda: began + asyncio.get_running_loop().time())
+
+    async def run() -> tuple[int, set[Key], bool]:
+        store = memory()
+        failing = Counting(store, fails=1_000_000)
+        background = Worker(store, [failing], ["default"])
+        most, task = 0, running(background, every=5)
+        for key in keys:
+            await store.write(key, BlobWrite(encode(Session()), version=0, ttl=HOUR, due=0))
+            background.session_written(key, Session())
+            await asyncio.sleep(1)
+            most = max(most, len(asyncio.all_tasks()))
+        failing.fails = 0
+        await asyncio.sleep(301 + 60)
+        task.cancel()
+        return most, set(failing.stood_in), all([await count(store, key) == 3 for key in keys])
+
+    most, stood_in, done = hurried_loop.run(run())
+    assert most < 250, "neither tasks nor back-offs for each session that is due"
+    assert stood_in == set(keys), "what can be done without the model is done"
+    assert done
 
 
 def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
