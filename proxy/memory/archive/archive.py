@@ -23,7 +23,7 @@ from proxy.memory.archive.records import (
     UserSession,
     Vector,
 )
-from proxy.memory.archive.saving import BatchWriter
+from proxy.memory.archive.saving import SessionWriter
 from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts
 from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
@@ -58,7 +58,7 @@ class Archive:
         self._database = database
         self._codec = codec
         self._cache = cache or FactCache()
-        self._batches = BatchWriter(database, codec) if codec.dialect is POSTGRES else None
+        self._sessions = SessionWriter(database, codec)
         self._swept = 0.0
 
     async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
@@ -72,26 +72,15 @@ class Archive:
         return moved
 
     async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
-        """Save several, each under a key of its own; PostgreSQL takes many of them in one statement."""
-        return await self._save([saving.hot_part(self._codec, *session) for session in sessions])
+        """Save several, each under a key of its own: as many in one transaction as are quickly written."""
+        return await self._sessions.save([saving.hot_part(self._codec, *session) for session in sessions])
 
     async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
         """Save entries that moved out of a session; the first is at index ``start`` and begins its turn.
 
         Where a newer state of the session is saved, nothing changes.
         """
-        await self._save([saving.moved_part(self._codec, key, session, moved, start)])
-
-    async def _save(self, parts: Sequence[saving.SessionPart]) -> list[int]:
-        if self._batches:
-            return await self._batches.save(parts)
-        moved: list[int] = []
-        for part in parts:
-            progress = saving.Progress(0)
-            while (done := progress.done) is not None:
-                progress = await self._database.write(partial(saving.save, self._codec, part, done))
-            moved.append(progress.moved)
-        return moved
+        await self._sessions.save([saving.moved_part(self._codec, key, session, moved, start)])
 
     async def saved_times(self, tenant: str, sessions: Sequence[str]) -> dict[str, float]:
         """Of sessions that are saved, the newest time that each was saved as of."""

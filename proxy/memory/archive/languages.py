@@ -85,6 +85,10 @@ FUNCTION_WORDS: Final = {
         """.split()  # noqa: SIM905
     ),
 }
+_LANGUAGES_OF: Final = {
+    word: tuple(name for name, words in FUNCTION_WORDS.items() if word in words)
+    for word in frozenset().union(*FUNCTION_WORDS.values())
+}
 FUNCTION_CHARACTERS: Final = frozenset(
     "我你您他她它们的地得了着过吗呢吧啊哦嗯喂好对是行不没有在也都就还要会能很和跟与把被这那哪谁个네예응저나너그이내제"
 )
@@ -113,7 +117,10 @@ STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
 
 def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
-    counts = {name: sum(map(common.__contains__, words)) for name, common in FUNCTION_WORDS.items()}
+    counts = dict.fromkeys(FUNCTION_WORDS, 0)
+    for word in words:
+        for name in _LANGUAGES_OF.get(word, ()):
+            counts[name] += 1
     best = max(counts, key=counts.__getitem__)
     if counts[best] > sum(map(STOP_WORDS.__contains__, words)):
         return best

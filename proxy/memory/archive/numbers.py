@@ -27,6 +27,7 @@ NUMBERS.update({"zwo": "2", "fuenf": "5", "zwoelf": "12", "fuenfzehn": "15", "fu
 _TEN_WORDS: Final = frozenset(_TENS["en"].split())
 # What is a digit beside others alone.
 _ZEROS: Final = frozenset({"o", "oh"})
+_DIGITS: Final = frozenset(NUMBERS) | _ZEROS
 _TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
 _LONG: Final = 7
 _LAST: Final = 4
@@ -47,6 +48,8 @@ class NumberRun(NamedTuple):
 
 def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
     """The numbers and codes among the folded words of a text."""
+    if _DIGITS.isdisjoint(words) and "".join(words).isalpha():  # most texts have none
+        return
     start = 0
     while start < len(words):
         word = words[start]

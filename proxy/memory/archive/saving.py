@@ -1,11 +1,13 @@
 """How sessions are saved: what is stored of them is read and compared, and what differs is written.
 
-SQLite does it row by row, in transactions that are short. PostgreSQL does it for many sessions in one
-statement to read and one to write, which changes nothing where what was read is not so any more.
+All that takes time is done between reading and writing. A write changes nothing of a session where what was
+read of it is not so any more: PostgreSQL writes many sessions in one statement, SQLite in a transaction that
+is short, as turns may be written to the same file.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -15,9 +17,7 @@ from proxy.memory.archive.erasure import PURPOSE, is_erased, tombstone_key_numbe
 from proxy.memory.archive.records import TombstoneKeys
 from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
-    PART,
     Database,
-    IndexRow,
     RowCodec,
     Rows,
     Steps,
@@ -34,14 +34,17 @@ from proxy.memory.archive.statements import (
     CHANGE_TURNS,
     DELETE_PASSAGE,
     DELETE_TURN,
+    DELETE_VECTOR,
     INSERT_OWNER,
     LAST_PLACE_BEFORE,
     OWNER_ID,
+    POSTGRES,
     SESSION,
     STORED_TURNS,
     TOMBSTONE_TIME,
     TURN,
     TURN_COLUMNS,
+    UPSERT_PASSAGE,
     UPSERT_SESSION,
     UPSERT_TURN,
     USER,
@@ -55,10 +58,10 @@ from proxy.memory.tasks import in_thread_if_long
 
 _FIRST: Final = TurnRef(-1, 0)
 _LAST: Final = TurnRef(1 << 62, 0)
-# What one statement writes for many sessions, in characters.
-_BATCH: Final = 500_000
 _ATTEMPTS: Final = 5
-_RECENT: Final = 64
+_RECENT: Final = 256
+# To see that a session is as it was read costs as much as to write so many rows.
+_ROWS_PER_SESSION: Final = 2
 
 
 class _TombstoneRow(NamedTuple):
@@ -121,13 +124,6 @@ def _hot_start(session: Session) -> TurnRef:
     return session.entries[0].turn_ref if session.entries else TurnRef(session.call + 1, 0)
 
 
-class Progress(NamedTuple):
-    """How many of the entries are ``done``, ``None`` once all are; of those that moved so many are saved."""
-
-    done: int | None
-    moved: int = 0
-
-
 class _StoredTurn(NamedTuple):
     item: int
     digest: bytes
@@ -149,37 +145,80 @@ class _Stored(NamedTuple):
     updated: float
     turns: Mapping[_Position, _StoredTurn]
     before: int
-    owners: Mapping[str, int]
+    owners: dict[str, int]
     erased: Mapping[_TombstoneRow, float | None]
+
+    def since(self, begin: TurnRef) -> "_Stored":
+        """The same, with the turns from ``begin`` on."""
+        moved = [turn.place for position, turn in self.turns.items() if position[:2] < begin]
+        if not moved:
+            return self
+        turns = {position: turn for position, turn in self.turns.items() if position[:2] >= begin}
+        return self._replace(turns=turns, before=max([self.before, *moved]))
+
+    def is_as(self, former: "_Stored") -> bool:
+        """Whether nothing of the session has changed since, and nothing was erased."""
+        return self._replace(before=former.before, version=former.version) == former
+
+
+class _Users(NamedTuple):
+    """Whose a turn is: its owner, the other user who spoke it, and who finds it; names, or their ids."""
+
+    owner: Any
+    speaker: Any
+    reader: Any
+
+    def ids(self, owners: Mapping[str, int]) -> "_Users":
+        """The same by their ids. Raises KeyError where one has none yet."""
+        return _Users(*(name and owners[name] for name in self))
 
 
 class _Turn(NamedTuple):
-    """A turn that is to be written, over the row ``item`` where there is one.
+    """An entry that is to be written, over the row ``item`` where there is one.
 
-    It is indexed under ``reader`` by its ``terms``; without any it leaves the index, and with ``None`` the
+    It is indexed under its reader by its ``terms``; without any it leaves the index, and with ``None`` the
     index stays as it is.
     """
 
     item: int | None
+    entry: Entry
     row: dict[str, Any]
-    reader: int | None
+    users: _Users
+    is_guests: bool
     terms: str | None
+
+    @property
+    def position(self) -> _Position:
+        """Where in its session it stands."""
+        return self.entry.call, self.entry.turn, self.entry.role, self.row["position"]
+
+    def digest(self, codec: RowCodec, owners: Mapping[str, int]) -> bytes:
+        """What tells it from another one in its place."""
+        return self.row["digest"] or _digest(
+            codec, self.entry, self.row["place"], self.users.ids(owners), is_guests=self.is_guests
+        )
+
+    def columns(self, codec: RowCodec, owners: Mapping[str, int]) -> dict[str, Any]:
+        """Its row, with the ids of its users."""
+        digest = self.digest(codec, owners)
+        return {**self.row, **self.users.ids(owners)._asdict(), "digest": digest, "terms": self.terms or None}
 
 
 class _Changes(NamedTuple):
-    """What is to be written of a part, and how many entries are ``done`` by then, ``None`` for all."""
+    """What is to be written of a part; whether that is ``all``, or the rest is yet to be planned."""
 
     turns: list[_Turn]
     dropped: list[int]
-    done: int | None = None
+    all: bool = True
 
 
 # --- what is stored
 
 
-def _read(codec: RowCodec, parts: Sequence[SessionPart], keys: TombstoneKeys) -> Steps[list[_Stored]]:
-    """What is stored of parts."""
-    graves = [_all_tombstone_rows(keys, part) for part in parts]
+def _read(
+    codec: RowCodec, parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
+) -> Steps[list[_Stored]]:
+    """What is stored of parts, and of the tombstones that concern each."""
     names = [sorted(part.names) for part in parts]
     sessions = [{**key_arguments(part.key), "created": part.session.created} for part in parts]
     ranges = []
@@ -284,18 +323,16 @@ def _owners(part: SessionPart, admissions: Sequence[_Admission | None]) -> set[s
     return {*filter(None, names)}
 
 
-def _changes(  # noqa: PLR0913 - what is stored, what is to be, and how much of it
+def _changes(
     codec: RowCodec,
     part: SessionPart,
     admissions: Sequence[_Admission | None],
     stored: _Stored,
-    *,
-    done: int = 0,
     room: int,
 ) -> _Changes:
     """What puts the entries in the place of the stored turns; stored turns beside them are dropped.
 
-    As much of it as there is room for, behind the ``done`` entries.
+    As much of it as there is room for.
     """
     stale = dict(stored.turns)
     positions: Counter[tuple[int, int, str]] = Counter()
@@ -308,20 +345,18 @@ def _changes(  # noqa: PLR0913 - what is stored, what is to be, and how much of 
         position = positions[group]
         positions[group] += 1
         before = stale.pop((*group, position), None)
-        if index < done:
-            continue
-        if room <= 0:
-            return _Changes(turns, [], index)
         turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
         if turn is None:
             continue
+        if room <= 0:
+            return _Changes(turns, [], all=False)
         room -= CHARACTERS_PER_ROW + len(entry.text)
         turns.append(turn)
     dropped: list[int] = []
     for (life, number, *_), former in stale.items():
         if part.begin <= (life, number) < part.end:
             if room <= 0:
-                return _Changes(turns, dropped, len(part.entries))
+                return _Changes(turns, dropped, all=False)
             room -= CHARACTERS_PER_ROW
             dropped.append(former.item)
     return _Changes(turns, dropped)
@@ -338,75 +373,48 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
 ) -> _Turn | None:
     """The row of an entry; ``None`` where that is stored already."""
     entry, guest = admission
-    user = part.session.user
-    own = owners[user] if user else None
+    user = part.session.user or None
     # The other user who said a user's words, and the one who was answered.
     is_others = entry.role == "user" and entry.speaker and entry.speaker != user
-    speaker = owners[entry.speaker or ""] if is_others else None
-    reader = own if guest is None else owners.get(guest)
-    # A guest may be the session's own user under another name.
-    ownership = None if speaker is None and guest is None else (speaker, guest is not None and reader)
-    digest = codec.digest(place, own, ownership, entry)
+    reader = user if guest is None else guest or None
+    users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
+    digest = None
+    with suppress(KeyError):  # of a user without an id nothing is stored
+        digest = _digest(codec, entry, place, users.ids(owners), is_guests=is_guests)
     if before and before.digest == digest:
         return None
     terms = None
-    if own is not None and reader is None:
+    if user and reader is None:
         terms = ""
-    elif own is not None and entry.role in {"user", "assistant"}:
+    elif user and entry.role in {"user", "assistant"}:
         # Injected words would be shown as the user's.
         text = "" if entry.is_injected else entry.text
-        terms = codec.terms(Owner(part.key.tenant, (user if guest is None else guest) or ""), text)
+        terms = codec.terms(Owner(part.key.tenant, reader or ""), text)
     row = {
         "life": entry.call,
         "turn": entry.turn,
         "role": entry.role,
         "position": position,
         "place": place,
-        "owner": own,
-        "speaker": speaker,
         "at": entry.at,
         "recorded": entry.recorded_at,
         "digest": digest,
         "blob": codec.encode(part.key, entry),
     }
-    return _Turn(before and before.item, row, reader, terms)
+    return _Turn(before and before.item, entry, row, users, is_guests, terms)
+
+
+def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests: bool) -> bytes:
+    # A guest may be the session's own user under another name.
+    ownership = None if ids.speaker is None and not is_guests else (ids.speaker, is_guests and ids.reader)
+    return codec.digest(place, ids.owner, ownership, entry)
 
 
 def _moved(part: SessionPart, before: int) -> int:
     return min(before + 1, part.session.cold_count)
 
 
-# --- row by row
-
-
-def save(codec: RowCodec, part: SessionPart, done: int) -> Steps[Progress]:
-    """Save some more of a part, of which so many entries are done, in one transaction."""
-    keys = yield from tombstone_keys(codec)
-    (stored,) = yield from _read(codec, [part], keys)
-    admissions = _admit(part, keys, stored)
-    ahead = wall_time() + CLOCK_TOLERANCE
-    if _is_refused(part, stored, admissions, ahead):
-        return Progress(None, part.session.cold_count)
-    owners = dict(stored.owners)
-    for name in sorted(_owners(part, admissions) - owners.keys()):
-        owners[name] = yield from ensure_owner(Owner(part.key.tenant, name))
-    times = {"created": part.session.created, "updated": part.session.updated, "mark": part.as_of}
-    talk = yield from fetch_value(UPSERT_SESSION, {**key_arguments(part.key), **times, "ahead": ahead})
-    changes = _changes(codec, part, admissions, stored._replace(owners=owners), done=done, room=PART)
-    for turn in changes.turns:
-        item = yield from fetch_value(UPSERT_TURN, {"talk": talk, **turn.row})
-        if turn.terms:
-            place = IndexRow(TURN, item, turn.row["at"], talk, turn.row["place"])
-            yield from codec.index_terms(turn.reader or 0, turn.terms, place)
-        elif turn.terms is not None and turn.item is not None:
-            yield from fetch(DELETE_PASSAGE, {"kind": TURN, "item": item})
-    for item in changes.dropped:
-        yield from fetch(DELETE_PASSAGE, {"kind": TURN, "item": item})
-        yield from fetch(DELETE_TURN, {"item": item})
-    return Progress(changes.done, _moved(part, stored.before))
-
-
-# --- many sessions in one statement
+# --- many sessions in one write
 
 
 class _Recent(NamedTuple):
@@ -418,14 +426,18 @@ class _Recent(NamedTuple):
     begin: TurnRef
     stored: _Stored
 
-    def covers(self, part: SessionPart) -> bool:
-        """Whether it says all that a part depends on."""
-        return (
-            part.is_hot
-            and (self.created, self.user) == (part.session.created, part.session.user)
-            and part.names <= self.names
-            and self.begin <= min([part.begin, *(entry.turn_ref for entry in part.entries)])
-        )
+    def stored_of(self, part: SessionPart) -> _Stored | None:
+        """What is stored of a part, as far as this says all that the part depends on."""
+        begin = min([part.begin, *(entry.turn_ref for entry in part.entries)])
+        if (
+            not part.is_hot
+            or (self.created, self.user) != (part.session.created, part.session.user)
+            or not part.names <= self.names
+            or begin < self.begin
+        ):
+            return None
+        own = {name: self.stored.owners[name] for name in part.names & self.stored.owners.keys()}
+        return self.stored.since(begin)._replace(owners=own)
 
 
 class _Admitted(NamedTuple):
@@ -435,13 +447,20 @@ class _Admitted(NamedTuple):
 
 
 class _Planned(NamedTuple):
+    """A part with what is to be written of it; ``owners`` are all users whom that names."""
+
     part: SessionPart
     stored: _Stored
+    owners: set[str]
     changes: _Changes
 
 
-class BatchWriter:
-    """Saves many sessions at a time, with one statement that reads and one that writes.
+_Written = tuple[Mapping[Owner, int], Rows]
+"""Ids of users, and for the sessions that were written: number, id, version, and turns that were added."""
+
+
+class SessionWriter:
+    """Saves many sessions at a time: they are read together, and written together.
 
     Of the sessions that it saved last it knows what is stored: they are written alone. A write checks that
     the rows are as they were read, and that nothing was erased since: if not so, it is read again.
@@ -473,13 +492,14 @@ class BatchWriter:
             self._keys = await self._database.write(partial(_keys_and_numbers, self._codec))
         keys, numbers = self._keys
         stored = {
-            part.key: recent.stored
+            part.key: known
             for part in parts
-            if (recent := self._recent.pop(part.key, None)) and recent.covers(part)
+            if (recent := self._recent.pop(part.key, None)) and (known := recent.stored_of(part))
         }
         unknown = [part for part in parts if part.key not in stored]
         if unknown:
-            rows = await self._database.read(partial(_read, self._codec, unknown, keys))
+            graves = [_all_tombstone_rows(keys, part) for part in unknown]
+            rows = await self._database.read(partial(_read, self._codec, unknown, graves))
             stored |= zip((part.key for part in unknown), rows, strict=True)
         ahead = wall_time() + CLOCK_TOLERANCE
         admitted: list[_Admitted] = []
@@ -491,33 +511,36 @@ class BatchWriter:
                 admitted.append(_Admitted(part, stored[part.key], admissions))
         if not admitted:
             return True
-        planned, written = await self._write(admitted, numbers, ahead)
+        count = sum(len(one.part.entries) for one in admitted)
+        planned = await in_thread_if_long(partial(_plan, self._codec, admitted), count)
+        owners, written = await self._write(planned, numbers, ahead)
         for number, talk, version, added in written:
-            part, before, changes = planned[number - 1]
-            after = _stored_now(part, before, changes, added, talk, version)
+            part, before, _, changes = planned[number - 1]
+            own = {name: id_ for (tenant, name), id_ in owners.items() if tenant == part.key.tenant}
+            before = before._replace(talk=talk, version=version, owners=before.owners | own)
+            after = _stored_now(self._codec, part, before, changes, added)
             if part.is_hot:
                 self._remember(part, after)
-            if changes.done is None:
+            if changes.all:
                 moved[part.key] = _moved(part, after.before)
         if len(written) < len(planned):
             self._keys = None
         return bool(written)
 
-    async def _write(
-        self, admitted: Sequence[_Admitted], numbers: list[int], ahead: float
-    ) -> tuple[list[_Planned], Rows]:
-        """Write as many of them as a statement takes; rows for those that were as they had been read."""
-        if all(one.stored.owners.keys() >= _owners(one.part, one.admissions) for one in admitted):
-            count = sum(len(one.part.entries) for one in admitted)
-            planned = await in_thread_if_long(partial(_plan, self._codec, admitted, {}), count)
-            rows = await self._database.read(partial(_write, planned, numbers, ahead))
-            return planned, rows
+    async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:
+        """Write what was planned; ids of users who had none, and rows for what was as it had been read."""
+        if self._codec.dialect is not POSTGRES:
+            work = partial(_write_rows, self._codec, planned, numbers, ahead)
+            return await self._database.write(work)
+        missing = sorted({owner for one in planned for owner in _missing(one)})
+        if not missing:
+            return {}, await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
         try:
             return await self._database.write(
-                partial(_write_with_owners, self._codec, _some(admitted), numbers, ahead)
+                partial(_write_with_owners, self._codec, planned, missing, numbers, ahead)
             )
         except _Changed:
-            return [_Planned(*one[:2], _Changes([], [])) for one in admitted], []
+            return {}, []
 
     def _remember(self, part: SessionPart, stored: _Stored) -> None:
         begin = min([part.begin, *(TurnRef(*position[:2]) for position in stored.turns)])
@@ -525,16 +548,6 @@ class BatchWriter:
         self._recent[part.key] = _Recent(session.created, session.user, part.names, begin, stored)
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
-
-
-def _some(admitted: Sequence[_Admitted]) -> Sequence[_Admitted]:
-    """As many of them as one statement takes, whatever they add."""
-    room = _BATCH
-    for number, (part, *_) in enumerate(admitted):
-        room -= sum(CHARACTERS_PER_ROW + len(entry.text) for entry in part.entries)
-        if room <= 0:
-            return admitted[: max(1, number)]
-    return admitted
 
 
 class _Changed(Exception):
@@ -547,46 +560,109 @@ def _keys_and_numbers(codec: RowCodec) -> Steps[tuple[TombstoneKeys, list[int]]]
     return keys, numbers
 
 
-def _plan(codec: RowCodec, admitted: Sequence[_Admitted], new: Mapping[Owner, int]) -> list[_Planned]:
-    """What is written of sessions, as many as one statement takes; ``new`` are owners that were inserted."""
+def _plan(codec: RowCodec, admitted: Sequence[_Admitted]) -> list[_Planned]:
+    """What is written of sessions, as many as one write takes."""
     planned: list[_Planned] = []
-    room = _BATCH
+    room = codec.dialect.batch
     for part, stored, admissions in admitted:
-        own = {owner.user: id_ for owner, id_ in new.items() if owner.tenant == part.key.tenant}
-        before = stored._replace(owners={**stored.owners, **own})
-        changes = _changes(codec, part, admissions, before, room=room)
-        planned.append(_Planned(part, before, changes))
-        room -= sum(CHARACTERS_PER_ROW + len(turn.row["blob"]) for turn in changes.turns)
+        changes = _changes(codec, part, admissions, stored, room)
+        planned.append(_Planned(part, stored, _owners(part, admissions), changes))
+        rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
+        room -= CHARACTERS_PER_ROW * rows + sum(len(turn.row["blob"]) for turn in changes.turns)
         if room <= 0:
             break
     return planned
 
 
+def _missing(one: _Planned) -> list[Owner]:
+    """The users of a part who have no rows yet."""
+    return [Owner(one.part.key.tenant, name) for name in sorted(one.owners - one.stored.owners.keys())]
+
+
+def _write_rows(
+    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
+) -> Steps[_Written]:
+    """Write sessions row by row, in a transaction in which nobody else writes."""
+    owners: dict[Owner, int] = {}
+    rows: Rows = []
+    if (yield from tombstone_key_numbers()) != numbers:
+        return owners, rows
+    parts = [one.part for one in planned]
+    again = yield from _read(codec, parts, [[*one.stored.erased] for one in planned])
+    for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
+        if not now.is_as(one.stored):
+            continue
+        for owner in _missing(one):
+            owners[owner] = owners.get(owner) or (yield from ensure_owner(owner))
+        times = {
+            "created": one.part.session.created,
+            "updated": one.part.session.updated,
+            "mark": one.part.as_of,
+        }
+        talk = yield from fetch_value(
+            UPSERT_SESSION, {**key_arguments(one.part.key), **times, "ahead": ahead}
+        )
+        added = yield from _write_turns(codec, one, talk, _ids(one, owners))
+        rows.append((number, talk, 0, added))
+    return owners, rows
+
+
+def _write_turns(codec: RowCodec, one: _Planned, talk: int, owners: Mapping[str, int]) -> Steps[Rows]:
+    """Write the turns of a part, and index them; ids and positions of those that were added."""
+    turns = one.changes.turns
+    columns = [{"talk": talk, **turn.columns(codec, owners)} for turn in turns]
+    items = [rows[0][0] for rows in (yield from fetch_each(UPSERT_TURN, columns))]
+    indexed = [
+        {**row, "owner": row["reader"], "kind": TURN, "item": item}
+        for row, item in zip(columns, items, strict=True)
+        if row["terms"]
+    ]
+    passages = yield from fetch_each(UPSERT_PASSAGE, indexed)
+    gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None]
+    yield from fetch_each(
+        DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in [*gone, *one.changes.dropped]]
+    )
+    yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.changes.dropped])
+    former = {turn.item for turn in turns}
+    changed = [
+        {"passage": rows[0][0]}
+        for row, rows in zip(indexed, passages, strict=True)
+        if rows and row["item"] in former
+    ]
+    yield from fetch_each(DELETE_VECTOR, changed)
+    return [(item, *turn.position) for turn, item in zip(turns, items, strict=True) if turn.item is None]
+
+
 def _write_with_owners(
-    codec: RowCodec, admitted: Sequence[_Admitted], numbers: list[int], ahead: float
-) -> Steps[tuple[list[_Planned], Rows]]:
+    codec: RowCodec, planned: Sequence[_Planned], missing: Sequence[Owner], numbers: list[int], ahead: float
+) -> Steps[_Written]:
     """Write sessions whose users have no rows yet. Raises _Changed, so that no user is left without turns."""
-    missing = {
-        Owner(part.key.tenant, name)
-        for part, stored, admissions in admitted
-        for name in _owners(part, admissions) - stored.owners.keys()
-    }
-    new: dict[Owner, int] = {}
-    for owner in sorted(missing):
-        new[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
-    planned = _plan(codec, admitted, new)
-    rows = yield from _write(planned, numbers, ahead)
-    if len(rows) < len(admitted):
+    owners: dict[Owner, int] = {}
+    for owner in missing:
+        owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
+    rows = yield from _write(codec, planned, owners, numbers, ahead)
+    if len(rows) < len(planned):
         raise _Changed
-    return planned, rows
+    return owners, rows
 
 
-def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Steps[Rows]:
-    """Rows for the sessions that were written: number, id, version, and the turns that were added."""
+def _write(
+    codec: RowCodec,
+    planned: Sequence[_Planned],
+    owners: Mapping[Owner, int],
+    numbers: list[int],
+    ahead: float,
+) -> Steps[Rows]:
+    """Write sessions in one statement of PostgreSQL; ``owners`` are ids of users who had none."""
     graves = {grave: at for one in planned for grave, at in one.stored.erased.items()}
-    turns = [(number, turn) for number, one in enumerate(planned, 1) for turn in one.changes.turns]
-    added = [(number, turn) for number, turn in turns if turn.item is None]
-    changed = [(number, turn) for number, turn in turns if turn.item is not None]
+    turns = [
+        (number, turn.item, turn.columns(codec, ids))
+        for number, one in enumerate(planned, 1)
+        for ids in [_ids(one, owners)]
+        for turn in one.changes.turns
+    ]
+    added = [(number, row) for number, item, row in turns if item is None]
+    changed = [(number, {**row, "item": item}) for number, item, row in turns if item is not None]
     dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.changes.dropped]
     arguments = {
         "talks": [one.stored.talk for one in planned],
@@ -608,10 +684,14 @@ def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Ste
     if not changed and not dropped:
         return (yield from fetch(ADD_TURNS, arguments))
     # A row whose terms stay has none here, and one that leaves the index has empty ones.
-    unread = [(number, turn.item) for number, turn in changed if turn.terms == ""] + dropped
+    unread = [
+        (number, turn.item)
+        for number, one in enumerate(planned, 1)
+        for turn in one.changes.turns
+        if turn.terms == "" and turn.item is not None
+    ] + dropped
     arguments |= {
-        **_columns("changed", changed),
-        "changeditem": [turn.item for _, turn in changed],
+        **_columns("changed", changed, "item"),
         "droppedn": [number for number, _ in dropped],
         "dropped": [item for _, item in dropped],
         "unreadn": [number for number, _ in unread],
@@ -620,33 +700,27 @@ def _write(planned: Sequence[_Planned], numbers: list[int], ahead: float) -> Ste
     return (yield from fetch(CHANGE_TURNS, arguments))
 
 
-def _columns(prefix: str, turns: Sequence[tuple[int, _Turn]]) -> dict[str, list[Any]]:
+def _columns(prefix: str, turns: Sequence[tuple[int, dict[str, Any]]], *more: str) -> dict[str, list[Any]]:
     """The rows of turns as a list for each column."""
     columns: dict[str, list[Any]] = {f"{prefix}n": [number for number, _ in turns]}
-    for name in TURN_COLUMNS:
-        columns[prefix + name] = [turn.row[name] for _, turn in turns]
-    columns[f"{prefix}reader"] = [turn.reader for _, turn in turns]
-    columns[f"{prefix}terms"] = [turn.terms or None for _, turn in turns]
+    for name in (*TURN_COLUMNS, "reader", "terms", *more):
+        columns[prefix + name] = [row[name] for _, row in turns]
     return columns
 
 
-def _stored_now(  # noqa: PLR0913, PLR0917 - what was stored, and what became of it
-    part: SessionPart, before: _Stored, changes: _Changes, added: Rows, talk: int, version: int
+def _ids(one: _Planned, new: Mapping[Owner, int]) -> dict[str, int]:
+    """The ids of a part's users."""
+    return one.stored.owners | {owner.user: new[owner] for owner in _missing(one)}
+
+
+def _stored_now(
+    codec: RowCodec, part: SessionPart, before: _Stored, changes: _Changes, added: Rows
 ) -> _Stored:
-    """What is stored of a hot part now."""
+    """What is stored of a part now, of which there was ``before``."""
     items = {tuple(row[1:]): row[0] for row in added}
     dropped = set(changes.dropped)
     turns = {position: turn for position, turn in before.turns.items() if turn.item not in dropped}
     for turn in changes.turns:
-        row = turn.row
-        position = row["life"], row["turn"], row["role"], row["position"]
-        item = items[position] if turn.item is None else turn.item
-        turns[position] = _StoredTurn(item, row["digest"], row["place"])
-    moved = [turn.place for position, turn in turns.items() if position[:2] < part.begin]
-    return before._replace(
-        talk=talk,
-        version=version,
-        updated=part.session.updated,
-        turns={position: turn for position, turn in turns.items() if position[:2] >= part.begin},
-        before=max([before.before, *moved]),
-    )
+        item = items[turn.position] if turn.item is None else turn.item
+        turns[turn.position] = _StoredTurn(item, turn.digest(codec, before.owners), turn.row["place"])
+    return before._replace(updated=part.session.updated, turns=turns).since(part.begin)

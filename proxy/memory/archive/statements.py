@@ -430,6 +430,8 @@ class Dialect(msgspec.Struct, frozen=True):
     """Deletes the sessions of ``:ids`` that have no turns."""
     swept: int
     """How many old turns one transaction deletes."""
+    batch: int
+    """How much of sessions one transaction writes, in characters; a row costs some more beside its text."""
 
 
 def json_array(ids: Iterable[int]) -> str:
@@ -490,6 +492,7 @@ def _dialect(
             " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
         ),
         swept=1000 if skip_locked else 20,
+        batch=500_000 if skip_locked else 24_000,
     )
 
 

@@ -67,6 +67,7 @@ _UNSPACED: Final = (
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
 # What is a word by itself though it stands between others: a Chinese character, and the first syllable of
 # Korean words, which particles follow.
+_FIRST_SINGLE: Final = "\u1100"
 _SINGLE: Final = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]|(?<![\uac00-\ud7af])[\uac00-\ud7af](?=[\uac00-\ud7af])"
 )
@@ -83,6 +84,10 @@ _MARKS: Final = (
 _LETTER: Final = f"[^\\W_{_UNSPACED}]"
 _RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
 _PLAIN: Final = re.compile("[a-z0-9]+")
+# Words of Latin letters alone, before the first of the marks.
+_LATIN: Final = re.compile("[^\\W_]+")
+_FIRST_MARK: Final = "\u0300"
+_APOSTROPHES: Final = frozenset("'\u2019\u02bc")
 _APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
 # Where an article or a pronoun is written together with its word.
 _ELISION: Final = re.compile(
@@ -125,12 +130,13 @@ class Lexicon:
         folded = [*map(fold, spelt)]
         tongue = language(folded, text)
         found: list[str] = []
-        for at, spellings in _in_order(folded):
-            if spellings:
-                found += spellings
-            elif not _is_stop(folded[at], tongue):
-                found += self._stems.forms(tongue, spelt[at])
-        if not text.isascii():
+        place = 0
+        for run in number_runs(folded):
+            found += self._stems.forms(tongue, spelt[place : run.start])
+            found += run.spellings
+            place = run.end
+        found += self._stems.forms(tongue, spelt[place:] if place else spelt)
+        if not text.isascii() and max(text) >= _FIRST_SINGLE:
             single = _SINGLE.findall(unicodedata.normalize("NFKC", text))
             found += [one for one in single if one not in FUNCTION_CHARACTERS]
         return found
@@ -201,7 +207,7 @@ class Stems:
 
     def __init__(self) -> None:
         self._stems: dict[tuple[str, str], str] = {}
-        self._forms: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._forms: dict[str, dict[str, tuple[str, ...]]] = {}
         self._lock = threading.Lock()
         # Their own cache would keep words with digits.
         self._stemmers = {name: Stemmer.Stemmer(name, 0) for name in STEMMED}
@@ -234,18 +240,24 @@ class Stems:
             stem = LEMMAS.get(stem, stem)
         return _DIGRAPH.sub(r"\1", fold(stem)) or fold(word)
 
-    def forms(self, tongue: str, word: str) -> tuple[str, ...]:
-        """By what a word of a text is found: its stem, the ends of a compound, the halves of a long word."""
-        key = (tongue, word)
-        forms = self._forms.get(key)
-        if forms is None:
-            if len(self._forms) > _MAX_CACHED:
-                self._forms = {}
-            folded = fold(word)
-            stem = self.stem(tongue, word)
-            parts = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
-            forms = self._forms[key] = (stem, *parts, *_halves(folded, len(folded)))
-        return forms
+    def forms(self, tongue: str, words: Iterable[str]) -> Iterator[str]:
+        """By what words of a text are found, each but stop words: its stem, ends of compounds, and halves."""
+        known = self._forms.setdefault(tongue, {})
+        for word in words:
+            forms = known.get(word)
+            if forms is None:
+                if len(known) > _MAX_CACHED:
+                    known.clear()
+                forms = known[word] = self._forms_of(tongue, word)
+            yield from forms
+
+    def _forms_of(self, tongue: str, word: str) -> tuple[str, ...]:
+        folded = fold(word)
+        if _is_stop(folded, tongue):
+            return ()
+        stem = self.stem(tongue, word)
+        parts = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
+        return (stem, *parts, *_halves(folded, len(folded)))
 
 
 def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -307,13 +319,17 @@ def fold(word: str) -> str:
 
 def _spelt(text: str) -> Iterator[str]:
     """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
-    plain = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
+    if not _APOSTROPHES.isdisjoint(text):
+        text = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
     if text.isascii():
-        yield from (run[:_MAX_WORD] for run in _PLAIN.findall(plain.lower()))
+        yield from (run[:_MAX_WORD] for run in _PLAIN.findall(text.lower()))
         return
-    folded = unicodedata.normalize("NFKC", _JOINERS.sub("", plain)).casefold()
-    folded = unicodedata.normalize("NFC", folded).translate(_OTHER_DIGITS)
-    folded = _ACCENTS.sub("", folded)
+    folded = unicodedata.normalize("NFKC", _JOINERS.sub("", text)).casefold()
+    folded = unicodedata.normalize("NFC", folded)
+    if max(folded, default="") < _FIRST_MARK:
+        yield from (run[:_MAX_WORD] for run in _LATIN.findall(folded))
+        return
+    folded = _ACCENTS.sub("", folded.translate(_OTHER_DIGITS))
     for run in _RUN.findall(folded):
         if not _IS_UNSPACED.match(run):
             yield run[:_MAX_WORD]

@@ -52,8 +52,7 @@ async def old_version(url: str, *keys: bytes) -> AsyncIterator[Archive]:
         named = archive._database
         assert isinstance(named, NamedDatabase)
         archive._database = named._database
-        if archive._batches:
-            archive._batches._database = named._database
+        archive._sessions._database = named._database
         yield archive
 
 
