@@ -30,6 +30,7 @@ _DRAIN_WITHIN: Final = 2.5
 _ARCHIVE_AT_LEAST: Final = 0.3
 _REFUSED_WITHIN: Final = 0.03
 _PING_PAUSE: Final = 0.02
+_WRITTEN_WITHIN: Final = 0.5
 
 
 class FactMemory(msgspec.Struct, frozen=True):
@@ -88,6 +89,15 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         self.health.read_failed = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
+
+    async def written(self, tenant: str, session: str | None = None) -> None:
+        """Returns once the turns that have ended are written, of a tenant or of one session.
+
+        Programs read and erase what the store has. One that takes no turns is not waited for, and one that
+        is slow for half a second.
+        """
+        if not self.recorder.failing:
+            await self.recorder.written(tenant, session, within=_WRITTEN_WITHIN)
 
     def start(self) -> None:
         """Starts the archivist, where this process has it."""

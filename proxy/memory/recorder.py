@@ -120,6 +120,21 @@ class Recorder:
             async with asyncio.timeout(None if math.isinf(within) else within):
                 await unwritten.is_applied.wait()
 
+    async def written(self, tenant: str, session: str | None = None, *, within: float) -> None:
+        """Returns once the turns that have ended are written, after so many seconds at most.
+
+        These are a tenant's turns, or those of one session.
+        """
+        waits = [
+            asyncio.ensure_future(unwritten.is_written.wait())
+            for key, unwritten in self._unwritten.items()
+            if key.tenant == tenant and session in {None, key.session}
+        ]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=within)
+            for wait in late:
+                wait.cancel()
+
     def transfer(self, successor: "Recorder") -> None:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
         for task in self._tasks:
@@ -214,6 +229,7 @@ class Recorder:
                 await self._drop_first(unwritten, lost=True)
         del self._unwritten[key]
         self._writer.store.heads.pop(key, None)
+        unwritten.is_written.set()
 
     async def _drop_first(self, unwritten: "_Unwritten", *, lost: bool = False) -> None:
         """Takes out the oldest turn, and has the others applied to the session as it is without it."""
@@ -239,13 +255,14 @@ class _Unwritten:
 
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
     replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is not set while turns
-    are being applied.
+    are being applied, and ``is_written`` once there are no more.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
         self.is_applied = asyncio.Event()
+        self.is_written = asyncio.Event()
         self.lock = asyncio.Lock()
         self.reset()
 

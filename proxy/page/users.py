@@ -119,7 +119,7 @@ async def _confirm_erasure(request: PageRequest) -> Response:
 
 
 async def _erase(request: PageRequest) -> Response:
-    await forget_user(request.runtime.privacy, _owner(request))
+    await forget_user(request.runtime, _owner(request))
     return redirect(_HERE)
 
 

@@ -99,6 +99,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     await traces.erase(key.tenant, session=key.session)
     if memory is None:
         return True
+    await memory.written(*key)
     deleted = await memory.store.delete(key)
     if memory.archiving:
         deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted
@@ -112,7 +113,9 @@ async def _list(request: Request) -> Response:
         archived = await archiving_of(request).archive.list_sessions(tenant, after=after, limit=limit + 1)
         sessions = list(archived.items())
     else:
-        stored = await memory_of(request).store.list(tenant, after=after, limit=limit + 1)
+        memory = memory_of(request)
+        await memory.written(tenant)
+        stored = await memory.store.list(tenant, after=after, limit=limit + 1)
         sessions = [(each.session, each.updated) for each in stored]
     data = [{"id": name, "updated": updated} for name, updated in sessions[:limit]]
     return page_response(data, has_more=len(sessions) > limit)
@@ -155,6 +158,7 @@ async def _import(request: Request) -> Response:
         lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
     )
     hot, cold = await _split(memory, session)
+    await memory.written(*key)
     for _ in range(_ATTEMPTS):
         stored = await memory.store.read(key, background=True)
         version = stored.version if stored else 0
@@ -197,6 +201,7 @@ async def _patch_state(request: Request) -> Response:
 
 async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
     memory, key = memory_of(request), key_of(request)
+    await memory.written(*key)
     for _ in range(_ATTEMPTS):
         stored = await memory.store.load(key, background=True)
         if stored is None:
@@ -281,6 +286,7 @@ async def _list_turns(request: Request) -> Response:
 
 
 async def _read_or_404(memory: Memory, key: Key) -> Session:
+    await memory.written(*key)
     stored = await memory.store.load(key, background=True)
     if stored is None:
         raise session_not_found(key)

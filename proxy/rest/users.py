@@ -20,7 +20,6 @@ from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
 from proxy.memory.past_calls import UserRecord
 from proxy.memory.preamble import conversation_blocks
-from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.session import UNREADABLE, decode, person_of
 from proxy.memory.speakers import session_of_entries
 from proxy.memory.stores.store import Key, Owner, Store
@@ -40,6 +39,7 @@ from proxy.rest.endpoint import (
     runtime_of,
 )
 from proxy.rest.validation import at_most, validated
+from proxy.runtime import Runtime
 from proxy.traces import Traces
 from proxy.turn.identity import identifier
 
@@ -136,10 +136,12 @@ async def _list(request: Request) -> Response:
     return page_response(data, has_more=len(users) > limit)
 
 
-async def forget_user(privacy: PrivacyRegistry, owner: Owner) -> None:
+async def forget_user(runtime: Runtime, owner: Owner) -> None:
     """Removes all of a user; raises SessionsUnreadable, once all else is gone, and StoreError."""
+    if runtime.memory:
+        await runtime.memory.written(owner.tenant)
     try:
-        await privacy.forget(owner)
+        await runtime.privacy.forget(owner)
     except UnreadableSessions as error:
         raise SessionsUnreadable(
             f"All that can be read of them is removed, but {error}. Give back the key that they were"
@@ -169,14 +171,16 @@ async def _search(request: Request) -> Response:
 
 
 async def _export(request: Request) -> Response:
-    owner = owner_of(request)
+    owner, runtime = owner_of(request), runtime_of(request)
     await admit(request)
-    return long_response(await runtime_of(request).privacy.export(owner))
+    if runtime.memory:
+        await runtime.memory.written(owner.tenant)
+    return long_response(await runtime.privacy.export(owner))
 
 
 async def _delete(request: Request) -> Response:
     """Removes all of a user; the same again is no error."""
-    await forget_user(runtime_of(request).privacy, owner_of(request))
+    await forget_user(runtime_of(request), owner_of(request))
     return Response(status_code=204)
 
 

@@ -102,3 +102,33 @@ def test_a_turn_behind_the_done_event_knows_the_answer(
         client.socket.close()
         assert ("assistant", f"That was answer {turn} of mine.") in prompts(upstream)[-1]
     assert until(lambda: len(held(remembering)) == 40)
+
+
+def test_a_turn_is_in_what_programs_read_at_once(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    client, memory = remembering.client, "/v1/memory/"
+    for turn in range(10):
+        name = f"s{turn}"
+        for spoken in (1, 3):
+            lines = [user("Hello?"), {"role": "assistant", "content": "Yes, I"}, user("Is it late?")]
+            upstream.says(*sse(stream_of("Yes, I am here and I will stay.")))
+            call(remembering, *lines[:spoken], session=name, stream=True, user=name).raise_for_status()
+            entries = client.get(f"{memory}sessions/{name}").json()["contents"]
+            assert len(entries) == spoken + 1
+        assert name in {each["id"] for each in client.get(f"{memory}sessions").json()["data"]}
+        upstream.says(*sse(stream_of("Good night.")))
+        call(remembering, user("Bye."), session=f"t{turn}", stream=True, user=name).raise_for_status()
+        exported = client.get(f"{memory}users/{name}/export").json()["sessions"]
+        assert {each["id"] for each in exported} == {name, f"t{turn}"}
+
+
+def test_what_was_said_just_before_a_user_is_forgotten_goes_too(
+    remembering: ProxyServer, upstream: FakeUpstream
+) -> None:
+    client = remembering.client
+    for turn in range(10):
+        upstream.says(*sse(stream_of("Hello.")))
+        call(remembering, user("I am Ann."), session=f"s{turn}", stream=True, user="ann").raise_for_status()
+        assert client.delete("/v1/memory/users/ann").status_code == 204
+    assert until(lambda: held(remembering) == [])
+    assert client.get("/v1/memory/users/ann/export").json()["sessions"] == []
+    assert client.get("/v1/memory/sessions").json()["data"] == []
