@@ -12,6 +12,7 @@ from proxy.memory.archive.recall import RecallReader, Retriever, Searcher
 from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
+from proxy.memory.facts.stored import StoredFacts
 from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
 from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import PrivacyRegistry
@@ -36,12 +37,14 @@ _WRITTEN_WITHIN: Final = 0.5
 class FactMemory(msgspec.Struct, frozen=True):
     """The facts of users, and what reads them for calls.
 
-    ``pending_changes`` are those that callers were told of.
+    ``stored`` are the same facts where they are kept beside the sessions. ``pending_changes`` are those that
+    callers were told of.
     """
 
     users: UserFacts
     reader: FactReader
     mem0: Mem0 | None = None
+    stored: StoredFacts | None = None
     pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
 

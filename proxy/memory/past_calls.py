@@ -1,6 +1,6 @@
 """What earlier calls were about, kept by user and told in the next call, whatever its session."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -17,7 +17,7 @@ from proxy.memory.speakers import speaker
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
-from proxy.memory.user_values import LASTING, UserValues
+from proxy.memory.user_values import LASTING, UserValue, UserValues
 from proxy.memory.view import SessionView
 
 _MOST_CALLS: Final = 4
@@ -83,7 +83,7 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
         return {"session_id": self.session, "at": self.at, "lines": list(self.lines)}
 
 
-class UserRecord(Extensible, frozen=True):
+class UserRecord(UserValue, frozen=True):
     """A user's ``profile``, which the operator writes, and the last ``calls``, in the order of their ends."""
 
     profile: str = ""
@@ -132,6 +132,10 @@ class PastCalls:
     async def record(self, user: Owner, *, background: bool = True) -> UserRecord:
         """What is kept of a user."""
         return await self._records.read(user, background=background)
+
+    def users(self, tenant: str) -> AsyncIterator[str]:
+        """The users of a tenant of whom a record is kept."""
+        return self._records.users(tenant)
 
     async def save(self, user: Owner, call: PastCall, *, at: float) -> None:
         """List a call, or replace it. Raises SessionDeleted where the user was erased after ``at``."""

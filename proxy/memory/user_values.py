@@ -5,7 +5,8 @@ import hmac
 import math
 import random
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -14,7 +15,14 @@ from proxy.memory import extensible
 from proxy.memory.errors import SessionDeleted, StoreError, Unreadable
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 
-T = TypeVar("T")
+
+class UserValue(extensible.Extensible, frozen=True, kw_only=True):
+    """A value, and whose it is; no name where an older version wrote it."""
+
+    user: str = ""
+
+
+T = TypeVar("T", bound=UserValue)
 
 LASTING: Final = 10 * 365 * 86_400.0
 """The seconds for which a value is kept that has no end of its own; each write renews it."""
@@ -59,7 +67,7 @@ class UserValues(Generic[T]):
         It is kept for ``ttl`` seconds, and nothing is written where it is the same. Raises SessionDeleted
         where the user was erased after ``at``, in seconds since 1970, else is never refused.
         """
-        return await self._change(await self._key(user), change, at, ttl)
+        return await self._change(await self._key(user), change, at, ttl, user.user)
 
     async def change_all(
         self,
@@ -83,6 +91,18 @@ class UserValues(Generic[T]):
                 await asyncio.sleep(0)  # a store in this process would hold up all calls
             after = page[-1].session
 
+    async def users(self, tenant: str) -> AsyncIterator[str]:
+        """The users of a tenant who have a value; one that cannot be read tells none."""
+        place, after = f"{tenant}/{self._kind}", ""
+        while page := await self._store.list(place, after=after, limit=_PAGE):
+            for line in page:
+                with suppress(Unreadable):
+                    value, _ = await self._load(Key(place, line.session), background=True)
+                    if value.user and msgspec.structs.replace(value, user="") != self._empty:
+                        yield value.user
+                await asyncio.sleep(0)  # a store in this process would hold up all calls
+            after = page[-1].session
+
     async def delete(self, user: Owner) -> bool:
         """Remove a user's value, and refuse what arrived before and comes later; whether there was one.
 
@@ -95,12 +115,16 @@ class UserValues(Generic[T]):
             return False
         return await self._store.delete(key)
 
-    async def _change(self, key: Key, change: Callable[[T], T], at: float, ttl: Callable[[T], float]) -> bool:
+    async def _change(
+        self, key: Key, change: Callable[[T], T], at: float, ttl: Callable[[T], float], user: str = ""
+    ) -> bool:
         for _ in range(_ATTEMPTS):
             former, version = await self._load(key, background=True)
             changed = change(former)
             if changed == former:
                 return False
+            if user:
+                changed = msgspec.structs.replace(changed, user=user)
             blob = extensible.encode(changed)
             if await self._store.write(key, BlobWrite(blob, version, ttl(changed), at=at, background=True)):
                 return True

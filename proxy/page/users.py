@@ -18,7 +18,7 @@ from proxy.page.conversations import Hit, hits_of
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest, redirect
 from proxy.rest.endpoint import long_response
-from proxy.rest.users import forget_user
+from proxy.rest.users import forget_user, list_users
 from proxy.turn.identity import identifier
 
 _HERE: Final = "users"
@@ -37,8 +37,8 @@ async def _list(request: PageRequest) -> Response:
         return redirect(_HERE, name)
     memory, after = request.runtime.memory, request.query.get("after", "")
     users: Sequence[str] = ()
-    if memory and memory.archiving:
-        users = await memory.archiving.archive.list_users(request.tenant, after=after, limit=_PAGE + 1)
+    if memory:
+        users, _ = await list_users(memory, request.tenant, after=after, limit=_PAGE + 1)
     latest: dict[str, TurnReport] = {}
     for report in request.server.feed.newest(request.tenant):
         if report.user:
@@ -50,7 +50,7 @@ async def _list(request: PageRequest) -> Response:
         users=users[:_PAGE],
         after=after,
         more=users[_PAGE - 1] if len(users) > _PAGE else None,
-        archived=memory is not None and memory.archiving is not None,
+        remembered=memory is not None,
     )
 
 

@@ -1,7 +1,9 @@
 """Users over HTTP: search, export, erasure, facts, and the system messages of their next call."""
 
-from collections.abc import Iterable
-from contextlib import suppress
+import asyncio
+import contextlib
+import heapq
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,12 +24,11 @@ from proxy.memory.past_calls import UserRecord
 from proxy.memory.preamble import conversation_blocks
 from proxy.memory.session import UNREADABLE, decode, person_of
 from proxy.memory.speakers import session_of_entries
-from proxy.memory.stores.store import Key, Owner, Store
+from proxy.memory.stores.store import Key, ListedSession, Owner, Store
 from proxy.rest.endpoint import (
     Methods,
     admit,
     archive_off,
-    archiving_of,
     body_of,
     json_response,
     long_response,
@@ -50,6 +51,7 @@ _LONGEST_QUERY: Final = 2000
 _MOST_RESULTS: Final = 100
 _LONGEST_FACT: Final = 2000
 _LONGEST_PROFILE: Final = 4000
+_PAGE: Final = 1000
 _MOST_SESSIONS: Final = 10_000
 _MOST_TURNS: Final = 200
 _LONGEST_LINE: Final = 10_000
@@ -123,17 +125,56 @@ def routes() -> list[Route]:
 
 
 async def _list(request: Request) -> Response:
-    memory, archive = memory_of(request), archiving_of(request).archive
+    memory, tenant = memory_of(request), request.scope["tenant"]
     after, limit = page_of(request)
-    users = await archive.list_users(request.scope["tenant"], after=after, limit=limit + 1)
+    await memory.written(tenant)
+    names, seen = await list_users(memory, tenant, after=after, limit=limit + 1)
     data: list[dict[str, object]] = []
-    for user in users[:limit]:
-        owner = Owner(request.scope["tenant"], user)
+    for user in names[:limit]:
+        owner = Owner(tenant, user)
         facts = await memory.facts.users.current(owner) if memory.facts else ()
-        sessions = await archive.user_sessions(owner, limit=_MOST_SESSIONS)
-        seen = sessions[0].at if sessions else None
-        data.append({"id": user, "facts": len(facts), "sessions": len(sessions), "last_seen": seen})
-    return page_response(data, has_more=len(users) > limit)
+        times = seen.get(user, ())
+        if memory.archiving:
+            sessions = await memory.archiving.archive.user_sessions(owner, limit=_MOST_SESSIONS)
+            times = [session.at for session in sessions]
+        last = max(times, default=None)
+        if last is None:  # the sessions have expired
+            last = max((call.at for call in (await memory.calls.record(owner)).calls), default=None)
+        data.append({"id": user, "facts": len(facts), "sessions": len(times), "last_seen": last})
+    return page_response(data, has_more=len(names) > limit)
+
+
+async def list_users(
+    memory: Memory, tenant: str, *, after: str, limit: int
+) -> tuple[Sequence[str], Mapping[str, Sequence[float]]]:
+    """The users of whom anything is stored, a page of them, in the order of the archive or of their ids.
+
+    Without an archive, also when the sessions of each were written last, in seconds since 1970.
+    """
+    if memory.archiving:
+        return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
+    times: dict[str, list[float]] = {}
+    async for session in _stored_sessions(memory.store, tenant):
+        with contextlib.suppress(*UNREADABLE):
+            if stored := await memory.store.load(Key(tenant, session.session), background=True):
+                names = {stored.session.user, *(entry.speaker for entry in stored.session.entries)}
+                for name in filter(None, names):
+                    times.setdefault(name, []).append(session.updated)
+    stored_facts = memory.facts.stored if memory.facts else None
+    for users in (memory.calls.users(tenant), stored_facts.users(tenant) if stored_facts else None):
+        if users:
+            async for name in users:
+                times.setdefault(name, [])
+    return heapq.nsmallest(limit, (name for name in times if name > after)), times
+
+
+async def _stored_sessions(store: Store, tenant: str) -> AsyncIterator[ListedSession]:
+    after = ""
+    while page := await store.list(tenant, after=after, limit=_PAGE):
+        for session in page:
+            yield session
+            await asyncio.sleep(0)  # a store in this process would hold up all calls
+        after = page[-1].session
 
 
 async def forget_user(runtime: Runtime, owner: Owner) -> None:
@@ -301,7 +342,7 @@ def _noted_call(record: UserRecord) -> list[str]:
 async def _first_blocks(store: Store, owner: Owner, sessions: Iterable[str]) -> list[str]:
     """The last calls of the first of some sessions that is stored and the user's own."""
     for name in filter(None, sessions):
-        with suppress(*UNREADABLE):
+        with contextlib.suppress(*UNREADABLE):
             stored = await store.read(Key(owner.tenant, name), background=True)
             if stored and person_of(stored.blob) == owner.user:
                 return conversation_blocks(decode(stored.blob))

@@ -367,7 +367,8 @@ def _build_facts(
         conversation=settings.window.ttl,
         redaction=stores.redaction,
     )
-    return FactMemory(users, FactReader(users, deadline=settings.deadline), mem0)
+    reader = FactReader(users, deadline=settings.deadline)
+    return FactMemory(users, reader, mem0, stored if place is stored else None)
 
 
 # --- models for background work

@@ -606,8 +606,3 @@ def test_everybody_of_whom_anything_is_kept_is_listed_in_pages(serve: Serve, url
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
     assert proxy.client.delete("/v1/memory/users/ann", headers=ACME).status_code == 204
     assert "ann" not in {one["id"] for one in page()["data"]}
-
-
-def test_without_an_archive_nobody_is_listed(serve: Serve) -> None:
-    got = serve(CONFIG, MEMORY_URL="memory:").client.get("/v1/memory/users")
-    assert (got.status_code, got.json()["error"]["code"]) == (404, "archive_off")

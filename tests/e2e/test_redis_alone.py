@@ -1,6 +1,7 @@
 """On Redis without SQL facts and tools work, and what needs an archive says that it is missing."""
 
 import json
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -141,3 +142,36 @@ def test_recall_and_search_say_that_there_is_no_archive(proxy: ProxyServer, upst
     got = proxy.client.post("/v1/memory/search", json={"user": "ann", "query": "dog"})
     assert [one["text"] for one in got.json()["results"]] == ["Has a dog called Rex."]
     assert got.headers["x-turnkeeper-degraded"] == "recall"
+
+
+def test_everybody_of_whom_anything_is_kept_is_listed(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    upstream.script = model(find, says("Noted."))
+
+    def page(**query: Any) -> dict[str, Any]:
+        got = proxy.client.get("/v1/memory/users", params=query)
+        assert got.status_code == 200, got.text
+        return got.json()
+
+    def listed() -> dict[str, tuple[int, int]]:
+        return {one["id"]: (one["facts"], one["sessions"]) for one in page()["data"]}
+
+    assert page() == {"object": "list", "data": [], "has_more": False, "last_id": None}
+    for session, user in (("s1", "ann"), ("s2", "ann"), ("s3", "bob")):
+        say(proxy, "Hello?", session=session, user=user)
+    assert listed() == {"ann": (0, 2), "bob": (0, 1)}, "just after the last byte"
+    kept = proxy.client.post("/v1/memory/users/dora/facts", json={"text": "Has a dog."}).json()
+    assert listed() == {"ann": (0, 2), "bob": (0, 1), "dora": (1, 0)}
+    seen = {one["id"]: one["last_seen"] for one in page()["data"]}
+    assert seen["dora"] is None
+    assert all(abs(seen[name] - time.time()) < 600 for name in ("ann", "bob"))
+    first, second = page(limit=2), page(limit=2, after="bob")
+    assert (first["has_more"], first["last_id"], second["has_more"]) == (True, "bob", False)
+    assert first["data"] + second["data"] == page()["data"]
+
+    proxy.client.put(f"{ANN}/profile", json={"text": "A guest."}).raise_for_status()
+    for session in ("s1", "s2"):
+        proxy.client.delete(f"/v1/memory/sessions/{session}").raise_for_status()
+    assert listed() == {"ann": (0, 0), "bob": (0, 1), "dora": (1, 0)}, "her profile is left"
+    assert proxy.client.delete(ANN).status_code == 204
+    proxy.client.delete(f"/v1/memory/users/dora/facts/{kept['id']}").raise_for_status()
+    assert listed() == {"bob": (0, 1)}

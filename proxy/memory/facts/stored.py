@@ -1,6 +1,6 @@
 """Facts beside the sessions, where no archive keeps them: on Redis alone, and in the process."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -8,14 +8,13 @@ import msgspec
 
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import SessionDeleted, Unreadable
-from proxy.memory.extensible import Extensible
 from proxy.memory.stores.store import Key, Owner, Store
-from proxy.memory.user_values import UserValues
+from proxy.memory.user_values import UserValue, UserValues
 
 _MOST_SUPERSEDED: Final = 100
 
 
-class _Facts(Extensible, frozen=True):
+class _Facts(UserValue, frozen=True):
     facts: tuple[Fact, ...] = ()
 
 
@@ -28,6 +27,10 @@ class StoredFacts:
 
     def __init__(self, store: Store) -> None:
         self._values = UserValues(store, "facts", _Facts())
+
+    def users(self, tenant: str) -> AsyncIterator[str]:
+        """The users of a tenant of whom facts are kept."""
+        return self._values.users(tenant)
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
         """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
