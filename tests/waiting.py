@@ -8,12 +8,12 @@ T = TypeVar("T")
 _PAUSE = 0.01
 
 
-def until(condition: Callable[[], object], seconds: float = 10) -> bool:
+def until(condition: Callable[[], object], seconds: float = 30) -> bool:
     """Whether it comes true in time."""
     return bool(_last(condition, seconds))
 
 
-def awaited(found: Callable[[], T], seconds: float = 10) -> T:
+def awaited(found: Callable[[], T], seconds: float = 30) -> T:
     """What is found, once it is true; fails where that takes longer."""
     last = _last(found, seconds)
     assert last, f"after {seconds:g} s: {last!r}"

@@ -139,7 +139,7 @@ def test_a_worker_of_its_own_summarises_where_the_server_does_not(
     program = [sys.executable, "-m", "proxy", "worker", str(killable.config)]
     worker = subprocess.Popen(program, env=killable.environ)
     try:
-        awaited(killable.summaries, seconds=20)
+        awaited(killable.summaries)
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(20) == 0
