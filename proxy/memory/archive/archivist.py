@@ -25,6 +25,8 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _MOST_PENDING: Final = 10_000
+# An archive may be behind for long: of more sessions than that the names wait, and the store has the rest.
+_MOST_VALUES: Final = 1_000
 _TOGETHER: Final = 32
 # A call that is going on has the machine to itself; a session that never pauses is saved all the same.
 _QUIET: Final = 1.0
@@ -54,10 +56,10 @@ _UNSETTLED: Final = 200
 class _Pending(NamedTuple):
     """The newest state of a session, of the time ``as_of``; pending ``since``, to be saved from ``due`` on.
 
-    ``failed`` is whether saving it has failed.
+    It is in the store alone where there is no ``session``. ``failed`` is whether saving it has failed.
     """
 
-    session: Session
+    session: Session | None
     as_of: float
     since: float
     due: float
@@ -130,7 +132,8 @@ class Archivist:
             return
         now = wall_time()
         since = former.since if former else now
-        self._pending[key] = _Pending(session, now, since, min(now + self._quiet, since + _LONGEST_DUE))
+        value = session if len(self._pending) < _MOST_VALUES else None
+        self._pending[key] = _Pending(value, now, since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
 
@@ -231,8 +234,8 @@ class Archivist:
         group = {key: self._pending.pop(key) for key in keys}
         self._saving |= group
         try:
-            states = [(key, await self._newest(key, one), one.as_of) for key, one in group.items()]
-            await self._save(states)
+            newest = [(key, await self._newest(key, one), one.as_of) for key, one in group.items()]
+            await self._save([(key, session, as_of) for key, session, as_of in newest if session is not None])
         except StoreError:
             for key, pending in group.items():
                 self._pending.setdefault(key, pending._replace(failed=True))
@@ -245,10 +248,14 @@ class Archivist:
             for key in group:
                 del self._saving[key]
 
-    async def _newest(self, key: Key, pending: _Pending) -> Session:
-        """The state to be saved, which is read again where saving it has failed."""
+    async def _newest(self, key: Key, pending: _Pending) -> Session | None:
+        """The state to be saved, if there still is one; it is read again where saving it has failed."""
         session = pending.session
-        if pending.failed:
+        if session is None:
+            with contextlib.suppress(*UNREADABLE):
+                stored = await self._store.load(key, background=True)
+                return stored and stored.session
+        elif pending.failed:
             # Another process may have saved what came since; a correction does not change ``updated``.
             with contextlib.suppress(StoreError, *UNREADABLE):
                 stored = await self._store.load(key, background=True)

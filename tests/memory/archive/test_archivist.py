@@ -101,6 +101,33 @@ async def test_what_could_not_be_kept_is_kept_when_the_archive_is_back(store: St
     assert await kept(archive) == ["a"]
 
 
+async def test_what_an_archive_is_behind_with_waits_in_the_store(
+    store: Store, archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(archivist_, "_MOST_VALUES", 3)
+    keys = [Key("acme", f"call-{number}") for number in range(40)]
+    broken = Broken(archive)
+    archivist = Archivist(store, broken, ["acme"], keep=0, quiet=0)
+    archivist.start()
+    await archivist.idle()
+    for key in keys:
+        await store.write(key, BlobWrite(encode(session(key.session)), version=0, ttl=60))
+        archivist.enqueue(key, session(key.session))
+    waiting = [one.session for one in (*archivist._pending.values(), *archivist._saving.values())]
+    assert len(waiting) == len(keys)
+    assert sum(one is not None for one in waiting) <= 3
+    deleted, unreadable = keys[20], keys[21]
+    await store.delete(deleted)
+    held = await store.read(unreadable)
+    assert held
+    await store.write(unreadable, BlobWrite(b"no session", version=held.version, ttl=60))
+    broken.failing = False
+    await archivist.idle()
+    await archivist.aclose()
+    saved = {key: [turn.entry.text for turn in await archive.session_turns(key)] for key in keys}
+    assert saved == {key: [] if key in (deleted, unreadable) else [key.session] for key in keys}
+
+
 def talk(turns: int, *, updated: float, edited: str = "") -> Session:
     """A session of so many turns, which two processes share."""
     words = [edited or "0", *map(str, range(1, turns))]
