@@ -22,6 +22,8 @@ _MAX_STRUCTURE: Final = 500_000
 # So small a body needs no measuring.
 _SMALL: Final = 65_536
 _SLICE: Final = 65_536
+# The interpreter lets other threads run while it joins so many bytes.
+_LARGE: Final = 1_048_576
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
@@ -94,19 +96,25 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 async def _read_large(receive: Receive, message: Message, limit: BodyLimit, *, is_json: bool) -> bytes:
     """The body that begins with ``message``, measured while it comes."""
-    buffer, structure = bytearray(), _Structure()
+    pieces, buffer, size, structure = list[bytes](), bytearray(), 0, _Structure()
     while message["type"] == "http.request":
         piece = message.get("body", b"")
+        size += len(piece)
         buffer += piece
+        if len(buffer) >= _SLICE or not message.get("more_body"):
+            pieces.append(bytes(buffer))
+            buffer.clear()
         if is_json:
             structure.feed(piece)
-        exceeded = len(buffer) > limit.size or structure.size > limit.structure
+        exceeded = size > limit.size or structure.size > limit.structure
         if exceeded and message.get("more_body"):
             await _discard(receive)
         if structure.size > limit.structure:
             raise limit.structure_error()
-        if exceeded or not message.get("more_body"):
-            return bytes(buffer)
+        if size > limit.size:
+            raise limit.error()
+        if not message.get("more_body"):
+            return b"".join(pieces) if size < _LARGE else await asyncio.to_thread(b"".join, pieces)
         message = await receive()
     raise ClientDisconnected
 
