@@ -125,7 +125,7 @@ class Embeddings(SettingsModel):
     """The model's name; empty takes the upstream's, else ``default``. Under a new one all is sent again."""
     weight: Fraction = 1.0
     """What the same meaning counts, beside 1 for all the same words."""
-    least: Annotated[float, Field(ge=0, lt=1)] = 0.2
+    least: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """How alike (a cosine) a meaning must be to count at all."""
     timeout: Duration = 10.0
     """How long one answer may take in the background."""

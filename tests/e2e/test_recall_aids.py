@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive import embeddings
-from proxy.memory.archive.vectors import size_bits
+from proxy.memory.archive.vectors import sign_bits
 from tests import remembering
 from tests.meanings import asked, knowing, vector
 from tests.peers.fake_upstream import HANG, FakeUpstream, answer, sse, stream_of
@@ -206,9 +206,9 @@ def test_of_a_forgotten_person_no_vector_is_left_in_the_files(start, tmp_path: P
     settle(proxy)
     assert texts(proxy) == [WORDS]
     with sqlite3.connect(tmp_path / "memory.db") as connection:
-        (stored,) = connection.execute("SELECT blob FROM turnkeeper_vectors WHERE passage = 1").fetchone()
+        (stored,) = connection.execute("SELECT sign FROM turnkeeper_vectors WHERE passage = 1").fetchone()
     connection.close()
-    assert (stored == size_bits(vector(WORDS))) is not bool(key)
+    assert (stored == sign_bits(vector(WORDS))) is not bool(key)
     assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
     assert texts(proxy) == []
     with sqlite3.connect(tmp_path / "memory.db") as connection:

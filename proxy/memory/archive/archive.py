@@ -138,7 +138,7 @@ class Archive:
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
         """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
         encoded = (vector_index.encoded_vector(self._codec, text, vector) for text, vector in vectors)
-        for part in in_parts(encoded, lambda one: sum(map(len, one.blobs or ())) // _BYTES_PER_CHARACTER):
+        for part in in_parts(encoded, lambda one: len(one.sign or b"") // _BYTES_PER_CHARACTER):
             await self._database.write(partial(vector_index.add_vectors, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:

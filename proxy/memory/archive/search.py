@@ -39,6 +39,9 @@ _SATURATION: Final = 1.2
 _LENGTH: Final = 0.2
 # What a word counts that stands in a neighbour, by its distance: answers stand behind their question.
 _FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
+# How words and meaning are added up: as numbers by 1, as the sides of a right angle by 2. Meaning repeats
+# some of what words tell, and must not count twice.
+_OVERLAP: Final = 1.5
 # A word of half of all passages tells nothing, and still more than none.
 _LEAST_WEIGHT: Final = 0.1
 _DATE_BOOST: Final = 1.6
@@ -244,19 +247,21 @@ def rank(
     counts: defaultdict[int, dict[int, float]] = defaultdict(dict)
     likeness: defaultdict[int, float] = defaultdict(float)
     for one in passages:
-        own, alike = matches.counts.get(one.id), similar.get(one.id, 0.0)
-        if not (own or alike):
+        own, own_alike = matches.counts.get(one.id), similar.get(one.id, 0.0)
+        if not (own or own_alike):
             continue
         for step, share in _FIELDS if one.talk else _FIELDS[:1]:
             other = by_place.get((one.talk, one.place - step)) if step else one.id
             if other is not None:
-                likeness[other] += share * alike
+                likeness[other] += share * own_alike
                 field = counts[other]
                 for word, count in (own or {}).items():
                     field[word] = field.get(word, 0.0) + share * count
     ranked: list[Scored] = []
     for one in passages:
-        score = matches.score(one.id, counts[one.id]) + likeness[one.id]
+        score = matches.score(one.id, counts[one.id])
+        if alike := likeness[one.id]:
+            score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
         if any(date.contains(one.at) for date in lookup.dates):
             # "Fine." tells least of what was said at that time.
             score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)

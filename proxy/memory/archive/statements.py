@@ -414,8 +414,6 @@ class Dialect(msgspec.Struct, frozen=True):
     """The passages of ``:ids`` and their neighbours in the session."""
     by_id: Statement
     """An owner's passages among ``:ids``."""
-    vectors: Statement
-    """The vectors of an owner's passages among ``:ids``."""
     texts: dict[int, Statement]
     """By kind: id, name, time and blob of the items of ``:ids``."""
     expire: Statement
@@ -468,10 +466,6 @@ def _dialect(
     )
     texts = {kind: Statement(text.replace("{ids}", ids)) for kind, text in _TEXTS.items()}
     by_id = f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND p.id IN ({ids})"
-    vectors = (
-        "SELECT passage, sign, blob FROM turnkeeper_vectors"
-        f" WHERE owner = :owner AND model = :model AND passage IN ({ids})"
-    )
     expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({_EXPIRED_FACTS}{skip_locked}) RETURNING id"
     unindex = f"DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})"
     return Dialect(
@@ -480,7 +474,6 @@ def _dialect(
         match=Statement(match),
         near=Statement(near),
         by_id=Statement(by_id),
-        vectors=Statement(vectors),
         texts=texts,
         expire=Statement(expire),
         unindex=Statement(unindex),

@@ -1,11 +1,9 @@
 """Vectors: their arithmetic, which texts lack one, and which passages are similar to a question."""
 
 import math
-import sys
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from heapq import nsmallest
-from operator import and_, getitem, mul
+from operator import getitem
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -32,15 +30,10 @@ from proxy.memory.stores.store import Key, Owner
 
 MAX_DIMENSIONS: Final = 8192
 """The most numbers that a vector has."""
-# The newest vectors of an owner are compared by their signs, the most similar of those by their numbers.
+# The newest vectors of an owner are compared sign by sign, and the most similar of those, with the question's
+# numbers.
 _COMPARED_BY_SIGN: Final = 2000
 _COMPARED: Final = 48
-# A number that is a unit vector's root mean square times this is as near to 0.5 as to 1.5 steps of 0.75.
-_FAR: Final = 0.75
-# In C since Python 3.12.
-_dot_product: Final[Callable[[Sequence[float], Sequence[float]], float]] = getattr(
-    math, "sumprod", lambda one, other: sum(map(mul, one, other), 0.0)
-)
 
 
 def normalize(numbers: Sequence[float]) -> Vector:
@@ -53,28 +46,14 @@ def normalize(numbers: Sequence[float]) -> Vector:
 
 def sign_bits(vector: Vector) -> bytes:
     """A bit for each number, set where it is positive: similar vectors differ in few of them."""
-    return _bits(number > 0 for number in vector)
-
-
-def size_bits(vector: Vector) -> bytes:
-    """A bit for each number, set where it is far from 0.
-
-    With its sign a number has two bits, which stand for -1.5, -0.5, 0.5 and 1.5.
-    """
-    far = _FAR / math.sqrt(len(vector))
-    return _bits(abs(number) > far for number in vector)
-
-
-def _bits(flags: Iterable[bool]) -> bytes:
-    bits = "".join("1" if flag else "0" for flag in flags)
+    bits = "".join("1" if number > 0 else "0" for number in vector)
     return int(bits, 2).to_bytes((len(bits) + 7) // 8, "big")
 
 
 class Comparison:
-    """A vector that is compared with many that are stored."""
+    """A vector that is compared with others by their signs."""
 
     def __init__(self, vector: Vector) -> None:
-        self._vector = vector
         padded = (*(0.0 for _ in range(-len(vector) % 8)), *vector)
         # By place and value of a byte, the sum of the numbers whose bits are set in it.
         self._sums: list[list[float]] = []
@@ -84,31 +63,15 @@ class Comparison:
                 sums += [total + number for total in sums]
             self._sums.append(sums)
         self._total = math.fsum(vector)
+        # Of numbers that are spread as the normal distribution has it, the mean size is so much less.
+        self._scale = math.sqrt(math.pi / 2 / len(vector))
 
-    def cosine(self, signs: bytes, sizes: bytes) -> float:
-        """The cosine with a vector of these bits; 0 where their lengths differ.
-
-        Older versions stored a vector's numbers in the place of its second bits.
-        """
-        if len(sizes) == 4 * len(self._vector):
-            return _dot_product(self._vector, _floats(sizes))
-        if not len(signs) == len(sizes) == len(self._sums):
+    def cosine(self, signs: bytes) -> float:
+        """An estimate of the cosine with a vector of these signs; 0 where their lengths differ."""
+        if len(signs) != len(self._sums):
             return 0.0
-        both = bytes(map(and_, signs, sizes))
-        far = self._sum(sizes)
-        product = 0.5 * (2 * self._sum(signs) - self._total) + 2 * self._sum(both) - far
-        length = math.sqrt(0.25 * len(self._vector) + 2 * int.from_bytes(sizes, "big").bit_count())
-        return product / length
-
-    def _sum(self, bits: bytes) -> float:
-        return sum(map(getitem, self._sums, bits))
-
-
-def _floats(blob: bytes) -> "array[float]":
-    numbers = array("f", blob)
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+        product = 2 * sum(map(getitem, self._sums, signs)) - self._total
+        return max(-1.0, min(1.0, self._scale * product))
 
 
 def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
@@ -118,32 +81,30 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[Unem
 
 
 class EncodedVector(NamedTuple):
-    """A text with its vector as it is stored, two bits for each number; ``None`` for a text without one."""
+    """A text with the signs of its vector as they are stored; ``None`` for a text without one."""
 
     text: UnembeddedText
-    blobs: tuple[bytes, bytes] | None
+    sign: bytes | None
 
 
 def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None) -> EncodedVector:
     """A vector as it is stored: thousands of numbers are packed before a transaction, not within it."""
-    if vector is None:
-        return EncodedVector(text, None)
-    sign = codec.encode_bytes(text.owner, sign_bits(vector))
-    return EncodedVector(text, (sign, codec.encode_bytes(text.owner, size_bits(vector))))
+    sign = None if vector is None else codec.encode_bytes(text.owner, sign_bits(vector))
+    return EncodedVector(text, sign)
 
 
 def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
     """Add vectors for texts that were not changed or removed meanwhile."""
-    for text, blobs in vectors:
+    for text, sign in vectors:
         passage = {"passage": text.passage, "model": model}
         owner = yield from fetch_value(MARK_EMBEDDED, {**passage, "terms": text.terms})
         if owner is None:
             continue
-        if blobs is None:
+        if sign is None:
             yield from fetch(DELETE_VECTOR, {"passage": text.passage})
             continue
-        sign, blob = blobs
-        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": blob})
+        # Older versions stored a vector's numbers in another column.
+        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": b""})
 
 
 def outdated_texts(codec: RowCodec, limit: int) -> Steps[list[UnembeddedText]]:
@@ -194,22 +155,20 @@ def similarity_scores(
     codec: RowCodec, owner: Owner, owner_id: int, query: QueryVector, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
     """By passage, the score of its similarity: for an owner's most similar passages, and for ``others``."""
-    arguments = {"owner": owner_id, "model": query.model}
-    rows = yield from fetch(SIGN_BITS, {**arguments, "limit": _COMPARED_BY_SIGN})
-    signs = sign_bits(query.vector)
-    bits = int.from_bytes(signs, "big")
-    distances: list[tuple[int, int]] = []
-    for passage, blob in rows:
-        other = codec.decode_bytes(owner, blob)
-        if len(other) == len(signs):
-            distances.append(((bits ^ int.from_bytes(other, "big")).bit_count(), -passage))
+    rows = yield from fetch(SIGN_BITS, {"owner": owner_id, "model": query.model, "limit": _COMPARED_BY_SIGN})
+    signs = {passage: codec.decode_bytes(owner, blob) for passage, blob in rows}
+    own = sign_bits(query.vector)
+    bits = int.from_bytes(own, "big")
+    distances = (
+        ((bits ^ int.from_bytes(other, "big")).bit_count(), -passage)
+        for passage, other in signs.items()
+        if len(other) == len(own)
+    )
     nearest = {-passage for _, passage in nsmallest(_COMPARED, distances)}
-    ids = json_array(nearest.union(others))
-    rows = yield from fetch(codec.dialect.vectors, {**arguments, "ids": ids})
     scores: dict[int, float] = {}
     comparison = Comparison(query.vector)
-    for passage, sign, blob in rows:
-        similarity = comparison.cosine(codec.decode_bytes(owner, sign), codec.decode_bytes(owner, blob))
+    for passage in nearest.union(others).intersection(signs):
+        similarity = comparison.cosine(signs[passage])
         if similarity > query.threshold:
             scores[passage] = query.weight * (similarity - query.threshold) / (1 - query.threshold)
     return scores

@@ -368,6 +368,14 @@ def m013_due(types: Types) -> tuple[str, ...]:
     return (_index(types, "turnkeeper_sessions_due", f"turnkeeper_sessions (due) WHERE due < {_NEVER}"),)
 
 
+def m014_vectors(types: Types) -> tuple[str, ...]:
+    """An owner's vectors are found by an index that repeats none of their bytes."""
+    return (
+        _index(types, "turnkeeper_vectors_newest", "turnkeeper_vectors (owner, model, passage DESC)"),
+        _no_index(types, "turnkeeper_vectors_owner"),
+    )
+
+
 def _index(types: Types, name: str, columns: str) -> str:
     return f"CREATE INDEX{types.concurrently} IF NOT EXISTS {name} ON {columns}"
 
@@ -390,8 +398,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m011_stems,
     m012_turns,
     m013_due,
+    m014_vectors,
 )
-INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due})
+INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors})
 """Migrations of indexes alone, which may be carried out again, and which no statement depends on."""
 
 

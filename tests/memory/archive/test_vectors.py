@@ -1,7 +1,6 @@
 """Vectors: how alike they are, as numbers and as bits."""
 
 import math
-import struct
 from operator import mul
 from random import Random
 
@@ -10,13 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.records import Vector
-from proxy.memory.archive.vectors import Comparison, normalize, sign_bits, size_bits
+from proxy.memory.archive.vectors import Comparison, normalize, sign_bits
 
 NUMBERS = st.lists(st.floats(-1000, 1000), min_size=1, max_size=40)
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    return Comparison(one).cosine(sign_bits(other), size_bits(other))
+    return Comparison(one).cosine(sign_bits(other))
 
 
 @given(NUMBERS)
@@ -24,41 +23,31 @@ def test_a_vector_has_the_length_1_and_is_like_itself_and_unlike_its_opposite(nu
     assume(math.hypot(*numbers) > 1e-6)
     vector = normalize(numbers)
     assert math.hypot(*vector) == pytest.approx(1)
-    assert 0 < cosine(vector, vector) <= 1 + 1e-9
+    assert 0 < cosine(vector, vector) <= 1
     opposite = tuple(-number for number in vector)
     assume(all(vector))
     assert cosine(vector, opposite) == pytest.approx(-cosine(vector, vector))
 
 
 @given(NUMBERS, st.integers())
-def test_a_cosine_is_that_of_the_numbers_that_two_bits_stand_for(numbers: list[float], seed: int):
+def test_a_cosine_is_reckoned_from_the_signs_of_the_other(numbers: list[float], seed: int):
     assume(math.hypot(*numbers) > 1e-6)
     vector = normalize(numbers)
     chance = Random(seed)
-    other = normalize([chance.gauss(0, 1) for _ in numbers])
-    far = 0.75 / math.sqrt(len(other))
-    coarse = normalize([math.copysign(1.5 if abs(number) > far else 0.5, number) for number in other])
-    assert cosine(vector, other) == pytest.approx(sum(map(mul, vector, coarse)), abs=1e-9)
+    other = [chance.gauss(0, 1) for _ in numbers]
+    product = sum(map(mul, vector, (math.copysign(1, number) for number in other)))
+    reckoned = math.sqrt(math.pi / 2 / len(numbers)) * product
+    assert cosine(vector, normalize(other)) == pytest.approx(max(-1, min(1, reckoned)), abs=1e-9)
 
 
-def test_two_bits_for_a_number_keep_which_of_many_is_nearest():
+def test_signs_keep_which_of_many_is_nearest():
     chance = Random(4)
     others = [normalize([chance.gauss(0, 1) for _ in range(384)]) for _ in range(300)]
     for nearest in range(0, 300, 10):
         noise = [number + chance.gauss(0, 1.2) / math.sqrt(384) for number in others[nearest]]
         cosines = [cosine(normalize(noise), other) for other in others]
-        assert max(cosines) == cosines[nearest] == pytest.approx(0.6, abs=0.15)
-
-
-def test_a_vector_that_an_older_version_stored_is_compared_by_its_numbers():
-    vector = normalize([0.1, -0.4, 0.9])
-    blob = struct.pack("<3f", *vector)
-    assert Comparison(vector).cosine(sign_bits(vector), blob) == pytest.approx(1, abs=1e-5)
-
-
-def test_a_vector_has_two_bits_for_a_number():
-    vector = normalize([1.0] * 384)
-    assert len(sign_bits(vector)) + len(size_bits(vector)) == 384 / 4
+        exact = sum(map(mul, normalize(noise), others[nearest]))
+        assert max(cosines) == cosines[nearest] == pytest.approx(exact, abs=0.12)
 
 
 @pytest.mark.parametrize("numbers", [[], [0.0, 0.0], [math.nan], [1.0, math.inf], [1.0] * 8193])
