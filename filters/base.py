@@ -89,7 +89,7 @@ class Spoken(msgspec.Struct, frozen=True):
 class Filter(BaseModel):
     """A step of a pipeline. The class is the options: its fields are the keys in YAML."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RequestFilter(Filter):

@@ -17,9 +17,7 @@ _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
 class Replacement(BaseModel):
     """What is replaced, and by what."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, serialize_by_alias=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     pattern: OwnPattern
     """What is looked for, as a pattern of RE2."""

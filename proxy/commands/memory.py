@@ -20,7 +20,6 @@ from proxy.settings.memory import Memory as MemorySettings
 T = TypeVar("T")
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
-MaybeUser = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
 Session = Annotated[str, typer.Option("--session", metavar="ID", help="One session, of any user.")]
 Tenant = Annotated[
     str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
@@ -116,7 +115,7 @@ def export(user: User, *, config: ConfigOption, tenant: Tenant = "") -> None:
 
 
 def forget(
-    user: MaybeUser = "",
+    user: User = "",
     *,
     session: Session = "",
     config: ConfigOption,

@@ -160,9 +160,7 @@ class _TextLines(logging.Formatter):
     default_msec_format = "%s.%03d"
 
 
-def _handler(
-    stream: TextIO, form: Format, kind: type[_UnbufferedHandler] = _UnbufferedHandler
-) -> logging.Handler:
+def _handler(stream: TextIO, form: Format, kind: type[_UnbufferedHandler]) -> logging.Handler:
     handler = kind(stream)
     handler.setFormatter(JsonLines() if form == "json" else _TextLines(_TEXT))
     return handler

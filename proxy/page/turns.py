@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from filters.message import Message, newest_words
 from filters.tokens import in_message
-from proxy.answer.sse import data_of, events
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, RequestError, TurnkeeperError
 from proxy.page.difference import (
@@ -90,16 +89,10 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens. ``prompt`` is an estimate, ``prefix`` the part of it that stands as it stood a turn before.
-
-    The other counts are the upstream's own; what it does not report is ``None``.
-    """
+    """An estimate of the ``prompt``, and of the ``prefix`` in it that stands as it stood a turn before."""
 
     prompt: int
     prefix: int | None
-    reported: int | None
-    cached: int | None
-    completion: int | None
 
     @property
     def share(self) -> float | None:
@@ -263,19 +256,13 @@ def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) ->
     return Timeline(title=title, seconds=length, bars=bars)
 
 
-def token_counts(body: bytes, answer: bytes, body_before: bytes | None) -> TokenCounts:
-    """The tokens of a turn; ``body_before`` was sent a turn before."""
+def token_counts(body: bytes, body_before: bytes | None) -> TokenCounts:
+    """The tokens of a prompt; ``body_before`` was sent a turn before."""
     messages = _messages(body)
     pairs = zip(messages, _messages(body_before) if body_before else (), strict=False)
     prefix = [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
-    usage = _usage(answer)
-    details = usage.get("prompt_tokens_details")
     return TokenCounts(
-        prompt=sum(map(_estimate, messages)),
-        prefix=sum(map(_estimate, prefix)) if body_before else None,
-        reported=_number(usage.get("prompt_tokens")),
-        cached=_number(details.get("cached_tokens")) if isinstance(details, dict) else None,
-        completion=_number(usage.get("completion_tokens")),
+        prompt=sum(map(_estimate, messages)), prefix=sum(map(_estimate, prefix)) if body_before else None
     )
 
 
@@ -293,25 +280,6 @@ def _estimate(message: Mapping[str, Any]) -> int:
         return in_message(msgspec.convert(counted, Message))
     except (msgspec.ValidationError, TypeError):
         return 0
-
-
-def _usage(answer: bytes) -> Mapping[str, Any]:
-    """The last usage that an answer reports, a stream's or a whole one's."""
-    is_whole = answer.lstrip()[:1] == b"{"
-    candidates = [answer] if is_whole else [data_of(each) for each in events(answer) if b'"usage"' in each]
-    for data in reversed(candidates):
-        try:
-            chunk = msgspec.json.decode(data or b"null")
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            continue
-        usage = chunk.get("usage") if isinstance(chunk, dict) else None
-        if isinstance(usage, dict) and usage:
-            return usage
-    return {}
-
-
-def _number(value: object) -> int | None:
-    return value if type(value) is int else None
 
 
 def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trace | None) -> TurnDetail:
@@ -341,7 +309,7 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
         sent=sent,
         curl=curl,
         answer=transcript(trace.answer),
-        tokens=token_counts(body, trace.answer, sent_body(before) if before and before.content else None),
+        tokens=token_counts(body, sent_body(before) if before and before.content else None),
     )
     # The filters are run again: they do no I/O, and the same in gives the same out.
     asked = msgspec.structs.replace(pipeline, targets=(target,))

@@ -43,7 +43,7 @@ PRACTICE = "practice:"
 class SettingsModel(BaseModel):
     """A section of the configuration: frozen, and without unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ValidationContext(msgspec.Struct, frozen=True):

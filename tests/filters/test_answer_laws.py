@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 
 from filters.base import Context
 from filters.hide_reasoning import HideReasoning
+from proxy.describe.schema import model_schema
 from tests.answers import SAMPLES, cut_texts, deltas, said, texts
 from tests.discovery import answer_filters, spoken_settings
 
@@ -45,8 +46,8 @@ def test_it_is_named_as_its_file_and_documents_itself(found):
     assert found.__name__ == "".join(word.capitalize() for word in name.split("_"))
     assert found.__doc__
     assert len(found.spoken) >= 2
-    for option_name, option in found.model_fields.items():
-        assert option.description, f"{option_name} has no help"
+    for option_name, option in model_schema(found).get("properties", {}).items():
+        assert option.get("description"), f"{option_name} has no help"
 
 
 @every_filter

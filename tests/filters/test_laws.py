@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from filters.base import Context
 from filters.tool_groups import call_ids
+from proxy.describe.schema import model_schema
 from tests.conversations import conversations, messages_of, turns
 from tests.discovery import request_filters, shown_settings
 
@@ -57,8 +58,8 @@ def test_a_filter_is_named_as_its_file(found):
 def test_a_filter_documents_itself(found):
     assert found.__doc__
     assert len(found.examples) >= 2
-    for name, option in found.model_fields.items():
-        assert option.description, f"{name} has no help"
+    for name, option in model_schema(found).get("properties", {}).items():
+        assert option.get("description"), f"{name} has no help"
 
 
 @every_filter
