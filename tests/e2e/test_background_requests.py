@@ -33,6 +33,11 @@ MARKED: dict[str, dict[str, Any]] = {
     "Volcengine's custom": {"custom": '{"background": true}'},
     "Alibaba's extendData": {"extendData": "{'background': True}"},
 }
+UNMARKED: dict[str, dict[str, Any]] = {
+    "header": {"headers": {"X-Background": "false"}},
+    "metadata": {"metadata": {"background": False}},
+    "body": {"background": "no"},
+}
 
 
 @pytest.fixture(params=["sqlite", "redis", "postgresql", "memory"])
@@ -70,31 +75,27 @@ def everything(proxy: ProxyServer) -> str:
     return "\n".join(answer.text for answer in answers)
 
 
-@pytest.mark.parametrize("marked", MARKED)
-def test_it_leaves_nothing_and_sees_nothing(proxy: ProxyServer, upstream: FakeUpstream, marked: str) -> None:
+def test_they_leave_nothing_and_see_nothing(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.script = lambda _: sse(stream_of("A scarecrow."))
-    ask(proxy, "heartbeat", **MARKED[marked])
+    for marked in MARKED.values():
+        ask(proxy, "heartbeat", **marked)
     shown = everything(proxy)
     assert "heartbeat" not in shown and "scarecrow" not in shown
     assert "room" not in shown
     assert proxy.client.get("/v1/memory/sessions/room").status_code == 404
     ask(proxy, "Good morning.")
     before = proxy.client.get("/v1/memory/sessions/room").text
-    ask(proxy, "heartbeat", **MARKED[marked])
-    prompts = [asked.json["messages"] for asked in upstream.requests if asked.json["model"] == "m"]
-    assert prompts[-1] == [{"role": "user", "content": "heartbeat"}]
-    assert proxy.client.get("/v1/memory/sessions/room").text == before
+    for name, marked in MARKED.items():
+        ask(proxy, "heartbeat", **marked)
+        prompts = [asked.json["messages"] for asked in upstream.requests if asked.json["model"] == "m"]
+        assert prompts[-1] == [{"role": "user", "content": "heartbeat"}], name
+        assert proxy.client.get("/v1/memory/sessions/room").text == before, name
     exported = proxy.client.get("/v1/memory/users/ann/export")
     assert "Good morning." in exported.text and "heartbeat" not in exported.text
 
 
-@pytest.mark.parametrize(
-    "unmarked",
-    [{"headers": {"X-Background": "false"}}, {"metadata": {"background": False}}, {"background": "no"}],
-)
-def test_what_says_that_it_is_none_is_remembered(
-    proxy: ProxyServer, upstream: FakeUpstream, unmarked: dict[str, Any]
-) -> None:
+def test_what_says_that_it_is_none_is_remembered(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     upstream.script = lambda _: sse(stream_of("Yes."))
-    ask(proxy, "heartbeat", **unmarked)
-    assert "heartbeat" in proxy.client.get("/v1/memory/sessions/room").text
+    for name, unmarked in UNMARKED.items():
+        ask(proxy, "heartbeat", **unmarked, session_id=name)
+        assert "heartbeat" in proxy.client.get(f"/v1/memory/sessions/{name}").text, name
