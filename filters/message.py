@@ -154,6 +154,12 @@ def epoch_seconds(timestamp: object) -> float | None:
     return value / 1000 if abs(value) >= _MILLISECONDS_FROM else value
 
 
+def turn_id_of(message: Message) -> int | None:
+    """The engine's number of a message's turn; ``None`` where it gives none."""
+    number = message.turn_id
+    return number if isinstance(number, int) else None
+
+
 class HasRole(Protocol):
     """A message, or a stored line of one."""
 

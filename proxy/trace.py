@@ -13,7 +13,7 @@ from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest
 from proxy.turn.state import Turn
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_CHUNK_TIMES: Final = 200

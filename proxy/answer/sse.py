@@ -86,7 +86,7 @@ def is_done(whole: bytes) -> bool:
         return False
     blank = whole.rfind(b"\n\n", 0, whole.find(DONE))
     last = whole[blank + 2 :] if blank >= 0 else whole
-    return any(data_of(event).strip() == DONE for event in events(last))
+    return DONE in [data_of(event).strip() for event in events(last)]
 
 
 def lines_without_data(event: bytes) -> bytes:

@@ -11,7 +11,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
-from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.session_store import SessionStore, first_due
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 
 EVERY: Final = 5.0
@@ -62,14 +62,6 @@ class SessionJob(Protocol):
         ...
 
 
-def first_due(jobs: Sequence[SessionJob], session: Session) -> float:
-    """When the first of the jobs is due for a session."""
-    due = NEVER_DUE
-    for job in jobs:
-        due = min(due, job.due_at(session))
-    return due
-
-
 class Service(Protocol):
     """Background work that finds by itself what is due."""
 
@@ -90,6 +82,7 @@ class Worker:
     ) -> None:
         self._store = store
         self._jobs = jobs
+        self._due = [job.due_at for job in jobs]
         self._tenants = tenants
         self._services = services
         self._slots = asyncio.Semaphore(_AT_ONCE)
@@ -179,7 +172,7 @@ class Worker:
             await self._store.settle(due_session, NEVER_DUE)
         elif key.tenant in self._tenants:
             rests = self._works_on(key) or self._is_left(stored.session, now)
-            due = now + _RESTING if rests else first_due(self._jobs, stored.session)
+            due = now + _RESTING if rests else first_due(self._due, stored.session)
             latest = await self._store.settle(due_session, due) if due > now else due_session
             self.session_written(key, stored.session)
             if latest and self._works_on(key):

@@ -1,17 +1,17 @@
-"""A request's body and query, read within their limits."""
+"""A request's body and query, read within their limits, and clients that leave before they are answered."""
 
 import asyncio
 import contextlib
 import re
 import zlib
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
 from proxy.errors import RequestError, TooLarge, UnsupportedEncoding
-from proxy.http.disconnect import ClientDisconnected
+from proxy.http.reply import Outlet
 
 # zlib's own names for "gzip" and "zlib or gzip, as the header says" (RFC 9110 calls zlib's format deflate).
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
@@ -25,6 +25,10 @@ _SLICE: Final = 65_536
 # The interpreter lets other threads run while it joins so many bytes.
 _LARGE: Final = 1_048_576
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
+
+
+class ClientDisconnected(Exception):
+    """The client has closed its connection, and can no longer be answered."""
 
 
 class BodyLimit(NamedTuple):
@@ -77,6 +81,49 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
         return body
     # zlib lets other threads run, but not the loop that it is called on.
     return await asyncio.to_thread(_decompress, body, encoding, limit)
+
+
+async def run_until_disconnect(
+    receive: Receive, turn: Coroutine[Any, Any, None], outlet: Outlet | None = None
+) -> None:
+    """Runs a turn; once the client disconnects, cancels it and raises ClientDisconnected.
+
+    The request's body must have been received: without an ``outlet``, which costs less, the next message of
+    ``receive`` is taken for the disconnect.
+    """
+    task = asyncio.current_task()
+    assert task is not None  # noqa: S101
+    disconnected = False
+
+    def disconnect() -> None:
+        nonlocal disconnected
+        disconnected = True
+        task.cancel()
+
+    stop = outlet.on_disconnect(disconnect) if outlet else _on_message(receive, disconnect)
+    try:
+        await turn
+    except asyncio.CancelledError:
+        if disconnected and not task.uncancel():
+            raise ClientDisconnected from None
+        raise
+    finally:
+        stop()
+
+
+def _on_message(receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
+    """Calls ``callback`` at the next message; the function that is returned ends that."""
+    message = asyncio.ensure_future(receive())
+
+    def done(_: object) -> None:
+        callback()
+
+    def stop() -> None:
+        message.remove_done_callback(done)
+        message.cancel()
+
+    message.add_done_callback(done)
+    return stop
 
 
 def parse_query(raw: bytes) -> dict[str, str]:

@@ -8,9 +8,9 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
-from proxy.memory.past_calls import PastCall, PastCalls, speakers, spoken_by
+from proxy.memory.past_calls import PastCall, PastCalls, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
-from proxy.memory.speakers import with_speaker_names
+from proxy.memory.speakers import spoken_by, with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 from proxy.memory.summaries import WrittenNotes
@@ -61,7 +61,7 @@ class CallNotes:
         newest = session.entries[-1].turn_ref
         if newest <= session.noted_until:
             return NEVER_DUE
-        if session.noted_until == _listed(newest):
+        if session.noted_until == TurnRef(newest.call, -1):  # it is listed, and no more
             return self._over_at(session)
         return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
 
@@ -90,9 +90,10 @@ class CallNotes:
             names = speakers(session, newest.call)
             call = msgspec.structs.replace(call, turn=newest.turn, speakers=names)
         others = await self._list(key.tenant, call, at=began)
-        if session.noted_until != _listed(newest):
+        listed = TurnRef(newest.call, -1)
+        if session.noted_until != listed:
             # It waits for its end now: each of its turns would find it due while no model answers.
-            await self._mark(key, session, _listed(newest))
+            await self._mark(key, session, listed)
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
             if settled:
@@ -172,8 +173,3 @@ class CallNotes:
 
 async def _with_lines(call: PastCall, session: Session) -> PastCall:
     return await in_thread_if_long(partial(call.with_lines_of, session), len(session.entries))
-
-
-def _listed(newest: TurnRef) -> TurnRef:
-    """How far a session is noted whose newest call is listed, and no more."""
-    return TurnRef(newest.call, -1)

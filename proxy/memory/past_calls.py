@@ -1,6 +1,6 @@
 """What earlier calls were about, kept by user and told in the next call, whatever its session."""
 
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -13,7 +13,7 @@ from proxy.memory.errors import Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
-from proxy.memory.speakers import speaker
+from proxy.memory.speakers import spoken_by
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
@@ -226,12 +226,3 @@ class PastCalls:
 def speakers(session: Session, call: int) -> tuple[str, ...]:
     """The users who are known to have spoken in a call, in order."""
     return tuple(dict.fromkeys(spoken_by(session, call)))
-
-
-def spoken_by(session: Session, call: int) -> Iterator[str]:
-    """The users of a call's entries, entry by entry, as far as they are known."""
-    for entry in session.entries:
-        if entry.call == call and entry.role == "user" and not entry.is_injected:
-            name = speaker(session, entry)
-            if name:
-                yield name

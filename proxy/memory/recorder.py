@@ -284,6 +284,7 @@ class Writer:
         store: SessionStore,
         window: Window,
         listeners: Sequence[SessionListener] = (),
+        write_listener: WriteListener | None = None,
         *,
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
@@ -293,6 +294,7 @@ class Writer:
         self.window = window
         self.health = health or HealthCheck(store)
         self._listeners = listeners
+        self._write_listener = write_listener
         self._reasoning = reasoning
         self._redaction = redaction
         self._scales = Scales()
@@ -389,6 +391,8 @@ class Writer:
         """Calls the listeners with a session that was written."""
         for listener in self._listeners:
             listener(key, session)
+        if self._write_listener:
+            self._write_listener(key, self.store.written_bytes(key))
 
     async def _stored(self, key: Key, view: SessionView | None = None) -> StoredSession:
         """The session as it is stored, or as a turn read it."""
@@ -403,11 +407,10 @@ class Writer:
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
         if turn.had_tool_rounds or not self._scales.wants_sample(model):
-            return self._scales.skip(model)
-        counted = usage_of(turn.answer).input
-        return (
-            self._scales.learn(model, estimate_tokens(turn.prompt, turn.tools), counted) if counted else None
-        )
+            return self._scales.learn(model)
+        counted = usage_of(turn.answer).input or 0
+        estimated = estimate_tokens(turn.prompt, turn.tools) if counted else 0
+        return self._scales.learn(model, estimated, counted)
 
 
 def within_bounds(transcript: Transcript, *, cut: bool = False) -> Transcript:

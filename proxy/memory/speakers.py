@@ -1,6 +1,6 @@
 """The speakers of a session, and its transcript with their names."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -80,6 +80,15 @@ def speaker(session: Session, entry: Entry) -> str | None:
     if entry.speaker not in {None, session.alias}:
         return entry.speaker
     return None if session.shared else session.user
+
+
+def spoken_by(session: Session, call: int) -> Iterator[str]:
+    """The users of a call's entries, entry by entry, as far as they are known."""
+    for entry in session.entries:
+        if entry.call == call and entry.role == "user" and not entry.is_injected:
+            name = speaker(session, entry)
+            if name:
+                yield name
 
 
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:

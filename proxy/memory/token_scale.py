@@ -37,19 +37,15 @@ class Scales:
         scale = self._scales.get(model)
         return scale is None or scale.turns < _FIRST or scale.turns % _EVERY == 0
 
-    def skip(self, model: str) -> float | None:
-        """The model's scale, after a turn that was not estimated."""
-        scale = self._scales.get(model)
-        if scale is None:
-            return None
-        self._scales[model] = scale._replace(turns=scale.turns + 1)
-        return scale.ratio
-
-    def learn(self, model: str, estimated: int, counted: int) -> float | None:
-        """The model's scale, after a turn that it counted; ``None`` if nothing is known of it yet."""
+    def learn(self, model: str, estimated: int = 0, counted: int = 0) -> float | None:
+        """The model's scale after a turn, which may tell nothing; ``None`` if nothing is known of it yet."""
         ratio = counted / estimated if estimated >= _LEAST_TOKENS else 0.0
         if not _SMALLEST <= ratio <= _LARGEST:
-            return self.skip(model)
+            scale = self._scales.get(model)
+            if scale is None:
+                return None
+            self._scales[model] = Scale(scale.ratio, scale.turns + 1)
+            return scale.ratio
         former, turns = self._scales.pop(model, Scale(ratio, 0))
         scale = self._scales[model] = Scale(former + _WEIGHT * (ratio - former), turns + 1)
         if len(self._scales) > _MOST_MODELS:

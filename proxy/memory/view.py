@@ -14,10 +14,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from filters.base import Snapshot
-from filters.message import SYSTEM, Message, as_covered, epoch_seconds
+from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_of
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
-from proxy.memory.align.line import turn_id_of
 from proxy.memory.align.strategies import align
 from proxy.memory.merge.entries import renew_entry, with_signatures, without_ellipsis
 from proxy.memory.merge.retraction import retracted

@@ -70,7 +70,9 @@ class MinuteStats:
             return
         self.added.add(turn.added)
         if turn.first_token is not None:
-            self.upstreams.setdefault(turn.upstream, Histogram()).add(turn.first_token - turn.added)
+            if turn.upstream not in self.upstreams:
+                self.upstreams[turn.upstream] = Histogram()
+            self.upstreams[turn.upstream].add(turn.first_token - turn.added)
 
 
 class Hour:

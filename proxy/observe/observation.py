@@ -244,7 +244,7 @@ class Observation(msgspec.Struct, eq=False):
     attempts: Attempts = msgspec.field(default_factory=Attempts)
     fell_back: bool = False
     degraded: list[str] = []
-    ignored: Callable[[], Sequence[str]] = tuple
+    ignored: tuple[str, ...] = ()
     messages: Sequence[Message] = ()
     filters: list[tuple[str, float]] = []
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
@@ -306,7 +306,7 @@ class Observation(msgspec.Struct, eq=False):
             output_tokens=usage.output,
             cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
             degraded=tuple(self.degraded),
-            ignored=tuple(self.ignored()) if self.outcome else (),
+            ignored=self.ignored if self.outcome else (),
             attempts=self.attempts,
             fell_back=self.fell_back,
             primary_model=self.primary_model,

@@ -17,7 +17,7 @@ from proxy.page.trials import AnswerTrial, DraftErrors, FilteredCall, FilteredDa
 from proxy.settings.diagnostics import Diagnostic
 from proxy.trace import TurnContent
 from proxy.turn.relay import pass_on
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch
 
 _log = logging.getLogger("turnkeeper")

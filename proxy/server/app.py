@@ -16,8 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
-from proxy.http.body import BodyLimit, parse_query, read_body
-from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
+from proxy.http.body import BodyLimit, ClientDisconnected, parse_query, read_body, run_until_disconnect
 from proxy.http.reply import OUTLET, Reply
 from proxy.http.slices import json_slices
 from proxy.memory.memory import Memory
@@ -73,7 +72,7 @@ class App:
         self.orphaned = False
         self.traces = traces
         self.active_turns = ActiveTurns()
-        self.reporter = TurnReporter(metrics, traces, lambda: self.runtime)
+        self.reporter = TurnReporter(metrics, traces, runtime)
         self._metrics = metrics
         self._generation = Generation(runtime)
         self._closing: dict[asyncio.Task[None], Generation] = {}
@@ -174,6 +173,7 @@ class App:
         self._closing[closing] = self._generation
         closing.add_done_callback(self._closed)
         self._generation = Generation(runtime)
+        self.reporter.runtime = runtime
         if runtime.clock:
             runtime.clock.warns = self.counts_background
         self._generation.start()

@@ -198,7 +198,7 @@ class WrittenSessions:
 
     def session_written(self, key: Key, blob: bytes | None) -> None:
         """Takes a session's newest bytes, if there are any at hand."""
-        self._remove(key)
+        self._bytes -= len(self._sessions.pop(key, None) or b"")
         if blob and len(blob) <= min(_LARGEST_SESSION, _MOST_WRITTEN_BYTES - self._bytes):
             self._sessions[key] = blob
             self._bytes += len(blob)
@@ -213,9 +213,15 @@ class WrittenSessions:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what there is room for."""
+        """Sends what there is room for: in one message as many sessions as fit, one at least."""
         while self._sessions or self._incomplete:
-            batch = self._next_batch()
+            batch: list[tuple[Key, bytes | None]] = []
+            room = LARGEST
+            for key, blob in islice(self._sessions.items(), _BATCH):
+                room -= len(blob or b"") + 4 * (len(key.tenant) + len(key.session)) + _NAME_BYTES
+                if batch and room < _NAME_BYTES:
+                    break
+                batch.append((key, blob))
             data = self._encoder.encode(WrittenMessage(os.getpid(), batch, self._incomplete))
             if len(data) > LARGEST:  # ids of many kilobytes
                 data = self._encoder.encode(WrittenMessage(os.getpid(), incomplete=True))
@@ -224,25 +230,12 @@ class WrittenSessions:
             except OSError:
                 break
             self._incomplete = False
-            for key, _ in batch:
-                self._remove(key)
+            for key, blob in batch:
+                del self._sessions[key]
+                self._bytes -= len(blob or b"")
         if len(self._sessions) > _MOST_WRITTEN:
             self._sessions.clear()
             self._bytes, self._incomplete = 0, True
-
-    def _next_batch(self) -> list[tuple[Key, bytes | None]]:
-        """What has room in one message; one session at least."""
-        batch: list[tuple[Key, bytes | None]] = []
-        room = LARGEST
-        for key, blob in islice(self._sessions.items(), _BATCH):
-            room -= len(blob or b"") + 4 * (len(key.tenant) + len(key.session)) + _NAME_BYTES
-            if batch and room < _NAME_BYTES:
-                break
-            batch.append((key, blob))
-        return batch
-
-    def _remove(self, key: Key) -> None:
-        self._bytes -= len(self._sessions.pop(key, None) or b"")
 
     def _send(self) -> None:
         self._timer = None

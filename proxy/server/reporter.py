@@ -25,15 +25,16 @@ class TurnReporter:
     """Observes turns as they are sent on, begin to answer and end, and reports those that have ended.
 
     ``broadcast`` sends the report that a function makes to the port's other processes, where there are any;
-    one of them has a reader of the feed until ``watched_until``, by ``time.monotonic``.
+    one of them has a reader of the feed until ``watched_until``, by ``time.monotonic``. ``runtime`` is what
+    new calls are answered with.
     """
 
-    def __init__(self, metrics: Metrics, traces: Traces, runtime: Callable[[], Runtime]) -> None:
+    def __init__(self, metrics: Metrics, traces: Traces, runtime: Runtime) -> None:
         self.broadcast: Callable[[Callable[[], TurnReport]], None] | None = None
         self.watched_until = 0.0
+        self.runtime = runtime
         self._metrics = metrics
         self._traces = traces
-        self._runtime = runtime
         self._ended: list[Observation] = []
         self._timer: asyncio.TimerHandle | None = None
         self._refusals = MinuteLog("requests refused", "code")
@@ -59,7 +60,7 @@ class TurnReporter:
             self._timer.cancel()
             self._timer = None
         ended, self._ended = self._ended, []
-        runtime, with_excerpt = self._runtime(), self._traces.retention.with_content
+        runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         for observation in ended:
             report = observation.report()
             self._metrics.count_turn(report)

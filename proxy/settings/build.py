@@ -1,7 +1,6 @@
 """From settings to the runtime: memory, background work, admission and pipelines; nothing is connected."""
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,7 +15,7 @@ from proxy.background.extractor import Extractor
 from proxy.background.models import ModelClient, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
-from proxy.background.worker import Service, SessionJob, Worker, first_due
+from proxy.background.worker import Service, SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import Archivist
@@ -243,12 +242,10 @@ def _build_memory(
         archiving = msgspec.structs.replace(archiving, recall=recall)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
     worker, jobs = None, _build_jobs(settings, stores, summaries, facts, models)
-    stores.calls.due = stores.background.due = partial(first_due, jobs)
+    stores.calls.due = stores.background.due = [job.due_at for job in jobs]
     calls = _build_calls(own, stores.calls, stores.redaction)
     listeners: list[SessionListener] = [traces.session_written]
-    if notify:
-        listeners.append(lambda key, _: notify(key, stores.calls.written_bytes(key)))
-    else:
+    if notify is None:
         if archiving:
             keep = own.archive.seconds
             archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
@@ -261,7 +258,9 @@ def _build_memory(
         worker = Worker(stores.background, jobs, tenant_names(settings), services)
         listeners.append(worker.session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
-    writer = Writer(stores.calls, window, listeners, reasoning=own.reasoning, health=health, redaction=view)
+    writer = Writer(
+        stores.calls, window, listeners, notify, reasoning=own.reasoning, health=health, redaction=view
+    )
     url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
     holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []

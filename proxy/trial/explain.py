@@ -22,7 +22,7 @@ from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
 from proxy.turn.state import Turn
 from proxy.turn.turn import RawRequest, read_turn
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 
 MemoryUse = Literal["read", "left out", "none"]
 """Whether memory was read, was left out though there is some, or does not exist for a call."""

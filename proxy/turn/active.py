@@ -61,10 +61,6 @@ class ActiveTurns:
         """Whether a turn of a session and a pipeline is being answered."""
         return slot in self._turns
 
-    def begin(self, slot: Slot | None, claim: "TurnClaim", reply: Reply) -> "ActiveTurn":
-        """A turn of the current task, active while it is entered; without a slot nothing supersedes it."""
-        return ActiveTurn(self, slot, claim, reply)
-
     def add(self, slot: Slot, turn: "ActiveTurn") -> Sequence["ActiveTurn"]:
         """Takes a turn in, and cancels those that it supersedes; the turns that were active before it.
 

@@ -13,7 +13,7 @@ from proxy.turn.chain import FilterLog
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 
 
 class Turn(msgspec.Struct, kw_only=True, eq=False):

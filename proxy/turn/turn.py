@@ -18,14 +18,14 @@ from proxy.memory.tasks import in_thread_if_long
 from proxy.memory.turn_record import TurnRecord
 from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
-from proxy.turn.active import ActiveTurns, TurnClaim, turn_number
+from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
 from proxy.turn.identity import attempt_of, check_proof, header_value, identify
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import KeepAlive, pass_on
 from proxy.turn.request import read_request
 from proxy.turn.state import Turn
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch
 
 _log = logging.getLogger("turnkeeper")
@@ -54,7 +54,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     if not identity.background:  # which is part of no session, and whose words are kept nowhere
         observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
     observation.messages = request.messages
-    observation.ignored = lambda: (*request.ignored, *identity.ignored)
+    observation.ignored = (*request.ignored, *identity.ignored)
     if identity.session is not None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
     check_proof(identity, pipeline.places, raw.headers)
@@ -62,7 +62,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     slot = None
     if turn.key is not None and identity.session != pipeline.places.default_session:
         slot = turn.key, pipeline.name  # in the default session, two requests may be of two users
-    with active_turns.begin(slot, TurnClaim(turn.number, request.messages), reply) as active:
+    with ActiveTurn(active_turns, slot, TurnClaim(turn.number, request.messages), reply) as active:
         observation.timer.mark("memory")
         if pipeline.memory is not None:
             await active.others_ended(within=pipeline.memory.store.deadline)

@@ -13,8 +13,8 @@ from proxy.answer.response import Headers, Response, detect_stream, is_stream, r
 from proxy.answer.sse import Framing
 from proxy.circuit import CircuitBreaker, retry_after
 from proxy.errors import TooManyOpenFiles, UpstreamError, UpstreamRedirected, UpstreamRefused, UpstreamTimeout
+from proxy.upstream.body import UpstreamRequest
 from proxy.upstream.opening import HoldBack, completion_error
-from proxy.upstream.request import UpstreamRequest
 from proxy.upstream.target import Target
 
 _PATH: Final = "/chat/completions"

@@ -18,7 +18,7 @@ from proxy.observe.observation import Attempts
 from proxy.tools.dialogue import Dialogue
 from proxy.tools.rounds import Rounds
 from proxy.upstream.attempt import Deadlines, UpstreamAnswer, attempt, open_response, retry_policy
-from proxy.upstream.request import ChatRequest, UpstreamRequest
+from proxy.upstream.body import ChatRequest, UpstreamRequest
 from proxy.upstream.target import Target
 
 # With less than this left, in seconds, an upstream could not answer anyway.
@@ -78,8 +78,7 @@ class Dispatch:
         self._patience = self._since + min(limits.first_token, limits.total)
         self._due = self._patience if request.streaming else self._since + limits.total
         self._answer: UpstreamAnswer | None = None
-        self._failure: UpstreamError = UpstreamTimeout("No upstream could be asked in time.")
-        self._failure.upstream = first.name
+        self._failure: UpstreamError | None = None
 
     @property
     def rounds(self) -> int:
@@ -90,6 +89,9 @@ class Dispatch:
         """Return the first answer that begins; raise the last UpstreamError where none does."""
         answer = await (self._run() if self._hedge is None else self._race(self._hedge))
         if answer is None:
+            if self._failure is None:
+                self._failure = UpstreamTimeout("No upstream could be asked in time.")
+                self._failure.upstream = self.upstream
             raise self._failure
         self.model, self.upstream = answer.model, answer.upstream
         return answer

@@ -20,7 +20,7 @@ from proxy.traces import Retention, Traces
 from proxy.turn import request
 from proxy.turn.identity import Identity
 from proxy.turn.state import Turn
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 
 ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'

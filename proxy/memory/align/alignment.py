@@ -7,8 +7,7 @@ from typing import Final
 
 import msgspec
 
-from filters.message import Message
-from proxy.memory.align.line import turn_id_of
+from filters.message import Message, turn_id_of
 from proxy.memory.align.pieces import SplitAnswer
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, continues_by_words, same_words

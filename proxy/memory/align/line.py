@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from filters.letters import bare
-from filters.message import Message
+from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, reordered, same_words, shares_words, text_hash
@@ -77,12 +77,6 @@ def function_call(call: dict[str, Any]) -> FunctionCall:
     function = call.get("function")
     fields = function if isinstance(function, dict) else {}
     return call_id(call), str(fields.get("name")), str(fields.get("arguments"))
-
-
-def turn_id_of(message: Message) -> int | None:
-    """The engine's number of a message's turn; ``None`` where it gives none."""
-    number = message.turn_id
-    return number if isinstance(number, int) else None
 
 
 def similarity(line: Line, recorded: Line) -> int:

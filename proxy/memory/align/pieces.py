@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from filters.letters import bare
-from filters.message import Message
+from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
-from proxy.memory.align.line import turn_id_of
 from proxy.memory.session import Entry
 from proxy.memory.wording import offset_of_letters
 
@@ -42,8 +41,6 @@ def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int
     Lines are pieces of one answer where their letters are the beginning of a recorded one's. So are words,
     and the tool calls of the recorded answer that begins with these words.
     """
-    if ("assistant", "assistant") not in pairwise(map(_role, lines)):
-        return []
     if not any(
         _is_answer(one) and (_is_answer(other) or _is_wordless(other)) for one, other in pairwise(lines)
     ):

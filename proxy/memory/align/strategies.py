@@ -9,11 +9,11 @@ from typing import Final
 
 import msgspec
 
-from filters.message import Message, newest_user
+from filters.message import Message, newest_user, turn_id_of
 from proxy.memory.align.alignment import NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.forgotten import forgotten_lines, without_marks
-from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity, turn_id_of
+from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
 from proxy.memory.align.pieces import join_pieces, piece_counts, split_answers, spread_places
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
 from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprints
@@ -104,7 +104,9 @@ def align(
         )
         alignment = align(without_marks(session), rest, arrival, kind)
         return alignment.with_forgotten(lines, positions, forgotten)
-    counts = piece_counts(entries_of_call(session), lines)
+    # An answer in pieces is several lines of the assistant in a row.
+    in_a_row = ("assistant", "assistant") in pairwise(map(_role, lines))
+    counts = piece_counts(entries_of_call(session), lines) if in_a_row else []
     whole = join_pieces(lines, counts) if counts else lines
     comparison = Comparison(session, speech, whole, arrival, kind)
     alignment = _first_answer(comparison)

@@ -1,15 +1,15 @@
 """The archive: every turn as it was heard, facts and documents, in SQLite or PostgreSQL."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from proxy.memory.archive import documents, erasure, facts, saving, search, turns
 from proxy.memory.archive import vectors as vector_index
-from proxy.memory.archive.facts import FactCache
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
     Chunk,
@@ -38,6 +38,8 @@ T = TypeVar("T")
 # A text costs its words' places in an index, a vector no more than its bytes.
 _BYTES_PER_CHARACTER: Final = 16
 _RENAMED_AT_ONCE: Final = 10
+_MOST_USERS: Final = 32
+_CACHED_FOR: Final = 60.0
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
 _POSTGRES: Final = EntryPoint(
@@ -54,7 +56,7 @@ class Archive:
     in seconds since 1970.
     """
 
-    def __init__(self, database: Database, codec: RowCodec, cache: FactCache | None = None) -> None:
+    def __init__(self, database: Database, codec: RowCodec, cache: "FactCache | None" = None) -> None:
         self._database = database
         self._codec = codec
         self._cache = cache or FactCache()
@@ -294,6 +296,42 @@ def open_archive(
         database = NamedDatabase(database, codec)
     row_codec = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
     return Archive(database, row_codec, FactCache(foreign_commits))
+
+
+class _CachedFacts(NamedTuple):
+    facts: list[Fact]
+    commits: int
+    at: float
+
+
+class FactCache:
+    """Facts of the users who were read last, valid for a minute while no other process writes the file."""
+
+    def __init__(self, foreign: ForeignCommits | None = None) -> None:
+        self._foreign = foreign
+        self._cached: dict[Owner, _CachedFacts] = {}
+
+    def get(self, user: Owner, read: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
+        """A user's facts, cached or as ``read`` returns them; ``None`` where they cannot be read."""
+        commits = self._foreign.count_if_certain() if self._foreign else None
+        if commits is None:
+            return read()
+        cached = self._cached.pop(user, None)
+        if cached and cached.commits == commits and time.monotonic() - cached.at < _CACHED_FOR:
+            self._cached[user] = cached
+            return cached.facts and [
+                fact for fact in cached.facts if fact.expires is None or fact.expires > now
+            ]
+        facts = read()
+        if facts is not None:
+            self._cached[user] = _CachedFacts(facts, commits, time.monotonic())
+            if len(self._cached) > _MOST_USERS:
+                del self._cached[next(iter(self._cached))]
+        return facts
+
+    def clear(self) -> None:
+        """Forget everything, because facts were written."""
+        self._cached.clear()
 
 
 class ArchiveHolder:

@@ -1,8 +1,4 @@
-"""Facts in the archive, and a cache of those that were read last."""
-
-import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+"""Facts in the archive."""
 
 import msgspec
 
@@ -29,11 +25,7 @@ from proxy.memory.archive.statements import (
     USER,
 )
 from proxy.memory.stores.sql import id_bytes
-from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner
-
-_MOST_USERS: Final = 32
-_CACHED_FOR: Final = 60.0
 
 
 def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
@@ -83,39 +75,3 @@ def remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
     if item is not None:
         yield from fetch(DELETE_PASSAGE, {"kind": FACT, "item": item})
     return item is not None
-
-
-class _CachedFacts(NamedTuple):
-    facts: list[Fact]
-    commits: int
-    at: float
-
-
-class FactCache:
-    """Facts of the users who were read last, valid for a minute while no other process writes the file."""
-
-    def __init__(self, foreign: ForeignCommits | None = None) -> None:
-        self._foreign = foreign
-        self._cached: dict[Owner, _CachedFacts] = {}
-
-    def get(self, user: Owner, read: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
-        """A user's facts, cached or as ``read`` returns them; ``None`` where they cannot be read."""
-        commits = self._foreign.count_if_certain() if self._foreign else None
-        if commits is None:
-            return read()
-        cached = self._cached.pop(user, None)
-        if cached and cached.commits == commits and time.monotonic() - cached.at < _CACHED_FOR:
-            self._cached[user] = cached
-            return cached.facts and [
-                fact for fact in cached.facts if fact.expires is None or fact.expires > now
-            ]
-        facts = read()
-        if facts is not None:
-            self._cached[user] = _CachedFacts(facts, commits, time.monotonic())
-            if len(self._cached) > _MOST_USERS:
-                del self._cached[next(iter(self._cached))]
-        return facts
-
-    def clear(self) -> None:
-        """Forget everything, because facts were written."""
-        self._cached.clear()

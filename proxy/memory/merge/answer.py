@@ -7,7 +7,6 @@ from typing import Any, Final
 import msgspec
 
 from proxy.memory.align.line import CUT, Line, similarity
-from proxy.memory.merge.builder import question_place
 from proxy.memory.merge.entries import renew_entry
 from proxy.memory.session import Entry, QuestionRef, Session, message_of, with_unheard
 from proxy.memory.wording import continues
@@ -216,3 +215,41 @@ def _with_entries(
         session, entries=entries, latest_request=latest, updated=max(now, session.updated)
     )
     return with_unheard(session, replaced) if replaced else session
+
+
+# --- questions ----------------------------------------------------------------------------------------------
+
+
+def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
+    """The place of the words that are to be answered; ``None`` where they are gone, or there are none."""
+    if ref.unasked:
+        return None
+    behind = -ref.question - 1
+    for place in range(len(entries) - 1, -1, -1):
+        if _is_question(entries[place], ref.call, ref.turn):
+            if not behind:
+                return place
+            behind -= 1
+    return None
+
+
+def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
+    """The reference to the words at a place."""
+    call, turn = entries[place].call, entries[place].turn
+    return QuestionRef(call, turn, -sum(_is_question(entry, call, turn) for entry in entries[place:]))
+
+
+def no_question(entries: Sequence[Entry], call: int, next_turn: int) -> QuestionRef:
+    """The reference where there are no words to be answered: behind all of a call."""
+    last = entries[-1] if entries else None
+    return QuestionRef(call, last.turn if last is not None and last.call == call else next_turn, 0)
+
+
+def question_before(entries: Sequence[Entry], place: int) -> int | None:
+    """The place of the words that an entry belongs to; of another call they are not."""
+    words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
+    return words if words is not None and entries[words].call == entries[place].call else None
+
+
+def _is_question(entry: Entry, call: int, turn: int) -> bool:
+    return entry.turn == turn and entry.call == call and entry.role == "user"

@@ -9,39 +9,10 @@ from filters.message import Message
 from filters.tool_groups import call_id
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.line import CUT, Line, similarity
-from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
+from proxy.memory.merge.answer import no_question, question_before, question_ref
+from proxy.memory.merge.entries import new_entry, renew_entry
 from proxy.memory.session import Entry, LatestRequest, QuestionRef, Session, with_unheard
 from proxy.memory.wording import continues_by_words
-
-
-def continued(session: Session, alignment: Alignment, fingerprint: bytes, *, now: float) -> Session:
-    """The session with the new words of a continuation behind its entries, as the builder would build it."""
-    entries, lines, before = list(session.entries), alignment.lines, len(session.entries)
-    first = before - len(alignment.entries) + alignment.places[0]
-    for place, message in enumerate(lines[: before - first], start=first):
-        if not shows_as_recorded(entries[place], message):
-            entries[place] = renew_entry(entries[place], message)
-    next_turn = session.next_turn
-    for message in lines[before - first :]:
-        entry = new_entry(message, call=session.call, turn=next_turn, now=now)
-        if entry.engine_turn is not None and entry.engine_turn == entries[-1].engine_turn:
-            entry = msgspec.structs.replace(entry, turn=entries[-1].turn)
-        next_turn = max(next_turn, entry.turn + 1)
-        entries.append(entry)
-    return msgspec.structs.replace(
-        session,
-        entries=tuple(entries),
-        next_turn=next_turn,
-        latest_request=LatestRequest(
-            at=now,
-            fingerprint=fingerprint,
-            line_count=len(lines),
-            start=session.cold_count + first,
-            shows_answers=alignment.shows_answers,
-            shows_call_start=not alignment.places[0],
-            question=QuestionRef(session.call, entries[-1].turn),
-        ),
-    )
 
 
 class SessionBuilder:
@@ -234,41 +205,3 @@ def _speaking_order(alignment: Alignment, start: int) -> list[int]:
             before = ends[entries[before].turn]
         keys[index] = (before, True) if place < 0 else (place, False)
     return sorted((index for index in keys if places[index] >= NEW), key=keys.__getitem__)
-
-
-# --- questions ----------------------------------------------------------------------------------------------
-
-
-def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
-    """The place of the words that are to be answered; ``None`` where they are gone, or there are none."""
-    if ref.unasked:
-        return None
-    behind = -ref.question - 1
-    for place in range(len(entries) - 1, -1, -1):
-        if _is_question(entries[place], ref.call, ref.turn):
-            if not behind:
-                return place
-            behind -= 1
-    return None
-
-
-def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
-    """The reference to the words at a place."""
-    call, turn = entries[place].call, entries[place].turn
-    return QuestionRef(call, turn, -sum(_is_question(entry, call, turn) for entry in entries[place:]))
-
-
-def no_question(entries: Sequence[Entry], call: int, next_turn: int) -> QuestionRef:
-    """The reference where there are no words to be answered: behind all of a call."""
-    last = entries[-1] if entries else None
-    return QuestionRef(call, last.turn if last is not None and last.call == call else next_turn, 0)
-
-
-def question_before(entries: Sequence[Entry], place: int) -> int | None:
-    """The place of the words that an entry belongs to; of another call they are not."""
-    words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
-    return words if words is not None and entries[words].call == entries[place].call else None
-
-
-def _is_question(entry: Entry, call: int, turn: int) -> bool:
-    return entry.turn == turn and entry.call == call and entry.role == "user"

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from filters.message import LARGEST, MARKS, Message, epoch_seconds
-from proxy.memory.align.line import CUT, Line, similarity, turn_id_of
+from filters.message import LARGEST, MARKS, Message, epoch_seconds, turn_id_of
+from proxy.memory.align.line import CUT, Line, similarity
 from proxy.memory.align.strategies import WindowKind, align
 from proxy.memory.merge.request import apply_request
 from proxy.memory.session import COMMAND, NO_CALL, Agents, Entry, QuestionRef, Session, Turned

@@ -6,9 +6,8 @@ import msgspec
 from msgspec import UNSET
 
 from filters.letters import bare
-from filters.message import Message
+from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
-from proxy.memory.align.line import turn_id_of
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
 from proxy.memory.wording import continues, ends_alike, offset_of_letters, reordered, same_words

@@ -6,8 +6,9 @@ from filters.message import Message
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.forgotten import close_forgotten
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
-from proxy.memory.merge.builder import SessionBuilder, continued, no_question, question_before, question_ref
-from proxy.memory.merge.entries import new_entry, renew_entry
+from proxy.memory.merge.answer import no_question, question_before, question_ref
+from proxy.memory.merge.builder import SessionBuilder
+from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.session import (
     NO_ATTEMPT,
@@ -121,6 +122,36 @@ def _merge(
         started=started,
         created=session.created or now,
         updated=now,
+    )
+
+
+def continued(session: Session, alignment: Alignment, fingerprint: bytes, *, now: float) -> Session:
+    """The session with the new words of a continuation behind its entries, as the builder would build it."""
+    entries, lines, before = list(session.entries), alignment.lines, len(session.entries)
+    first = before - len(alignment.entries) + alignment.places[0]
+    for place, message in enumerate(lines[: before - first], start=first):
+        if not shows_as_recorded(entries[place], message):
+            entries[place] = renew_entry(entries[place], message)
+    next_turn = session.next_turn
+    for message in lines[before - first :]:
+        entry = new_entry(message, call=session.call, turn=next_turn, now=now)
+        if entry.engine_turn is not None and entry.engine_turn == entries[-1].engine_turn:
+            entry = msgspec.structs.replace(entry, turn=entries[-1].turn)
+        next_turn = max(next_turn, entry.turn + 1)
+        entries.append(entry)
+    return msgspec.structs.replace(
+        session,
+        entries=tuple(entries),
+        next_turn=next_turn,
+        latest_request=LatestRequest(
+            at=now,
+            fingerprint=fingerprint,
+            line_count=len(lines),
+            start=session.cold_count + first,
+            shows_answers=alignment.shows_answers,
+            shows_call_start=not alignment.places[0],
+            question=QuestionRef(session.call, entries[-1].turn),
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Entries that a window leaves out although it spans their place: unheard answers, retracted words."""
 
+from filters.message import turn_id_of
 from proxy.memory.align.alignment import Alignment, last_user
-from proxy.memory.align.line import turn_id_of
 
 
 def retracted(alignment: Alignment) -> set[int]:

@@ -11,7 +11,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, decode
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 Meter = Callable[[str, str, float], None]
 """Called after each operation with its name, its outcome (done, lost or failed), and its seconds."""
+DueAt = Callable[[Session], float]
+"""When one kind of background work on a session is due, in seconds since 1970."""
 
 _NEVER: Final = object()
 _PAGE: Final = 1000
@@ -69,9 +71,12 @@ class _Cached(NamedTuple):
     at: float
 
 
-def never_due(_session: Session) -> float:
-    """When background work on a session is due where there is no such work."""
-    return NEVER_DUE
+def first_due(due: Sequence[DueAt], session: Session) -> float:
+    """When the first of several kinds of background work on a session is due."""
+    first = NEVER_DUE
+    for due_at in due:
+        first = min(first, due_at(session))
+    return first
 
 
 def no_meter(_operation: str, _outcome: str, _seconds: float) -> None:
@@ -86,8 +91,7 @@ class SessionStore:
     counts the operations: one is ``lost`` where another writer was faster, and ``failed`` with StoreError.
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
-    store, 0 where it is answered without waiting. ``due`` tells of a session from when on there may be
-    background work on it.
+    store, 0 where it is answered without waiting. ``due`` are the kinds of background work on a session.
     """
 
     def __init__(  # noqa: PLR0913 - a driver, and what stands before it
@@ -107,7 +111,7 @@ class SessionStore:
         self.rounds = rounds
         self.deadline = deadline
         self.heads: dict[Key, StoredSession] = {}
-        self.due: Callable[[Session], float] = never_due
+        self.due: Sequence[DueAt] = ()
         self._codec = codec
         self._redaction = redaction
         self._meter = meter
@@ -305,7 +309,7 @@ class SessionStore:
         session, entries, through = put.session, put.cold, self._codec.encode
         if self._redaction.enabled:
             session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
-        blob, due = encode(session), self.due(put.session)
+        blob, due = extensible.encode(session), first_due(self.due, put.session)
         cold = [through(key, extensible.encode(entry)) for entry in entries]
         return (
             session,

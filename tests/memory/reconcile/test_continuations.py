@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 
 from filters.message import Message
-from proxy.memory.merge.builder import SessionBuilder, continued
+from proxy.memory.merge.builder import SessionBuilder
+from proxy.memory.merge.request import continued
 from proxy.memory.merge.retraction import retracted
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, Sum
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from proxy.observe.tallies import Tally
+from proxy.observe.metrics import Tally
 
 BOUNDS = (0.1, 1.0, 5.0)
 VALUES = (0.05, 0.1, 0.100001, 1.0, 3, 80.0, 0)
@@ -60,7 +60,7 @@ SHARING = """
 import sys
 from proxy.observe.metrics import share_between_processes
 share_between_processes(sys.argv[1])
-from proxy.observe.tallies import Tally
+from proxy.observe.metrics import Tally
 tally = Tally("histogram", "things", "What they are", ("place",), (1.0, 5.0))
 for value in (0.5, 3.0):
     tally.add(("here",), value)

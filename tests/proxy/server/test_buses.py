@@ -17,7 +17,7 @@ from proxy.memory.stores.drivers import channel_address
 from proxy.memory.stores.store import Key
 from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessage, WatchingMessage, inboxes
 from proxy.server.hosts import HostBus
-from proxy.turn.active import ActiveTurns, TurnClaim
+from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim
 from tests.peers import redis_server
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import RedisServer
@@ -117,7 +117,7 @@ async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisSer
         await pubsub.psubscribe("*")
         host.receive(lambda _: None)
         slot = Key("acme", "call-unmistakable"), "default"
-        with turns.begin(slot, TurnClaim(1, ()), Reply(AsyncMock())) as turn:
+        with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(AsyncMock())) as turn:
             async with asyncio.timeout(10):
                 while turn.place is None:
                     host.announce(slot, turn)

@@ -14,7 +14,7 @@ from proxy.observe.observation import Attempts
 from proxy.tools.dialogue import Tools
 from proxy.tools.offer import Offer
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch
 from tests.peers.fake_upstream import ROLE, delta, stream_of
 from tests.ready import pipeline_of

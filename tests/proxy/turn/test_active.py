@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.errors import Superseded
-from proxy.http.disconnect import ClientDisconnected, run_until_disconnect
+from proxy.http.body import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, TurnClaim, TurnId, supersedes, turn_number

@@ -9,7 +9,7 @@ import msgspec
 from proxy.observe.observation import Attempts
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import UpstreamAnswer
-from proxy.upstream.request import ChatRequest
+from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch
 from tests.peers.fake_upstream import ROLE, delta
 from tests.ready import pipeline_of
