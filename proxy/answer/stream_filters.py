@@ -168,9 +168,12 @@ class FilteredAnswer:
 
 
 class Stages:
-    """The stages of all filters for one choice, as one: what one lets through, the next is fed with."""
+    """The stages of all filters for one choice, as one: what one lets through, the next is fed with.
 
-    __slots__ = ("_stages",)
+    Where it ``is_empty``, none looks at what passes, so that deltas need not be decoded.
+    """
+
+    __slots__ = ("_stages", "is_empty")
 
     def __init__(self, filters: Iterable[AnswerFilter], context: Context) -> None:
         self._stages: list[Stage] = []
@@ -178,11 +181,7 @@ class Stages:
             stage = each.open(context)
             if stage is not None:
                 self._stages.append(stage)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no stage looks at what passes, so that deltas need not be decoded."""
-        return not self._stages
+        self.is_empty = not self._stages
 
     def feed(self, delta: Delta) -> Delta:
         """What goes on of a delta; the very same object where nothing changes. Raises FilterFailed."""

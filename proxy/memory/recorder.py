@@ -5,8 +5,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -357,17 +357,15 @@ class Writer:
             unwritten.turns[0].at,
             new_version=head.version,
         )
-        with self.health.writing(key):
-            written = await self.store.save(key, put)
-        async with unwritten.lock:
-            if written:
-                unwritten.version = head.version
-                del unwritten.cold[: len(cold)]
-                self.notify(key, head.session)
-            else:
-                unwritten.is_applied.clear()
-                unwritten.reset()
-        return written
+        if await self.health.watch(key, self.store.save(key, put)):
+            unwritten.version = head.version
+            del unwritten.cold[: len(cold)]
+            self.notify(key, head.session)
+            return True
+        async with unwritten.lock:  # nothing may be applied to the session as it was
+            unwritten.is_applied.clear()
+            unwritten.reset()
+        return False
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         """Whether a session is changed; ``at`` is the time of the change, in seconds since 1970.
@@ -381,8 +379,7 @@ class Writer:
             return SessionWrite(changed, version, self.window.ttl, cold, at)
 
         put = await asyncio.to_thread(work)  # the change may be the history of a call
-        with self.health.writing(key):
-            written = await self.store.save(key, put)
+        written = await self.health.watch(key, self.store.save(key, put))
         if written:
             self.notify(key, put.session)
         return written
@@ -449,15 +446,15 @@ class HealthCheck:
             return time.monotonic() - began > self._patience
         return False
 
-    @contextmanager
-    def writing(self, key: Key) -> Iterator[None]:
-        """A write that is under way."""
+    async def watch(self, key: Key, write: Awaitable[bool]) -> bool:
+        """What comes of a write, which is under way until then."""
         self._writing[key] = time.monotonic()
         try:
-            yield
+            written = await write
         finally:
             self._writing.pop(key, None)
         self.write_failed = self.read_failed = False
+        return written
 
     async def run(self) -> None:
         """Reads every few seconds until it is cancelled: there may be no call for hours."""

@@ -295,23 +295,13 @@ class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
-def request_fingerprint(speech: Speech, attempt: Attempt = NO_ATTEMPT) -> bytes:
-    """Eight bytes that are the same for the same speech; of a single line, the request's name counts too."""
-    return _keyed(_encoded_lines(speech, attempt), shows_answers=speech.shows_answers)
+def request_fingerprint(
+    speech: Speech, attempt: Attempt = NO_ATTEMPT, *, shows_answers: bool | None = None
+) -> bytes:
+    """Eight bytes that are the same for the same speech; of a single line, the request's name counts too.
 
-
-def request_fingerprints(speech: Speech, attempt: Attempt = NO_ATTEMPT) -> tuple[bytes, bytes]:
-    """The fingerprints of the same lines in windows that show answers, and in such that do not."""
-    encoded = _encoded_lines(speech, attempt)
-    return _keyed(encoded, shows_answers=True), _keyed(encoded, shows_answers=False)
-
-
-def _keyed(encoded: bytes, *, shows_answers: bool) -> bytes:
-    key = b"answering" if shows_answers else b"silent"
-    return blake2b(encoded, digest_size=_FINGERPRINT_BYTES, key=key).digest()
-
-
-def _encoded_lines(speech: Speech, attempt: Attempt) -> bytes:
+    ``shows_answers`` gives that of the same lines in a window that does or does not.
+    """
     lines = speech.lines or speech.instructions
     if any(map(_others, lines)):
         lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in lines]
@@ -320,7 +310,10 @@ def _encoded_lines(speech: Speech, attempt: Attempt) -> bytes:
     except (OverflowError, UnicodeEncodeError):
         # Numbers of more than 64 bits and halves of characters.
         encoded = repr(lines).encode("utf-8", "replace")
-    return encoded + (attempt.name_digest if len(speech.lines) == 1 else b"")
+    if len(speech.lines) == 1:
+        encoded += attempt.name_digest
+    key = b"answering" if (speech.shows_answers if shows_answers is None else shows_answers) else b"silent"
+    return blake2b(encoded, digest_size=_FINGERPRINT_BYTES, key=key).digest()
 
 
 # --- the session --------------------------------------------------------------------------------------------

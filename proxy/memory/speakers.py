@@ -77,8 +77,9 @@ def without_prompts(session: Session, history: Sequence[Message]) -> list[Messag
 
 def speaker(session: Session, entry: Entry) -> str | None:
     """The user who said it: as it or its request says, else the session's; ``None`` where that is shared."""
-    if entry.speaker not in {None, session.alias}:
-        return entry.speaker
+    name = entry.speaker
+    if name not in {None, session.alias}:
+        return name
     return None if session.shared else session.user
 
 

@@ -282,7 +282,7 @@ class Observation(msgspec.Struct, eq=False):
     def report(self, *, with_excerpt: bool = False) -> TurnReport:
         """A report of what is known now; ``with_excerpt`` adds one where the turn's content may be kept."""
         timer, fields = self.timer, _usage_fields(self.answer.tail)
-        usage, details = _usage(fields), fields.get("prompt_tokens_details")
+        details = fields.get("prompt_tokens_details")
         return TurnReport(
             id=self.id,
             request=self.request,
@@ -302,8 +302,8 @@ class Observation(msgspec.Struct, eq=False):
             filters=tuple(self.filters),
             first_token=self.first_token,
             duration=self.duration,
-            input_tokens=usage.input,
-            output_tokens=usage.output,
+            input_tokens=_count(fields.get("prompt_tokens")),
+            output_tokens=_count(fields.get("completion_tokens")),
             cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
             degraded=tuple(self.degraded),
             ignored=self.ignored if self.outcome else (),
@@ -343,7 +343,8 @@ class Usage(NamedTuple):
 
 def usage_of(answer: bytes) -> Usage:
     """The last usage that an upstream gives at the end of an answer, streamed or whole."""
-    return _usage(_usage_fields(answer))
+    fields = _usage_fields(answer)
+    return Usage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
 
 
 def _usage_fields(answer: bytes) -> Mapping[str, Any]:
@@ -356,10 +357,6 @@ def _usage_fields(answer: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return usage if isinstance(usage, dict) else {}
-
-
-def _usage(fields: Mapping[str, Any]) -> Usage:
-    return Usage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
 
 
 def _count(value: object) -> int | None:

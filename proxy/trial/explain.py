@@ -139,7 +139,8 @@ def explain_request(
 
 def _read(raw: RawRequest, pipeline: Pipeline) -> Turn:
     turn = read_turn(raw, pipeline)
-    identity.check_proof(turn.identity, pipeline.places, raw.headers)
+    if proof := pipeline.places.proof:
+        proof.check(turn.identity.user, raw.headers)
     return turn
 
 

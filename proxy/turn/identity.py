@@ -137,12 +137,12 @@ class UserProof:
     def __init__(self, secret: str) -> None:
         self._secret = secret.encode()
 
-    def check(self, user: str | None, digest: str | None) -> None:
+    def check(self, user: str | None, headers: Mapping[str, str]) -> None:
         """Raises Unauthorized for an id without its HMAC; a request without a user needs none."""
         if user is None:
             return
         expected = hmac.new(self._secret, user.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
-        received = (digest or "").strip().lower().encode("latin-1", "replace")
+        received = headers.get(HMAC_HEADER, "").strip().lower().encode("latin-1", "replace")
         if not hmac.compare_digest(expected.encode(), received):
             raise Unauthorized(_HMAC_ADVICE, code="invalid_user_hmac")
 
@@ -257,12 +257,6 @@ def identify(request: ClientRequest, places: Places, tenant: str) -> Identity:
         tuple(ids.ignored),
         place is not None and place.source == "message" and places.proof is None,
     )
-
-
-def check_proof(identity: Identity, places: Places, headers: Mapping[str, str]) -> None:
-    """Raises Unauthorized where the user's id has to come with an HMAC, and does not."""
-    if places.proof:
-        places.proof.check(identity.user, headers.get(HMAC_HEADER))
 
 
 def attempt_of(request: ClientRequest) -> Attempt:

@@ -38,8 +38,6 @@ async def pass_on(
     """
     response = upstream.response
     if upstream.framing is not None:
-        if not reply.started and answer.active:  # filters may take their time
-            await reply.start(response.status, _stream_headers(upstream))
         await _RelayedStream(upstream, upstream.framing, answer, reply, dialogue).run()
         return
     if reply.started:
@@ -65,7 +63,6 @@ class _RelayedStream:
         reply: Reply,
         dialogue: Dialogue | None,
     ) -> None:
-        self._upstream = upstream
         self._response = upstream.response
         self._error: UpstreamError | None
         self._opening, self._error = split_at_error(upstream.data)
@@ -82,12 +79,15 @@ class _RelayedStream:
 
     async def run(self) -> None:
         """Passes the stream on to its end."""
-        answer, reply = self._answer, self._reply
+        answer, reply, status = self._answer, self._reply, self._response.status
+        headers = [*client_headers(self._response.headers), *UNBUFFERED]
+        if self._is_filtered and not reply.started:  # filters may take their time
+            await reply.start(status, headers)
         opening = answer.opening() + await _filtered(answer.feed, self._opening)
         if reply.started:
             await reply.write(opening)
         else:
-            await reply.begin(self._response.status, _stream_headers(self._upstream), opening)
+            await reply.begin(status, headers, opening)
         reply.observation.mark_first_token()
         self._note_done(self._opening)
         if self._dialogue:
@@ -180,10 +180,6 @@ class _RelayedStream:
         if is_done(events) and not self._done:
             self._done = self._reply.ending = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
-
-
-def _stream_headers(upstream: UpstreamAnswer) -> list[Header]:
-    return [*client_headers(upstream.response.headers), *UNBUFFERED]
 
 
 async def _filtered(work: Callable[[bytes], bytes], data: bytes) -> bytes:

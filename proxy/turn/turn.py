@@ -20,7 +20,7 @@ from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
 from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
-from proxy.turn.identity import attempt_of, check_proof, header_value, identify
+from proxy.turn.identity import attempt_of, header_value, identify
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import KeepAlive, pass_on
 from proxy.turn.request import read_request
@@ -57,7 +57,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     observation.ignored = (*request.ignored, *identity.ignored)
     if identity.session is not None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
-    check_proof(identity, pipeline.places, raw.headers)
+    if proof := pipeline.places.proof:
+        proof.check(identity.user, raw.headers)
 
     slot = None
     if turn.key is not None and identity.session != pipeline.places.default_session:
@@ -179,7 +180,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: 
             view=turn.view,
             prompt=turn.chat.messages,
             tools=bytes(turn.chat.fields.get("tools", b"")),
-            had_tool_rounds=dispatch.rounds > 0,
+            had_tool_rounds=dialogue is not None and dialogue.rounds > 0,
             attempt=turn.attempt,
             ended_at=wall_time(),
             size=turn.size + len(answer.data),

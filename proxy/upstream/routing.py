@@ -80,11 +80,6 @@ class Dispatch:
         self._answer: UpstreamAnswer | None = None
         self._failure: UpstreamError | None = None
 
-    @property
-    def rounds(self) -> int:
-        """How often the proxy's tools were carried out and the model asked to go on."""
-        return self.dialogue.rounds if self.dialogue else 0
-
     async def begin(self) -> UpstreamAnswer:
         """Return the first answer that begins; raise the last UpstreamError where none does."""
         answer = await (self._run() if self._hedge is None else self._race(self._hedge))
@@ -110,9 +105,8 @@ class Dispatch:
             began = self._time()
             deadlines = self._deadlines(target)
             try:
-                answer = await attempt(
-                    target, candidate.request, candidate.breaker, deadlines, candidate.run_tools
-                )
+                run_tools = candidate.run_tools if self.dialogue else None
+                answer = await attempt(target, candidate.request, candidate.breaker, deadlines, run_tools)
             except UpstreamError as error:
                 self._fail(candidate, error, began)
                 continue
@@ -264,8 +258,7 @@ class Candidate:
 
     def run_tools(self, response: Response, due: float) -> Response:
         """The response as the client sees it, the proxy's own tools carried out in it."""
-        if self._dialogue is None:
-            return response
+        assert self._dialogue is not None  # noqa: S101 - without one there are no tools
         return Rounds(response, self._go_on, self._dialogue, self._rounds, due)
 
     async def _go_on(self, due: float) -> Response:

@@ -29,6 +29,16 @@ class Answering:
         return None
 
 
+async def taken(when: asyncio.Event | None = None) -> bool:
+    if when:
+        await when.wait()
+    return True
+
+
+async def refused() -> bool:
+    raise StoreError("still dead")
+
+
 @contextlib.asynccontextmanager
 async def looked(error: StoreError | None):
     store = Answering(error)
@@ -50,20 +60,27 @@ async def test_a_look_tells_whether_the_store_answers(error: StoreError | None, 
 
 async def test_a_write_that_is_taken_ends_the_silence():
     async with looked(StoreError("dead")) as health:
-        with contextlib.suppress(StoreError), health.writing(KEY):
-            raise StoreError("still dead")
+        with contextlib.suppress(StoreError):
+            await health.watch(KEY, refused())
         assert health.read_failed
-        with health.writing(KEY):
-            pass
+        assert await health.watch(KEY, taken())
         assert not health.read_failed
 
 
 async def test_the_oldest_write_that_is_under_way_tells_whether_one_is_late():
     health = HealthCheck(Answering(None), patience=0.05)  # type: ignore[arg-type]
-    with health.writing(KEY):
+    first, second = asyncio.Event(), asyncio.Event()
+    async with asyncio.TaskGroup() as writes:
+        one = writes.create_task(health.watch(KEY, taken(first)))
+        await asyncio.sleep(0)
         assert not health.write_late
         await asyncio.sleep(0.06)
-        with health.writing(Key("default", "s2")):
-            assert health.write_late
+        other = writes.create_task(health.watch(Key("default", "s2"), taken(second)))
+        await asyncio.sleep(0)
         assert health.write_late
-    assert not health.write_late
+        second.set()
+        await other
+        assert health.write_late
+        first.set()
+        await one
+        assert not health.write_late

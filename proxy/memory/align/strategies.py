@@ -16,7 +16,7 @@ from proxy.memory.align.forgotten import forgotten_lines, without_marks
 from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
 from proxy.memory.align.pieces import join_pieces, piece_counts, split_answers, spread_places
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
-from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprints
+from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprint
 from proxy.memory.speech import Speech
 from proxy.memory.wording import continues, same_words
 
@@ -326,7 +326,10 @@ def is_latest_again(c: Comparison) -> bool:
         return True
     if latest.line_count != len(speech.lines) or has_slid(latest, c.arrival):
         return False
-    return latest.fingerprint in request_fingerprints(speech, c.arrival.attempt)
+    attempt = c.arrival.attempt
+    return latest.fingerprint in [
+        request_fingerprint(speech, attempt, shows_answers=shows_answers) for shows_answers in (True, False)
+    ]
 
 
 # --- the exact suffix ---------------------------------------------------------------------------------------

@@ -143,7 +143,7 @@ def test_nothing_is_carried_out_twice_or_behind_an_answer_s_back(pipeline: Pipel
     assert all(longest[: len(each)] == each for each in results), "one conversation, not two"
     assert len(set(kit.done)) == len(kit.done)
     assert [arguments for _, arguments in kit.done][: len(longest)] == longest
-    assert len(longest) <= dispatch.rounds <= MOST
+    assert len(longest) <= dispatch.dialogue.rounds <= MOST
     aside = [call for call in told.tool_calls or () if call["function"]["name"] == "weather"]
-    assert len(kit.done) - dispatch.rounds <= max(len(aside), int(not told.finished))
+    assert len(kit.done) - dispatch.dialogue.rounds <= max(len(aside), int(not told.finished))
     assert b"memory_store" not in seen

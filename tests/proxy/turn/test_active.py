@@ -50,7 +50,7 @@ def asking(text: str) -> ClientRequest:
 
 
 async def flown(turns: ActiveTurns, text: str, reply: Reply, work: Coroutine[Any, Any, Any]) -> None:
-    with turns.begin(KEY, claim_of(asking(text)), reply):
+    with ActiveTurn(turns, KEY, claim_of(asking(text)), reply):
         await work
 
 
@@ -105,7 +105,7 @@ def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
         older = await begun(client, turns, asyncio.sleep(9))
         if ended_first:
             older.cancel()
-        with turns.begin(KEY, claim_of(asking("Tell me")), Reply(client.send)):
+        with ActiveTurn(turns, KEY, claim_of(asking("Tell me")), Reply(client.send)):
             pass
         if not ended_first:
             older.cancel()
@@ -121,7 +121,7 @@ def test_a_turn_is_superseded_once_however_many_follow():
         turns, client = ActiveTurns(), Client()
         older = await begun(client, turns, asyncio.sleep(9))
         for text in ("Tell me", "Tell me more"):
-            with turns.begin(KEY, claim_of(asking(text)), Reply(client.send)):
+            with ActiveTurn(turns, KEY, claim_of(asking(text)), Reply(client.send)):
                 pass
         with pytest.raises(Superseded):
             await older
@@ -179,7 +179,7 @@ class Host:
     async def enter(self) -> None:
         reply = Reply(Client().send)
         self.turn: ActiveTurn
-        with self.turns.begin(KEY, self.claim, reply) as self.turn:
+        with ActiveTurn(self.turns, KEY, self.claim, reply) as self.turn:
             await asyncio.Event().wait()
 
     def hear(self, other: "Host") -> None:
@@ -314,7 +314,7 @@ def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_n
         turns, ended = ActiveTurns(), list[str]()
 
         async def answer(text: str) -> None:
-            with turns.begin(KEY, ask(text), Reply(Client().send)):
+            with ActiveTurn(turns, KEY, ask(text), Reply(Client().send)):
                 await asyncio.sleep(0.01)
             ended.append(text)
 
