@@ -55,7 +55,7 @@ async def read_all(response: Response, most: int) -> bytes:
 
 def is_stream(headers: Headers) -> bool:
     """Whether the content type is that of server-sent events."""
-    return any(name == b"content-type" and b"text/event-stream" in value.lower() for name, value in headers)
+    return b"text/event-stream" in dict(headers).get(b"content-type", b"").lower()
 
 
 async def detect_stream(response: Response) -> Response:

@@ -27,8 +27,8 @@ class FilteredAnswer:
     def __init__(self, filters: Sequence[AnswerFilter], context: Context) -> None:
         self._filters = filters
         self._context = context
-        self._choices = {0: Stages(filters, context)}
-        self._filtering = not self._choices[0].is_empty
+        self._choices = {0: Stages(filters, context)} if filters else {}
+        self._filtering = bool(filters) and not self._choices[0].is_empty
         self._name: Mapping[str, Any] = {}
         self._last: Chunk = {}
         self._done = False

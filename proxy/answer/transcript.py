@@ -1,6 +1,5 @@
 """What an answer says, read back from the bytes that went to the client."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -19,7 +18,6 @@ from proxy.answer.sse import (
 )
 
 _BATCH: Final = 2_000
-_THREAD_SIZE: Final = 250_000
 _DATA: Final = b"data: "
 _BETWEEN: Final = b"\n\n" + _DATA
 _END: Final = _BETWEEN + DONE + b"\n\n"
@@ -67,11 +65,6 @@ def transcript(answer: bytes) -> Transcript:
             if plain is not None:
                 return plain
     return _stream_transcript(answer)
-
-
-async def transcript_off_loop(answer: bytes) -> Transcript:
-    """The transcript, made in a thread where it would block the loop for too long."""
-    return transcript(answer) if len(answer) < _THREAD_SIZE else await asyncio.to_thread(transcript, answer)
 
 
 def _stream_transcript(answer: bytes) -> Transcript:

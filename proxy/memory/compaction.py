@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -25,6 +26,8 @@ from proxy.memory.speakers import label, speaker_names
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
 _MAX_TOKENS: Final = 50_000
+_stale: Final = attrgetter("stale")
+_digest: Final = attrgetter("digest")
 
 
 class Window(msgspec.Struct, frozen=True):
@@ -71,10 +74,10 @@ def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan |
     if not session.summaries:
         return _extension(session, window)
     return (
-        _renewal(session, lambda segment: segment.stale)
+        _renewal(session, _stale)
         or merger_plan(session, window)
         or _extension(session, window)
-        or (_renewal(session, lambda segment: segment.digest) if model else None)
+        or (_renewal(session, _digest) if model else None)
     )
 
 
@@ -82,7 +85,7 @@ def fallback_plan(session: Session, window: Window) -> Plan | None:
     """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
     if window.max_tokens is not None:
         window = _in_estimated_tokens(window, session)
-    if stale := _renewal(session, lambda segment: segment.stale):
+    if stale := _renewal(session, _stale):
         return stale
     extension = _extension(session, window)
     return extension and (merger_plan(session, window) or extension)
@@ -117,11 +120,11 @@ def uncovered(session: Session) -> tuple[Entry, ...]:
 
 def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
     """A new text for the first segment that needs it."""
-    start = START
     for i, segment in enumerate(session.summaries):
-        if needs(segment) and start < segment.end:
-            return Plan(i, i + 1, start, segment.end)
-        start = segment.end
+        if needs(segment):
+            start = session.summaries[i - 1].end if i else START
+            if start < segment.end:
+                return Plan(i, i + 1, start, segment.end)
     return None
 
 

@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from filters.message import Message, weight
-from proxy.answer.transcript import Transcript, transcript_off_loop
+from proxy.answer.transcript import Transcript, transcript
 from proxy.circuit import Backoff, Outage
 from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
@@ -304,15 +305,16 @@ class Writer:
 
         Raises StoreError, TurnTooLong included.
         """
-        transcript = turn.transcript
-        if transcript is None:
-            transcript = within_bounds(await transcript_off_loop(turn.answer), cut=turn.cut)
+        answer = turn.transcript
+        if answer is None:
+            read = partial(transcript, turn.answer)
+            answer = within_bounds(await in_thread_if_long(read, 0, len(turn.answer)), cut=turn.cut)
             if len(turn.answer) > LARGE:
                 # Until the store takes it, the words alone wait.
                 unwritten.turns[unwritten.applied] = msgspec.structs.replace(
-                    turn, answer=b"", transcript=transcript
+                    turn, answer=b"", transcript=answer
                 )
-        if not transcript.has_content:
+        if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
             unwritten.head = await self._stored(turn.key, turn.view)
@@ -325,7 +327,7 @@ class Writer:
             session = apply_turn(
                 repair_clock(before, wall_time()),
                 own,
-                transcript,
+                answer,
                 reasoning=self._reasoning,
                 redaction=self._redaction,
             )

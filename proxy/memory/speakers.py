@@ -8,7 +8,6 @@ import msgspec
 from filters.injection import one_line
 from filters.message import Message, newest_user
 from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, TurnRef, message_of
-from proxy.memory.speech import PROMPT_SOURCES
 from proxy.memory.wording import text_hash
 
 NOBODY: Final = ""
@@ -31,10 +30,9 @@ def with_speakers(
 ) -> Session:
     """The session with who speaks, and with the facts that a model was shown of them.
 
-    What the engine says by itself is noted, too. Its first request names the session's user; where the newest
+    Its first request names the session's user; where the newest
     message alone does (``by_message``), it is the first user who is named in the window.
     """
-    session = with_prompts(session, window)
     last = newest_user(window)
     speaking = None if last is None else window[last].user
     if session.user is None and user:
@@ -49,15 +47,9 @@ def with_speakers(
     return msgspec.structs.replace(session, shown_facts=facts)
 
 
-def with_prompts(session: Session, window: Sequence[Message]) -> Session:
-    """The session with the hashes of what a window marks as said by the engine; the newest sixteen."""
-    texts = []
-    for m in window:
-        if m.role == "assistant" and (m.metadata or m.others) and m.source in PROMPT_SOURCES:
-            texts.append(m.text)  # noqa: PERF401 - hardly ever, and each turn looks
-    if not texts:
-        return session
-    newest = [*dict.fromkeys(texts)][-_MAX_PROMPTS:]
+def with_prompts(session: Session, prompts: Sequence[Message]) -> Session:
+    """The session with the hashes of what the engine said by itself; the newest sixteen."""
+    newest = [*dict.fromkeys(prompt.text for prompt in prompts)][-_MAX_PROMPTS:]
     hashes = dict.fromkeys(
         text_hash(text) for text in newest if text.strip() and len(text) <= _LONGEST_PROMPT
     )

@@ -49,6 +49,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     ``positions`` are those of the lines in the window. ``shows_answers`` is whether the window tells what the
     assistant said: an answer that it leaves out was not heard. ``instructions`` are those of a window without
     any speech: by them alone a model speaks. ``partial`` is whether some of the window was deleted.
+    ``prompts`` is what the engine said by itself, which is no speech.
     """
 
     lines: Sequence[Message]
@@ -56,6 +57,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     positions: Sequence[int]
     instructions: Sequence[Message] = ()
     partial: bool = False
+    prompts: Sequence[Message] = ()
 
     @property
     def wordless(self) -> bool:
@@ -64,43 +66,39 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
 
 
 def speech_of(window: Sequence[Message]) -> Speech:
-    """The speech of a window."""
-    lines, positions = [], []
+    """The speech of a window.
+
+    Engines that number their turns tell what the assistant said, if without words. Of others, some never show
+    an answer.
+    """
+    lines, positions, prompts = [], [], []
+    shows_answers = False
     for i, message in enumerate(window):
         role, content = message.role, message.content
+        shows_answers = shows_answers or isinstance(message.turn_id, int)
         if role not in _ROLES:
             continue
+        is_prompt = False
+        if role == "assistant":
+            is_prompt = bool(message.metadata or message.others) and message.source in PROMPT_SOURCES
+            shows_answers = shows_answers or not is_prompt
+            if is_prompt:
+                prompts.append(message)
         words = content.strip() if isinstance(content, str) and not message.others else ""
         is_plain = words and words[0] not in _FIRST_OF_SIGNS
-        if is_plain and (
-            (role == "user" and "}" not in words)
-            or (role == "assistant" and not (message.metadata and message.source in PROMPT_SOURCES))
-        ):
+        if is_plain and ((role == "user" and "}" not in words) or (role == "assistant" and not is_prompt)):
             lines.append(message)  # as nearly all are
             positions.append(i)
         elif is_speech(message):
             lines.append(_as_recorded(message))
             positions.append(i)
     instructions = () if lines else [message for message in window if message.role in SYSTEM]
-    return Speech(lines, _shows_answers(window), positions, instructions)
+    return Speech(lines, shows_answers, positions, instructions, prompts=prompts)
 
 
 def speech_weight(window: Sequence[Message]) -> int:
     """How much there is of a window's speech, in characters."""
     return sum(weight(message) for message in window if message.role in _ROLES)
-
-
-def _shows_answers(window: Sequence[Message]) -> bool:
-    """Whether the window tells what the assistant said, if without words.
-
-    Engines that number their turns do. Of others, some never show an answer.
-    """
-    for message in window:
-        if isinstance(message.turn_id, int):
-            return True
-        if message.role == "assistant" and message.source not in PROMPT_SOURCES:
-            return True
-    return False
 
 
 def is_speech(message: Message) -> bool:

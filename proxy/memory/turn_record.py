@@ -21,7 +21,7 @@ from proxy.memory.session import (
     ShownFacts,
     with_positions,
 )
-from proxy.memory.speakers import with_speakers
+from proxy.memory.speakers import with_prompts, with_speakers
 from proxy.memory.speech import message_without_media, speech_of
 from proxy.memory.stores.store import Key
 from proxy.memory.view import SessionView
@@ -118,6 +118,9 @@ def apply_turn(
         window = redacted.window
     else:
         window = view.redacted.window
+    speech = view.speech if view else speech_of(window)
+    if speech.prompts:
+        session = with_prompts(session, speech.prompts)
     session = with_speakers(
         session,
         record.user,
@@ -127,7 +130,7 @@ def apply_turn(
     )
     session, question = apply_request(
         session,
-        view.speech if view else speech_of(window),
+        speech,
         now=record.at,
         attempt=record.attempt,
         alignment=view.alignment_with(session) if view else None,

@@ -1,7 +1,7 @@
 """Streams an answer to the client, with keep-alives and filler phrases while it is silent."""
 
 import asyncio
-from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from uuid import uuid4
 
@@ -11,6 +11,7 @@ from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError
 from proxy.http.reply import Header, Reply
+from proxy.memory.tasks import in_thread_if_long
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import UpstreamAnswer, client_headers
@@ -22,7 +23,6 @@ _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
 # uvloop reads from a fast sender many times before it runs anything else.
 _LARGEST_PUSH = 16_000
-_THREAD_SIZE = 100_000
 _LARGEST_ANSWER = 64_000_000
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 _COMMENT = b": keep-alive\n\n"
@@ -42,7 +42,7 @@ async def pass_on(
         return
     if reply.started:
         raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
-    body = await _filtered(answer.filter_body, upstream.data)
+    body = await in_thread_if_long(partial(answer.filter_body, upstream.data), 0, len(upstream.data))
     if dialogue:
         await dialogue.settle()
     await reply.send_whole(response.status, client_headers(response.headers), body)
@@ -83,7 +83,8 @@ class _RelayedStream:
         headers = [*client_headers(self._response.headers), *UNBUFFERED]
         if self._is_filtered and not reply.started:  # filters may take their time
             await reply.start(status, headers)
-        opening = answer.opening() + await _filtered(answer.feed, self._opening)
+        feed = partial(answer.feed, self._opening)  # filters work on large pieces in a thread
+        opening = answer.opening() + await in_thread_if_long(feed, 0, len(self._opening))
         if reply.started:
             await reply.write(opening)
         else:
@@ -152,7 +153,7 @@ class _RelayedStream:
                 raise self._failure
             events = self._whole_events(data)
             if self._is_filtered:
-                events = await _filtered(self._answer.feed, events)
+                events = await in_thread_if_long(partial(self._answer.feed, events), 0, len(events))
                 self._error = self._answer.error or self._error
             if self._response.exhausted and not (self._error or self._is_filtered):
                 return events
@@ -180,11 +181,6 @@ class _RelayedStream:
         if is_done(events) and not self._done:
             self._done = self._reply.ending = True
             self._response.due(asyncio.get_running_loop().time() + _LINGER)
-
-
-async def _filtered(work: Callable[[bytes], bytes], data: bytes) -> bytes:
-    """What filters make of data; a large piece goes to a thread."""
-    return work(data) if len(data) < _THREAD_SIZE else await asyncio.to_thread(work, data)
 
 
 class KeepAlive:

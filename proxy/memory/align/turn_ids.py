@@ -65,7 +65,7 @@ def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
     ids = [*map(_turn_id, lines)]
     if not any(ids):
         return None
-    turns = _filled([number if isinstance(number, int) else None for number in ids])
+    turns = _filled(ids)
     return None if sorted(turns) == turns else sorted(range(len(lines)), key=turns.__getitem__)
 
 
@@ -118,14 +118,15 @@ def _turns(lines: Sequence[Line]) -> list[int]:
     return _filled([line.turn_id for line in lines])
 
 
-def _filled(ids: Sequence[int | None]) -> list[int]:
+def _filled(ids: Sequence[object]) -> list[int]:
     """The turn of each line: its own id, else that of the line before it; before the first id, that one."""
     turns: list[int] = []
     last: int | None = None
     for number in ids:
-        if number is not None and last is None:
-            turns = [number] * len(turns)
-        last = last if number is None else number
+        if isinstance(number, int):
+            if last is None:
+                turns = [number] * len(turns)
+            last = number
         turns.append(last or 0)
     return turns
 

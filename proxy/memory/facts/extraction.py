@@ -180,15 +180,15 @@ def _may_have_moved(session: Session) -> bool:
 
 def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:
     """The messages that known users spoke and that facts were not extracted from."""
-    return (
-        entry
-        for entry in entries
-        if entry.turn_ref > session.learned_until
-        and entry.role == "user"
-        and entry.source in _SPOKEN
-        and entry.text.strip()
-        and speaker(session, entry)
-    )
+    for entry in entries:
+        if (
+            entry.turn_ref > session.learned_until
+            and entry.role == "user"
+            and entry.source in _SPOKEN
+            and entry.text.strip()
+            and speaker(session, entry)
+        ):
+            yield entry
 
 
 def utterance_of(key: Key, entry: Entry, before: str = "") -> Utterance:

@@ -93,17 +93,13 @@ class UserFacts:
     ) -> None:
         self.redact: Callable[[str], str] = redaction.text
         """A text as it is stored."""
-        self._store = store
+        self.store = store
         self._most = most
         self._lifetimes = {"core": math.inf, "daily": DAY, "conversation": conversation}
 
     async def current(self, user: Owner) -> list[Fact]:
         """A user's facts that are current, the oldest first."""
-        return await self._store.facts(user, now=wall_time())
-
-    def current_nowait(self, user: Owner) -> list[Fact] | None:
-        """The same without waiting; ``None`` where that is impossible."""
-        return self._store.facts_nowait(user, now=wall_time())
+        return await self.store.facts(user, now=wall_time())
 
     async def find(self, user: Owner, fact_id: str) -> Fact | None:
         """A current fact by its id."""
@@ -140,12 +136,12 @@ class UserFacts:
         )
         if fact.expires is not None and fact.expires <= now:
             return fact
-        await self._store.add_fact(user, fact)
+        await self.store.add_fact(user, fact)
         others = [one for one in facts if one is not replaced]
         # Facts that expire go first: what lasts would be lost for good.
         others.sort(key=lambda one: (one.category == "core", one.importance, one.created))
         for one in others[: max(0, len(others) + 1 - self._most)]:
-            await self._store.remove_fact(user, one.id)
+            await self.store.remove_fact(user, one.id)
         return fact
 
     async def _renew(
@@ -168,10 +164,10 @@ class UserFacts:
             fact = msgspec.structs.replace(fact, text=draft.text)
         elif replaced is not None:
             # On its own: by ``replaces`` it would be superseded since the fact was created.
-            await self._store.add_fact(user, msgspec.structs.replace(replaced, superseded=now))
+            await self.store.add_fact(user, msgspec.structs.replace(replaced, superseded=now))
             fact = msgspec.structs.replace(fact, replaces=replaced.id)
         if fact != same:
-            await self._store.add_fact(user, fact)
+            await self.store.add_fact(user, fact)
         return fact
 
     async def correct(self, user: Owner, former: Fact, fact: Fact) -> Fact:
@@ -187,7 +183,7 @@ class UserFacts:
         for same in await self.current(user):
             if same.id == fact.id or comparable(same.text) != words:
                 continue
-            await self._store.add_fact(user, msgspec.structs.replace(same, superseded=now))
+            await self.store.add_fact(user, msgspec.structs.replace(same, superseded=now))
             category = max(fact.category, same.category, key=self._lifetimes.__getitem__)
             ends = [one.expires for one in (fact, same) if one.expires is not None]
             fact = msgspec.structs.replace(
@@ -198,12 +194,12 @@ class UserFacts:
                 evidence=tuple(dict.fromkeys((*fact.evidence, *same.evidence))),
                 replaces=same.id,
             )
-        await self._store.add_fact(user, fact)
+        await self.store.add_fact(user, fact)
         return fact
 
     async def remove(self, user: Owner, fact_id: str) -> bool:
         """Remove a fact; whether there was one."""
-        return await self._store.remove_fact(user, fact_id)
+        return await self.store.remove_fact(user, fact_id)
 
     def _expiry(self, category: Category, since: float) -> float | None:
         lifetime = self._lifetimes[category]
@@ -256,7 +252,7 @@ class FactReader:
     def read_nowait(self, user: Owner) -> Sequence[Fact] | None:
         """A user's facts without waiting, as from an embedded file; ``None`` where that is impossible."""
         try:
-            return self._facts.current_nowait(user)
+            return self._facts.store.facts_nowait(user, now=wall_time())
         except Exception:  # noqa: BLE001 - reading again, with waiting, raises what is wrong
             return None
 

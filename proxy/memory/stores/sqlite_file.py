@@ -119,7 +119,7 @@ class DatabaseFile:
             except BaseException:
                 connection.close()
                 raise
-        self.identity = self._identity_now()
+        self.identity = self.identity_now()
         return connection
 
     def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
@@ -143,10 +143,6 @@ class DatabaseFile:
         with self.errors(), contextlib.closing(self.connect(wait=self._wait)) as connection:
             return connection.execute(statement.named, arguments).fetchall()
 
-    def is_replaced(self) -> bool:
-        """Whether the file that was opened has been taken away, or another put in its place."""
-        return self._identity_now() != self.identity
-
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turns the errors of SQLite and of the file system into StoreError."""
@@ -166,7 +162,8 @@ class DatabaseFile:
         """A clause that says which process locks the file."""
         return locked_by(self.path)
 
-    def _identity_now(self) -> tuple[int, int] | None:
+    def identity_now(self) -> tuple[int, int] | None:
+        """What tells the file that is there now from others; ``None`` where there is none."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -477,8 +474,8 @@ class FileWriter:
         """A connection inside a transaction that may write."""
         self._waits_for_lock = True
         try:
-            if self._connection is not None and self._file.is_replaced():
-                self._disconnect()
+            if self._connection is not None and self._file.identity_now() != self._file.identity:
+                self._disconnect()  # the file was taken away, or another put in its place
             if self._connection is None:
                 self._connection = self._file.open()
             self._connection.execute("BEGIN IMMEDIATE")
