@@ -199,7 +199,7 @@ def test_of_an_answer_the_beginning_alone_is_kept_while_it_is_passed_on(
         "proxy.turn.turn.read_turn",
         "proxy.turn.chain.run",
         "proxy.memory.view.prompt_view",
-        "proxy.upstream.request.compose",
+        "proxy.upstream.body.compose",
     ],
 )
 def test_a_large_text_holds_up_nobody_elses_call(
