@@ -25,7 +25,7 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("memory", "workers"), [("sqlite", 1), ("sqlite", 2), ("redis", 1)])
+@pytest.mark.parametrize(("memory", "workers"), [("sqlite", 2), ("redis", 1)])
 def test_nothing_is_lost_and_little_grows_in_a_few_seconds_of_mixed_load(memory, workers):
     short = ["--minutes", "0.1", "--callers", "20", "--pause", "0.3", "--restart", "2", "--grown", "1"]
     short += ["--large", "2"]
