@@ -3,6 +3,7 @@
 import asyncio
 import time
 import uuid
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -282,22 +283,6 @@ async def test_what_is_not_there_is_made_by_a_replacement(store: Store):
     assert await store.cold(KEY) == [b"c"]
 
 
-async def test_what_expired_is_not_replaced(store: Store):
-    version = await put(store, ttl=1, cold=(b"old",))
-    await gone(store)
-    assert not await store.replace(KEY, BlobWrite(b"x", version=version, ttl=60, cold=[]))
-    assert await store.replace(KEY, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"]))
-    assert await store.cold(KEY) == [b"c"]
-
-
-async def test_a_replacement_renews_the_expiry_of_both_parts(store: Store):
-    version = await put(store, ttl=0.6, cold=(b"c",))
-    assert await store.replace(KEY, BlobWrite(b"2", version=version, ttl=60, cold=[b"x"]))
-    await asyncio.sleep(0.7)
-    assert await store.read(KEY)
-    assert await store.cold(KEY) == [b"x"]
-
-
 @pytest.mark.parametrize("other", ["write", "replace"])
 async def test_of_a_replacement_and_another_writer_one_wins(store: Store, other: str):
     version = await put(store, cold=(b"a",))
@@ -337,46 +322,102 @@ async def test_whoever_reads_during_a_replacement_sees_one_whole(store: Store):
 # --- expiry
 
 
-async def test_a_session_expires(store: Store):
-    version = await put(store, ttl=1, cold=(b"old",))
-    await gone(store)
-    assert await store.cold(KEY) == []
-    assert await store.list("acme") == []
-    assert await store.delete(KEY) is False
-    assert not await store.write(KEY, BlobWrite(b"x", version=version, ttl=60))
+async def expires(store: Store, key: Key) -> None:
+    version = await put(store, key, ttl=2, cold=(b"old",))
+    await gone(store, key)
+    assert await store.cold(key) == []
+    assert not await is_listed(store, key)
+    assert await store.delete(key) is False
+    assert not await store.write(key, BlobWrite(b"x", version=version, ttl=60))
 
 
-@pytest.mark.parametrize("way", ["write", "replace"])
-async def test_what_is_no_turn_leaves_the_expiry_as_it_is(store: Store, way: str):
-    version = await put(store, ttl=2, cold=(b"a",))
-    assert await getattr(store, way)(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"b"]))
-    held = await read(store)
+async def begins_anew(store: Store, key: Key) -> None:
+    await put(store, key, ttl=2, cold=(b"old",))
+    await gone(store, key)
+    assert await store.write(key, BlobWrite(b"new", version=0, ttl=60, cold=[b"fresh"]))
+    assert (await read(store, key)).blob == b"new"
+    assert await store.cold(key) == [b"fresh"]
+
+
+async def is_not_replaced(store: Store, key: Key) -> None:
+    version = await put(store, key, ttl=2, cold=(b"old",))
+    await gone(store, key)
+    assert not await store.replace(key, BlobWrite(b"x", version=version, ttl=60, cold=[]))
+    assert await store.replace(key, BlobWrite(b"1", version=0, ttl=60, cold=[b"c"]))
+    assert await store.cold(key) == [b"c"]
+
+
+async def no_turn_leaves_the_expiry(store: Store, key: Key, way: str) -> None:
+    version = await put(store, key, ttl=2, cold=(b"a",))
+    assert await getattr(store, way)(key, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"b"]))
+    held = await read(store, key)
     assert held.blob == b"2"
-    assert await store.cold(KEY) == ([b"a", b"b"] if way == "write" else [b"b"])
-    assert [line.session for line in await store.list("acme")] == [KEY.session]
-    await gone(store)
-    assert await store.cold(KEY) == [] == await store.list("acme")
-    assert not await store.write(KEY, BlobWrite(b"x", version=held.version, ttl=60))
-    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60))
-    assert await store.cold(KEY) == []
+    assert await store.cold(key) == ([b"a", b"b"] if way == "write" else [b"b"])
+    assert await is_listed(store, key)
+    await gone(store, key)
+    assert await store.cold(key) == [] and not await is_listed(store, key)
+    assert not await store.write(key, BlobWrite(b"x", version=held.version, ttl=60))
+    assert await store.write(key, BlobWrite(b"new", version=0, ttl=60))
+    assert await store.cold(key) == []
 
 
-async def test_a_cold_part_that_begins_with_what_is_no_turn_goes_with_its_session(store: Store):
-    version = await put(store, ttl=1)
-    assert await store.write(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"a"]))
-    assert await store.cold(KEY) == [b"a"]
-    await gone(store)
-    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60))
-    assert await store.cold(KEY) == []
+async def a_cold_part_that_no_turn_began_goes_too(store: Store, key: Key) -> None:
+    version = await put(store, key, ttl=2)
+    assert await store.write(key, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY, cold=[b"a"]))
+    assert await store.cold(key) == [b"a"]
+    await gone(store, key)
+    assert await store.write(key, BlobWrite(b"new", version=0, ttl=60))
+    assert await store.cold(key) == []
 
 
-async def test_a_turn_renews_what_was_left_as_it_was(store: Store):
-    version = await put(store, ttl=0.8)
-    assert await store.write(KEY, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY))
-    assert await store.write(KEY, BlobWrite(b"3", version=(await read(store)).version, ttl=60))
-    assert await store.write(KEY, BlobWrite(b"4", version=(await read(store)).version, ttl=KEEP_EXPIRY))
-    await asyncio.sleep(1)
-    assert (await read(store)).blob == b"4"
+async def a_turn_renews_it(store: Store, key: Key) -> None:
+    version = await put(store, key, ttl=2)
+    assert await store.write(key, BlobWrite(b"2", version=version, ttl=KEEP_EXPIRY))
+    assert await store.write(key, BlobWrite(b"3", version=(await read(store, key)).version, ttl=60))
+    version = (await read(store, key)).version
+    assert await store.write(key, BlobWrite(b"4", version=version, ttl=KEEP_EXPIRY))
+    await asyncio.sleep(2.2)
+    assert (await read(store, key)).blob == b"4"
+
+
+async def a_write_renews_that_of_both_parts(store: Store, key: Key) -> None:
+    await put(store, key, ttl=2, cold=(b"c",))
+    await put(store, key, ttl=60)
+    await asyncio.sleep(2.2)
+    assert await store.read(key)
+    assert await store.cold(key) == [b"c"]
+
+
+async def a_replacement_renews_that_of_both_parts(store: Store, key: Key) -> None:
+    version = await put(store, key, ttl=2, cold=(b"c",))
+    assert await store.replace(key, BlobWrite(b"2", version=version, ttl=60, cold=[b"x"]))
+    await asyncio.sleep(2.2)
+    assert await store.read(key)
+    assert await store.cold(key) == [b"x"]
+
+
+EXPIRING = (
+    expires,
+    begins_anew,
+    is_not_replaced,
+    partial(no_turn_leaves_the_expiry, way="write"),
+    partial(no_turn_leaves_the_expiry, way="replace"),
+    a_cold_part_that_no_turn_began_goes_too,
+    a_turn_renews_it,
+    a_write_renews_that_of_both_parts,
+    a_replacement_renews_that_of_both_parts,
+)
+
+
+async def test_sessions_expire(store: Store):
+    """Each case has a session of its own, so that all of them wait for the same two seconds."""
+    async with asyncio.TaskGroup() as cases:
+        for number, case in enumerate(EXPIRING):
+            cases.create_task(case(store, Key("acme", f"case {number}")))
+
+
+async def is_listed(store: Store, key: Key) -> bool:
+    return key.session in {line.session for line in await store.list(key.tenant)}
 
 
 async def test_a_write_that_lost_leaves_the_expiry_as_it_is(store: Store):
@@ -384,22 +425,6 @@ async def test_a_write_that_lost_leaves_the_expiry_as_it_is(store: Store):
     assert not await store.write(KEY, BlobWrite(b"lost", version=version + 1, ttl=KEEP_EXPIRY))
     assert not await store.write(Key("acme", "none"), BlobWrite(b"lost", version=7, ttl=KEEP_EXPIRY))
     assert (await read(store)).version == version
-
-
-async def test_a_session_that_expired_begins_anew(store: Store):
-    await put(store, ttl=1, cold=(b"old",))
-    await gone(store)
-    assert await store.write(KEY, BlobWrite(b"new", version=0, ttl=60, cold=[b"fresh"]))
-    assert (await read(store)).blob == b"new"
-    assert await store.cold(KEY) == [b"fresh"]
-
-
-async def test_a_write_renews_the_expiry_of_both_parts(store: Store):
-    await put(store, ttl=0.6, cold=(b"c",))
-    await put(store, ttl=60)
-    await asyncio.sleep(0.7)
-    assert await store.read(KEY)
-    assert await store.cold(KEY) == [b"c"]
 
 
 async def test_reading_renews_nothing(store: Store):
