@@ -440,12 +440,6 @@ class _Recent(NamedTuple):
         return self.stored.since(begin)._replace(owners=own)
 
 
-class _Admitted(NamedTuple):
-    part: SessionPart
-    stored: _Stored
-    admissions: Sequence[_Admission | None]
-
-
 class _Planned(NamedTuple):
     """A part with what is to be written of it; ``owners`` are all users whom that names."""
 
@@ -477,55 +471,61 @@ class SessionWriter:
 
         Raises StoreError where others change the same all the time.
         """
+        stored: dict[Key, _Stored] = {}
         moved: dict[Key, int] = {}
         attempts = 0
         while left := [part for part in parts if part.key not in moved]:
-            attempts = 0 if await self._save_some(left, moved) else attempts + 1
+            attempts = 0 if await self._save_some(left, stored, moved) else attempts + 1
             if attempts == _ATTEMPTS:
                 raise StoreError("The archive is changed by others again and again.")
         return [moved[part.key] for part in parts]
 
-    async def _save_some(self, parts: Sequence[SessionPart], moved: dict[Key, int]) -> bool:
-        """Save what can be saved at once, and note in ``moved`` what is done; whether anything was."""
+    async def _save_some(
+        self, parts: Sequence[SessionPart], stored: dict[Key, _Stored], moved: dict[Key, int]
+    ) -> bool:
+        """Save what one write takes, and note in ``moved`` what is done; whether anything was.
+
+        ``stored`` is what is known of the parts.
+        """
         if self._keys is None:
             self._recent.clear()
+            stored.clear()
             self._keys = await self._database.write(partial(_keys_and_numbers, self._codec))
         keys, numbers = self._keys
-        stored = {
-            part.key: known
-            for part in parts
-            if (recent := self._recent.pop(part.key, None)) and (known := recent.stored_of(part))
-        }
-        unknown = [part for part in parts if part.key not in stored]
-        if unknown:
-            graves = [_all_tombstone_rows(keys, part) for part in unknown]
-            rows = await self._database.read(partial(_read, self._codec, unknown, graves))
-            stored |= zip((part.key for part in unknown), rows, strict=True)
+        await self._read(parts, keys, stored)
         ahead = wall_time() + CLOCK_TOLERANCE
-        admitted: list[_Admitted] = []
-        for part in parts:
-            admissions = _admit(part, keys, stored[part.key])
-            if _is_refused(part, stored[part.key], admissions, ahead):
-                moved[part.key] = part.session.cold_count
-            else:
-                admitted.append(_Admitted(part, stored[part.key], admissions))
-        if not admitted:
+        count = min(sum(len(part.entries) for part in parts), self._codec.dialect.batch // CHARACTERS_PER_ROW)
+        plan = partial(_plan, self._codec, keys, parts, stored, ahead)
+        planned, refused = await in_thread_if_long(plan, count)
+        moved |= {part.key: part.session.cold_count for part in refused}
+        if not planned:
             return True
-        count = sum(len(one.part.entries) for one in admitted)
-        planned = await in_thread_if_long(partial(_plan, self._codec, admitted), count)
         owners, written = await self._write(planned, numbers, ahead)
         for number, talk, version, added in written:
             part, before, _, changes = planned[number - 1]
             own = {name: id_ for (tenant, name), id_ in owners.items() if tenant == part.key.tenant}
             before = before._replace(talk=talk, version=version, owners=before.owners | own)
-            after = _stored_now(self._codec, part, before, changes, added)
-            if part.is_hot:
-                self._remember(part, after)
+            after = stored[part.key] = _stored_now(self._codec, part, before, changes, added)
             if changes.all:
                 moved[part.key] = _moved(part, after.before)
+                self._remember(part, after)
         if len(written) < len(planned):
             self._keys = None
         return bool(written)
+
+    async def _read(
+        self, parts: Sequence[SessionPart], keys: TombstoneKeys, stored: dict[Key, _Stored]
+    ) -> None:
+        """Read of those parts what is not known."""
+        unknown = [part for part in parts if part.key not in stored]
+        for part in unknown:
+            recent = self._recent.pop(part.key, None)
+            if recent and (known := recent.stored_of(part)):
+                stored[part.key] = known
+        if unknown := [part for part in unknown if part.key not in stored]:
+            graves = [_all_tombstone_rows(keys, part) for part in unknown]
+            rows = await self._database.read(partial(_read, self._codec, unknown, graves))
+            stored |= zip((part.key for part in unknown), rows, strict=True)
 
     async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:
         """Write what was planned; ids of users who had none, and rows for what was as it had been read."""
@@ -543,6 +543,9 @@ class SessionWriter:
             return {}, []
 
     def _remember(self, part: SessionPart, stored: _Stored) -> None:
+        if not part.is_hot:
+            return
+        stored = stored.since(part.begin)
         begin = min([part.begin, *(TurnRef(*position[:2]) for position in stored.turns)])
         session = part.session
         self._recent[part.key] = _Recent(session.created, session.user, part.names, begin, stored)
@@ -560,18 +563,30 @@ def _keys_and_numbers(codec: RowCodec) -> Steps[tuple[TombstoneKeys, list[int]]]
     return keys, numbers
 
 
-def _plan(codec: RowCodec, admitted: Sequence[_Admitted]) -> list[_Planned]:
-    """What is written of sessions, as many as one write takes."""
+def _plan(
+    codec: RowCodec,
+    keys: TombstoneKeys,
+    parts: Sequence[SessionPart],
+    stored: Mapping[Key, _Stored],
+    ahead: float,
+) -> tuple[list[_Planned], list[SessionPart]]:
+    """What is written of parts, as much as one write takes, and those of which nothing is to be saved."""
     planned: list[_Planned] = []
+    refused: list[SessionPart] = []
     room = codec.dialect.batch
-    for part, stored, admissions in admitted:
-        changes = _changes(codec, part, admissions, stored, room)
-        planned.append(_Planned(part, stored, _owners(part, admissions), changes))
+    for part in parts:
+        before = stored[part.key]
+        admissions = _admit(part, keys, before)
+        if _is_refused(part, before, admissions, ahead):
+            refused.append(part)
+            continue
+        changes = _changes(codec, part, admissions, before, room)
+        planned.append(_Planned(part, before, _owners(part, admissions), changes))
         rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
         room -= CHARACTERS_PER_ROW * rows + sum(len(turn.row["blob"]) for turn in changes.turns)
         if room <= 0:
             break
-    return planned
+    return planned, refused
 
 
 def _missing(one: _Planned) -> list[Owner]:
@@ -723,4 +738,6 @@ def _stored_now(
     for turn in changes.turns:
         item = items[turn.position] if turn.item is None else turn.item
         turns[turn.position] = _StoredTurn(item, turn.digest(codec, before.owners), turn.row["place"])
-    return before._replace(updated=part.session.updated, turns=turns).since(part.begin)
+    now = before._replace(updated=part.session.updated, turns=turns)
+    moved = [turn.place for position, turn in turns.items() if position[:2] < part.begin]
+    return now._replace(before=max([before.before, *moved]))
