@@ -10,11 +10,13 @@ together (PSS), at their highest and after so many seconds.
 import argparse
 import http.client
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple, Self
 
 from bench.serving import Running
@@ -117,7 +119,7 @@ def main() -> None:
     asked = parser.parse_args()
     sys.stdout.write("| what callers send, or are sent | answered | at most, MB | after, MB |\n")
     sys.stdout.write("|---|---|---|---|\n")
-    with served() as (port, server):
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (port, server):
         sys.stdout.write(f"| nothing yet | | | {server.spent().megabytes:.0f} |\n")
         for name, requests in ROWS.items():
             if asked.rows not in name:

@@ -33,6 +33,17 @@ class Running(NamedTuple):
         family = _family(self.pid)
         return Spent(sum(map(_seconds, family)), sum(map(_megabytes, family)))
 
+    def megabytes(self) -> Mapping[str, float]:
+        """The memory of its processes by what they do (PSS): the first one, servers, the background."""
+        kinds: dict[str, float] = {}
+        usual = os.getpriority(os.PRIO_PROCESS, self.pid)
+        for process in _family(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                gives_way = os.getpriority(os.PRIO_PROCESS, process) > usual
+                kind = "first" if process == self.pid else "background" if gives_way else "server"
+                kinds[kind] = kinds.get(kind, 0.0) + _megabytes(process)
+        return kinds
+
 
 def free_port() -> int:
     """A port that nobody listens on."""

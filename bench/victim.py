@@ -4,7 +4,8 @@ python -m bench.victim [--only NAME] [--times 3] [--busy]
 
 A server in a process of its own remembers as much as one tenant can have. It answers a stream whose pieces
 come every 20 ms, and a short call over and over. Beside them each attack of the table is made, several times.
-Of the stream the largest extra delay of a piece is printed, of the calls that of the first byte: of the
+Of the stream the largest extra delay of a piece is printed, of the calls that of the first byte, and of the
+first turns of sessions how long after the answer another program finds them in the file, at most: of the
 quietest time, for others use the machine too, and in brackets of the worst. ``--busy`` keeps both cores busy
 with something else.
 """
@@ -20,6 +21,7 @@ import itertools
 import json
 import multiprocessing
 import re
+import sqlite3
 import statistics
 import sys
 import tempfile
@@ -63,6 +65,7 @@ pipelines:
   victim: {upstreams: [paced], request: [repair_history, restore_history, inject_summaries, inject_facts]}
   spoken: {upstreams: [theirs], request: [], answer: [speakable, hide_reasoning, redact]}
 """
+MEMORY = "memory.db"
 _REGISTRY = FilterRegistry(installed=False)
 _REQUEST_FILTERS = {name: _REGISTRY.get(name, RequestFilter) for name in _REGISTRY.names(RequestFilter)}
 _ANSWER_FILTERS = {name: _REGISTRY.get(name, AnswerFilter) for name in _REGISTRY.names(AnswerFilter)}
@@ -81,6 +84,8 @@ _STORED_WITHIN = 240.0
 _STAMP = re.compile(rb"@(\d{16})")
 _TOKEN = re.compile(rb'name="token" value="([0-9a-f]+)"')
 _PAUSE_OF_CALLS = 0.03
+_LOOK_EVERY = 0.002
+_STORED = "SELECT 1 FROM turnkeeper_sessions WHERE tenant = CAST('a' AS BLOB) AND session = ?"
 _sessions = itertools.count()
 
 
@@ -106,10 +111,14 @@ class Attack(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Milliseconds that the stream and a call waited beyond what they do alone; statuses, and seconds."""
+    """Milliseconds that the stream and a call waited beyond what they do alone; statuses, and seconds.
+
+    ``durable`` is the longest time in milliseconds until a turn was durable.
+    """
 
     stream: float
     call: float
+    durable: float
     statuses: Sequence[str]
     seconds: float
 
@@ -581,23 +590,53 @@ class Calls:
                 await asyncio.sleep(_PAUSE_OF_CALLS)
 
 
-def _request(port: int, model: str) -> bytes:
+class Durability:
+    """First turns of sessions, one after another.
+
+    ``delays`` are the milliseconds from the end of each answer until its turn is in the file.
+    """
+
+    def __init__(self, port: int, file: Path) -> None:
+        self.delays: list[float] = []
+        self._port = port
+        self._file = file
+
+    async def run(self) -> None:
+        """Asks until it is cancelled."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        file = sqlite3.connect(f"file:{self._file}?mode=ro", uri=True)
+        with contextlib.closing(writer), contextlib.closing(file):
+            while True:
+                session = f"durable-{next(_sessions)}"
+                writer.write(_request(self._port, "paced-1-0", session))
+                data = b""
+                while not data.endswith(b"0\r\n\r\n"):
+                    data += await reader.read(65536)
+                ended = time.monotonic()
+                while file.execute(_STORED, (session.encode(),)).fetchone() is None:  # noqa: ASYNC110 - as above
+                    await asyncio.sleep(_LOOK_EVERY)
+                self.delays.append((time.monotonic() - ended) * 1000)
+                await asyncio.sleep(_PAUSE_OF_CALLS)
+
+
+def _request(port: int, model: str, session: str | None = None) -> bytes:
     body = chat([user("Hi")]).replace(b"paced-1-0", model.encode())
     head = (
         f"POST /pipelines/victim/v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
-        f"authorization: Bearer chat-only\r\ncontent-length: {len(body)}\r\nx-session-id: {model}\r\n\r\n"
+        f"authorization: Bearer chat-only\r\ncontent-length: {len(body)}\r\n"
+        f"x-session-id: {session or model}\r\n\r\n"
     )
     return head.encode() + body
 
 
-async def _measure(port: int, attack: Attack) -> Result:
-    stream, calls = Stream(port), Calls(port)
-    tasks = [asyncio.create_task(stream.run()), asyncio.create_task(calls.run())]
+async def _measure(port: int, file: Path, attack: Attack) -> Result:
+    stream, calls, durability = Stream(port), Calls(port), Durability(port, file)
+    tasks = [asyncio.create_task(each.run()) for each in (stream, calls, durability)]
     requests = [await asyncio.to_thread(attack.requests) for _ in range(attack.at_once)]
     await asyncio.sleep(_CALM)
-    while len(stream.delays) < _ALONE or len(calls.firsts) < _ALONE:  # noqa: ASYNC110 - nothing says when
+    while min(len(stream.delays), len(calls.firsts)) < _ALONE:  # noqa: ASYNC110 - nothing says when
         await asyncio.sleep(_PAUSE)
-    before, before_calls = len(stream.delays), len(calls.firsts)
+    before, before_calls, before_turns = len(stream.delays), len(calls.firsts), len(durability.delays)
     began = time.monotonic()
     senders = [asyncio.to_thread(_attack, port, each) for each in requests]
     statuses = [status for each in await asyncio.gather(*senders) for status in each]
@@ -610,6 +649,7 @@ async def _measure(port: int, attack: Attack) -> Result:
     return Result(
         max(stream.delays[before:]) - statistics.median(stream.delays[:before]),
         max(calls.firsts[before_calls:]) - statistics.median(calls.firsts[:before_calls]),
+        max(durability.delays[before_turns:]),
         list(dict.fromkeys(statuses)),
         seconds,
     )
@@ -629,15 +669,17 @@ def _pipelines() -> str:
 
 
 @contextlib.contextmanager
-def served() -> Iterator[tuple[int, Running]]:
-    """A server and its port, with a model of its own for the stream, and another for all else."""
+def served(folder: Path) -> Iterator[tuple[int, Running]]:
+    """A server and its port, with a model of its own for the stream, and another for all else.
+
+    Its memory is ``MEMORY`` in the folder.
+    """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         path, port = folder / "victim.yaml", free_port()
         path.write_text(CONFIG + _pipelines())
         environ = {
             "PORT": str(port),
-            "MEMORY_URL": f"sqlite:{folder / 'memory.db'}",
+            "MEMORY_URL": f"sqlite:{folder / MEMORY}",
             "AGORA_WEBHOOK_SECRET": _WEBHOOK_SECRET,
         }
         for name in ("PACED", "THEIRS"):
@@ -667,9 +709,9 @@ def main() -> None:
     busy = [multiprocessing.Process(target=_spin, daemon=True) for _ in range(2 * asked.busy)]
     for process in busy:
         process.start()
-    sys.stdout.write("| what one caller sends | answered | the stream waits, ms | a first byte waits, ms |\n")
-    sys.stdout.write("|---|---|---|---|\n")
-    with served() as (port, _):
+    sys.stdout.write("| what one caller sends | answered | the stream waits, ms | a first byte waits, ms |")
+    sys.stdout.write(" a turn is durable after, ms |\n|---|---|---|---|---|\n")
+    with tempfile.TemporaryDirectory() as folder, served(Path(folder)) as (port, _):
         stored = False
         for attack in attacks():
             if asked.only not in attack.name:
@@ -677,12 +719,12 @@ def main() -> None:
             if attack.stored and not stored:
                 store(port)
                 stored = True
-            results = [asyncio.run(_measure(port, attack)) for _ in range(asked.times)]
+            results = [asyncio.run(_measure(port, Path(folder) / MEMORY, attack)) for _ in range(asked.times)]
             statuses = ", ".join(dict.fromkeys(status for result in results for status in result.statuses))
             answered = f"{statuses} in {min(each.seconds for each in results):.2f} s" if statuses else ""
             waits = " | ".join(
                 f"{min(each):.0f} ({max(each):.0f})"
-                for each in ([result.stream for result in results], [result.call for result in results])
+                for each in zip(*((one.stream, one.call, one.durable) for one in results), strict=True)
             )
             sys.stdout.write(f"| {attack.name} | {answered} | {waits} |\n")
             sys.stdout.flush()

@@ -114,7 +114,9 @@ def _asked() -> argparse.Namespace:
     options.add_argument(
         "--large", default=0.0, type=float, help="seconds between two of the largest requests"
     )
-    options.add_argument("--grown", default=0.1, type=float, help="by how much memory may, in the last third")
+    options.add_argument(
+        "--grown", default=0.05, type=float, help="by how much a process may, in the second half"
+    )
     options.add_argument("--plot", type=picture, help="a PNG; needs matplotlib")
     return options.parse_args()
 
@@ -159,7 +161,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         soak, log = _started(asked, Path(name), stack)
         soaked = uvloop.run(soak.run(asked))
-        print(f"{table(soaked)}\n\n{summary(soaked)}")
+        print(f"{table(soaked)}\n\n{summary(soaked, asked.grown)}")
         if asked.plot:
             draw(soaked, asked.plot)
         wrong = faults(soaked, asked.grown)

@@ -3,6 +3,7 @@
 import asyncio
 import time
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -11,16 +12,24 @@ from bench.serving import Running
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """How the server stood: when, its seconds of CPU so far, megabytes, open files, and turns."""
+    """How the server stood: when, its seconds of CPU so far, megabytes, open files, and turns.
+
+    ``megabytes`` are those of each kind of its processes.
+    """
 
     at: float
     seconds: float
-    megabytes: float
+    megabytes: Mapping[str, float]
     files: int
     talking: int
     waiting: int
     lost: int
     in_flight: int
+
+    @property
+    def total(self) -> float:
+        """The megabytes of all processes."""
+        return sum(self.megabytes.values())
 
 
 class Gauge:
@@ -39,11 +48,10 @@ class Gauge:
     def _sample(self, talking: int) -> Sample:
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/metrics", timeout=10) as got:
             told = dict(line.rsplit(" ", 1) for line in got.read().decode().splitlines() if line[:1] != "#")
-        spent = self._server.spent()
         return Sample(
             time.monotonic(),
-            spent.seconds,
-            spent.megabytes,
+            self._server.spent().seconds,
+            self._server.megabytes(),
             files_of(self._server.pid),
             talking,
             int(float(told["turnkeeper_memory_queue_turns"])),

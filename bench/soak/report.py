@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +18,10 @@ _DRIFT, _DRIFT_LEAST = 1.5, 0.005
 _MOST_DEGRADED = 0.01
 _TELLING = 120.0
 """Seconds of which times can be judged: in fewer, a machine that does other things as well says more."""
-_SLICES = 12
+_ROWS = 12
+_KINDS = ("first", "server", "background")
+_LEAST_GROWN = 1.0
+"""Megabytes that are no growth, however little a process has."""
 _WANTED = {"whole", "left", *(f"superseded: {each}" for each in ("409", "whole", "nothing"))}
 
 
@@ -45,10 +49,11 @@ class Soaked(NamedTuple):
 
 def table(soaked: Soaked) -> str:
     """How it went over time, in Markdown."""
-    head = ["minute", "calls", "turns/s", "first token ms p50", "p99", "CPU %", "MB", "files", "Redis away s"]
-    return "\n".join(
-        f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *_rows(soaked, _SLICES)]
-    )
+    head = ["minute", "calls", "turns/s", "first token ms p50", "p99", "CPU %"]
+    head += ["MB", *(f"MB {kind}" for kind in _KINDS), "files", "Redis away s"]
+    minutes = round((soaked.samples[-1].at - soaked.samples[0].at) / 60)
+    rows = _rows(soaked, max(_ROWS, minutes))
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---:"] * len(head), *rows])
 
 
 def _rows(soaked: Soaked, slices: int) -> Iterator[list[str]]:
@@ -73,13 +78,14 @@ def _figures(soaked: Soaked, seen: Sequence[Sample], since: float, until: float)
         f"{quantile(waits, 0.5):.1f}",
         f"{quantile(waits, 0.99):.1f}",
         f"{busy:.0f}",
-        f"{statistics.median(one.megabytes for one in seen):.1f}",
+        f"{statistics.median(one.total for one in seen):.1f}",
+        *(f"{statistics.median(one.megabytes.get(kind, 0.0) for one in seen):.1f}" for kind in _KINDS),
         f"{max(one.files for one in seen)}",
         f"{away:.1f}" if away else "",
     ]
 
 
-def summary(soaked: Soaked) -> str:
+def summary(soaked: Soaked, most_grown: float) -> str:
     """The figures, in lines."""
     first, last = soaked.samples[0], soaked.samples[-1]
     ledger, crowd, waits = soaked.ledger, soaked.crowd, [one.waited * 1000 for one in soaked.crowd.firsts]
@@ -96,8 +102,9 @@ def summary(soaked: Soaked) -> str:
         f"lost: {last.lost} counted by the server; {len(ledger.faults)} faults in {ledger.calls} calls with"
         f" {ledger.turns} turns looked up after their end ({ledger.slowest:.1f} s at most until all is held),"
         f" {ledger.calls_again} calls again at the last\n"
-        f"megabytes: {first.megabytes:.1f} at first, {max(s.megabytes for s in soaked.samples):.1f} at most,"
-        f" {last.megabytes:.1f} at last\n"
+        f"megabytes: {first.total:.1f} at first, {max(s.total for s in soaked.samples):.1f} at most,"
+        f" {last.total:.1f} at last\n"
+        f"{_verdict(soaked.samples, most_grown)}\n"
         f"open files: {first.files} at first, {max(s.files for s in soaked.samples)} at most,"
         f" {last.files} at last"
     )
@@ -116,9 +123,8 @@ def faults(soaked: Soaked, most_grown: float) -> list[str]:
     found += soaked.ledger.faults[:20]
     if soaked.reloads.unheard:
         found.append(f"{soaked.reloads.unheard} edits of the configuration were not told of")
-    grown = _grown(soaked.samples)
-    if grown > most_grown:
-        found.append(f"memory has grown by {grown:.0%}")
+    if not all(each.is_flat(most_grown) for each in _growths(soaked.samples)):
+        found.append(_verdict(soaked.samples, most_grown))
     if last.at - first.at > _TELLING:
         found += _late(soaked)
     if last.files > first.files + FLAT_FILES * soaked.reloads.workers:
@@ -135,11 +141,39 @@ def _late(soaked: Soaked) -> Iterator[str]:
         yield f"the first token came after {1000 * before:.1f} ms, and then {1000 * after:.1f} ms"
 
 
-def _grown(samples: Sequence[Sample]) -> float:
-    """The share by which memory grew from the second third to the last."""
-    third = len(samples) // 3
-    before, after = samples[third : 2 * third] or samples[:1], samples[2 * third :]
-    return statistics.median(s.megabytes for s in after) / statistics.median(s.megabytes for s in before) - 1
+class _Growth(NamedTuple):
+    """How much memory the processes of one kind have, and how much more they got, in megabytes."""
+
+    kind: str
+    megabytes: float
+    more: float
+
+    def is_flat(self, most: float) -> bool:
+        """Whether it grew by no more than that share, or by a megabyte."""
+        return self.more <= max(most * self.megabytes, _LEAST_GROWN)
+
+
+def _growths(samples: Sequence[Sample]) -> list[_Growth]:
+    """How the kinds of processes grew in the second half, by the median of all slopes between two samples.
+
+    What a large request takes for a while does not bend that line.
+    """
+    half = samples[len(samples) // 2 :]
+    growths = []
+    for kind in _KINDS:
+        points = [(one.at, one.megabytes[kind]) for one in half if kind in one.megabytes]
+        slopes = [(b - a) / (at - start) for (start, a), (at, b) in combinations(points, 2) if at > start]
+        if slopes:
+            more = statistics.median(slopes) * (points[-1][0] - points[0][0])
+            growths.append(_Growth(kind, statistics.median(value for _, value in points), more))
+    return growths
+
+
+def _verdict(samples: Sequence[Sample], most: float) -> str:
+    growths = _growths(samples)
+    word = "flat" if all(each.is_flat(most) for each in growths) else "growing"
+    grown = ", ".join(f"{each.kind} {each.more:+.1f} of {each.megabytes:.1f} MB" for each in growths)
+    return f"memory in the second half: {word} ({grown}; {most:.0%} or {_LEAST_GROWN:.0f} MB are allowed)"
 
 
 def _drift(soaked: Soaked) -> tuple[float, float]:
@@ -157,7 +191,7 @@ def draw(soaked: Soaked, file: Path) -> None:
     start = soaked.samples[0].at
     minutes = [(sample.at - start) / 60 for sample in soaked.samples]
     figure, (memory, wait, files) = plt.subplots(3, sharex=True, figsize=(9, 8), layout="constrained")
-    memory.plot(minutes, [sample.megabytes for sample in soaked.samples])
+    memory.plot(minutes, [sample.total for sample in soaked.samples])
     memory.set(ylabel="MB", ylim=(0, None))
     rows = list(_rows(soaked, 60))
     for column, label in ((3, "p50"), (4, "p99")):

@@ -63,10 +63,10 @@ def test_a_caller_who_pauses_is_measured_within_a_session_and_without_one():
 
 def test_what_others_wait_for_one_caller_is_measured():
     (row,) = run("bench.victim", "--times", "1", "--only", "700,000 metadata keys").splitlines()[2:]
-    name, answered, stream, call = row.strip("| ").split(" | ")
+    name, answered, stream, call, durable = row.strip("| ").split(" | ")
     assert name == "700,000 metadata keys"
     assert answered.startswith("413 in ")
-    assert all(re.fullmatch(r"-?\d+ \(-?\d+\)", waited) for waited in (stream, call))
+    assert all(re.fullmatch(r"-?\d+ \(-?\d+\)", waited) for waited in (stream, call, durable))
 
 
 def test_what_large_requests_leave_behind_is_measured():
@@ -78,13 +78,13 @@ def test_what_large_requests_leave_behind_is_measured():
 
 
 @pytest.mark.faults
-def test_the_memory_of_large_requests_and_answers_comes_back():
+def test_the_memory_of_large_requests_and_answers_comes_back(tmp_path: Path):
     rows = (
         "24 sessions with texts of 15 MB",
         "eight streams of 60 MB in sessions",
         "eight whole answers of 60 MB",
     )
-    with served() as (port, server):
+    with served(tmp_path) as (port, server):
         for row in rows:
             with ThreadPoolExecutor(8) as senders:
                 assert set(senders.map(partial(send, port), ROWS[row]())) == {"200"}

@@ -4,7 +4,7 @@ import re
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from tests.peers.fake_upstream import DONE, END, HEAD, FakeUpstream, Received, by_default, chunk, delta
+from tests.remembering import user
 from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import until
 
@@ -25,17 +26,24 @@ memory:
   archive: {url: "sqlite:${FOLDER}/archive.db", keep: forever}
 traces: {keep: 50, content: true}
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", total: 60s}}
-pipelines: {default: {upstreams: [main], request: [repair_history, restore_history]}}
+pipelines:
+  default: {upstreams: [main], request: [repair_history, restore_history]}
+  redacted: {upstreams: [main], request: [restore_history, redact: {kinds: [card, iban]}]}
 """
 )
 WORDS = " ".join(f"word{i % 5000}" for i in range(1_500_000))
 PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 14_000_000}}
-CONTENTS: Mapping[str, Any] = {
-    "texts of 15 MB": WORDS[:15_000_000],
-    "turns as large as memory takes in": WORDS[:240_000],
-    "pictures of 14 MB": [PICTURE, {"type": "text", "text": "What is this?"}],
-    "answers in one delta of 10 MB": "Say it in one delta.",
-    "answers of 30 MB": "Say it all.",
+CALL = {"type": "function", "function": {"name": "f", "arguments": "{}"}}
+CONTENTS: Mapping[str, Callable[[], Any]] = {
+    "texts of 15 MB": lambda: WORDS[:15_000_000],
+    "turns as large as memory takes in": lambda: WORDS[:240_000],
+    "pictures of 14 MB": lambda: [PICTURE, {"type": "text", "text": "What is this?"}],
+    "answers in one delta of 10 MB": lambda: "Say it in one delta.",
+    "answers of 30 MB": lambda: "Say it all.",
+    "500,000 parts": lambda: [{"type": "text", "text": "x"}] * 500_000,
+    "150,000 tool calls": lambda: {"role": "assistant", "tool_calls": [{"id": "c", **CALL}] * 150_000},
+    "700,000 metadata keys": lambda: user("Hi") | {"metadata": {f"k{i}": i for i in range(700_000)}},
+    "a megabyte of digits, redacted": lambda: "4111 " * 200_000,
 }
 LOST = re.compile(r"(\d+) turns could not be written")
 SMALL = 20
@@ -50,7 +58,7 @@ def respond(request: Received) -> Any:
 
 
 class Crowd:
-    """Callers who send the same large content, each in sessions of its own, until there are enough.
+    """Callers who send the same large content, or message, each in sessions of its own, until it is enough.
 
     ``remembered`` counts, by session, the turns that were answered whole and with memory.
     """
@@ -84,13 +92,14 @@ class Crowd:
                 got = post(self._root, session, self._content, stream=True)
             except httpx2.TransportError:
                 return  # the server has ended
-            if got.status_code == 200 and b"[DONE]" in got.content:
-                self.answered += 1
-                self.remembered[session] += "x-turnkeeper-degraded" not in got.headers
+            whole = got.status_code == 200 and b"[DONE]" in got.content
+            self.answered += whole or got.status_code == 413
+            self.remembered[session] += whole and "x-turnkeeper-degraded" not in got.headers
 
 
 def post(root: str, session: str, content: Any, **fields: Any) -> httpx2.Response:
-    body = {"model": "fake", "messages": [{"role": "user", "content": content}], **fields}
+    message = content if isinstance(content, dict) else user(content)
+    body = {"model": "fake", "messages": [message], **fields}
     named = {"X-Session-Id": session}
     return httpx2.post(f"{root}/v1/chat/completions", json=body, headers=named, timeout=60, verify=False)
 
@@ -109,9 +118,10 @@ def server(tmp_path: Path, upstream: FakeUpstream) -> Iterator[ServingProcess]:
 
 
 @contextmanager
-def small_talk(server: ServingProcess, content: Any) -> Iterator[tuple[Crowd, set[str]]]:
+def small_talk(server: ServingProcess, kind: str) -> Iterator[tuple[Crowd, set[str]]]:
     """A crowd, and the sessions of others that were answered beside it."""
-    with Crowd(server.root, content) as crowd:
+    content, path = CONTENTS[kind](), "/pipelines/redacted" if kind.endswith("redacted") else ""
+    with Crowd(server.root + path, content) as crowd:
         assert until(lambda: crowd.answered, 60)
         sessions = {f"small-{i}" for i in range(SMALL)}
         for session in sorted(sessions):
@@ -129,7 +139,7 @@ def small_talk(server: ServingProcess, content: Any) -> Iterator[tuple[Crowd, se
 def test_what_is_durable_beside_large_requests_outlives_a_kill(
     server: ServingProcess, tmp_path: Path, kind: str
 ) -> None:
-    with small_talk(server, CONTENTS[kind]) as (crowd, sessions):
+    with small_talk(server, kind) as (crowd, sessions):
         before = crowd.answered
         assert until(lambda: stored(tmp_path) >= sessions, 30), "while the large ones go on"
         assert until(lambda: crowd.answered > before, 60)
@@ -145,7 +155,7 @@ def test_amid_large_requests_sigterm_loses_no_turn_that_is_not_counted(
     server: ServingProcess, tmp_path: Path, kind: str
 ) -> None:
     with ExitStack() as stack:
-        crowd, sessions = stack.enter_context(small_talk(server, CONTENTS[kind]))
+        crowd, sessions = stack.enter_context(small_talk(server, kind))
         assert server.stop() == 0  # within 20 s, where the machine is busy; the grace is 3 s
     found = stored(tmp_path)
     assert found >= sessions
