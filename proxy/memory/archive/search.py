@@ -47,6 +47,7 @@ _LEAST_WEIGHT: Final = 0.1
 _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
 _TELLING: Final = 5
+_LONGEST_COURTESY: Final = 60
 # Of two with almost the same score, the newer goes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
@@ -131,9 +132,15 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
             (score, one, by_place.get((one.talk, one.place + 1)) if one.talk else None)
             for score, one in best[start : start + 2 * query.limit]
         ]
+        is_courtesy = False
         for one in (yield from _read(codec, user, with_next, query.now)):
             if hits == query.limit and not one.follows:
                 return results
+            # A greeting shares the words of what stands beside it.
+            if not one.follows:
+                is_courtesy = len(one.text) <= _LONGEST_COURTESY and not codec.lexicon.question(one.text)
+            if is_courtesy:
+                continue
             if one.kind == "turn" and query.following:
                 words = comparable(one.text)
                 if words in seen:

@@ -71,6 +71,7 @@ _FIRST_SINGLE: Final = "\u1100"
 _SINGLE: Final = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]|(?<![\uac00-\ud7af])[\uac00-\ud7af](?=[\uac00-\ud7af])"
 )
+_HIRAGANA: Final = re.compile("[\u3040-\u309f]+")
 # Marks that words are written with, and letters between them: to Python's \w, vowels of Hindi or Tibetan
 # are no part of a word.
 _MARKS: Final = (
@@ -174,7 +175,9 @@ class Lexicon:
                             group.setdefault(self._stems.stem(name, pair), 1.0)
                 first = next(iter(group))
                 groups[first] = group | groups.get(first, {})
-        return list(groups.values())
+        # Japanese endings and particles, unless nothing else is asked for.
+        words = [group for first, group in groups.items() if not _HIRAGANA.fullmatch(first)]
+        return words or list(groups.values())
 
     def _question_word(self, tongue: str, word: str) -> dict[str, float]:
         stems = self._stems

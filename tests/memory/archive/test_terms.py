@@ -122,6 +122,23 @@ def test_one_typing_error_in_a_long_word_is_a_guess(said: str, question: str):
         "Thank you, bye!",
         "Guten Morgen!",
         "Merci, au revoir !",
+        "Allô, bonjour ?",
+        "D'accord, à bientôt.",
+        "Grüß Gott! Sind Sie noch da?",
+        "Buenas, ¿me oye?",
+        "De nada, hasta pronto.",
+        "Salve, arrivederla.",
+        "Alô, até amanhã.",
+        "İyi günler, görüşürüz.",
+        "Алло, пожалуйста.",
+        "好的，谢谢。",
+        "喂？又是我。",
+        "もしもし。",
+        "はい、すみません、失礼します。",
+        "여보세요?",
+        "감사합니다, 안녕히 계세요.",
+        "شكرا، مع السلامة",
+        "وعليكم السلام",
         "你好，再见！",
         "好。",
         "嗯，对。",
@@ -131,6 +148,12 @@ def test_one_typing_error_in_a_long_word_is_a_guess(said: str, question: str):
 )
 def test_a_courtesy_or_function_words_ask_for_nothing(question: str):
     assert PLAIN.question(question) == []
+
+
+def test_japanese_endings_ask_for_nothing_beside_a_word():
+    assert {stem for group in PLAIN.question("新幹線はいつでしたか？") for stem in group} >= {"新幹", "幹線"}
+    assert not set(PLAIN.stems("はい、どうなさいましたか？")) & spellings("新幹線はいつでしたか？")
+    assert set(PLAIN.stems("ねこがすきです")) & spellings("ねこ")
 
 
 def test_two_words_that_share_a_character_are_two():
