@@ -137,6 +137,14 @@ class PastCalls:
         """The users of a tenant of whom a record is kept."""
         return self._records.users(tenant)
 
+    async def erase(self, user: Owner) -> None:
+        """Delete a user's record, and remember when."""
+        await self._records.delete(user)
+
+    async def erased(self, user: Owner) -> float | None:
+        """When a user was erased last, in seconds since 1970, while that is remembered."""
+        return await self._records.erased(user)
+
     async def save(self, user: Owner, call: PastCall, *, at: float) -> None:
         """List a call, or replace it. Raises SessionDeleted where the user was erased after ``at``."""
         lines = tuple(map(self._redact, call.lines))
@@ -196,7 +204,7 @@ class PastCalls:
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
         """Delete a user's record, and from those of others the calls in which the user spoke."""
-        await self._records.delete(user)
+        await self.erase(user)
         await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
         return {}
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -96,12 +96,20 @@ class PrivacyRegistry:
 class SessionHolder:
     """The sessions of a user; of others' sessions, what the user said there.
 
-    ``file`` is where the sessions are, if they are in a file.
+    ``file`` is where the sessions are, if they are in a file. ``begin`` is called before a user's sessions
+    are looked for, so that those that others are just writing are refused.
     """
 
-    def __init__(self, store: SessionStore, *, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        store: SessionStore,
+        *,
+        file: Path | None = None,
+        begin: Callable[[Owner], Awaitable[None]] | None = None,
+    ) -> None:
         self._store = store
         self._file = file
+        self._begin = begin
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """The user's sessions and lines; sessions that cannot be read are named."""
@@ -128,6 +136,8 @@ class SessionHolder:
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """Erases the user's sessions and lines; one that cannot be read or written holds up no other."""
+        if self._begin:
+            await self._begin(user)
         count, errors, unreadable = 0, list[StoreError](), list[str]()
         async for key in self._keys(user.tenant):
             try:

@@ -24,7 +24,7 @@ from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import Key, draw_version
+from proxy.memory.stores.store import Key, Owner, draw_version
 from proxy.memory.tasks import LARGE, in_thread_if_long
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
@@ -51,6 +51,10 @@ SessionListener = Callable[[Key, Session], None]
 """Called with a session that was just written; it returns at once."""
 WriteListener = Callable[[Key, bytes | None], None]
 """The same with the session's bytes, ``None`` where they are not at hand."""
+
+
+async def _never_erased(_: Owner) -> None:
+    pass
 
 
 class Recorder:
@@ -277,7 +281,8 @@ class _Unwritten:
 class Writer:
     """Applies turns to sessions, writes these, and notifies the listeners.
 
-    ``window`` is how much of a session is kept; ``health`` watches the writes that are under way.
+    ``window`` is how much of a session is kept; ``health`` watches the writes that are under way. ``erased``
+    tells when a user was: what was said before that makes no session.
     """
 
     def __init__(  # noqa: PLR0913 - where it writes, and what it minds
@@ -290,6 +295,7 @@ class Writer:
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
         redaction: WindowRedaction = UNREDACTED,
+        erased: Callable[[Owner], Awaitable[float | None]] = _never_erased,
     ) -> None:
         self.store = store
         self.window = window
@@ -298,6 +304,7 @@ class Writer:
         self._write_listener = write_listener
         self._reasoning = reasoning
         self._redaction = redaction
+        self._erased = erased
         self._scales = Scales()
 
     async def apply(self, turn: TurnRecord, unwritten: _Unwritten) -> bool:
@@ -360,6 +367,8 @@ class Writer:
             new_version=head.version,
         )
         if await self.health.watch(key, self.store.save(key, put)):
+            if not unwritten.version:
+                await self._delete_if_erased(key, head.session, unwritten.turns[0].at)
             unwritten.version = head.version
             del unwritten.cold[: len(cold)]
             self.notify(key, head.session)
@@ -368,6 +377,17 @@ class Writer:
             unwritten.is_applied.clear()
             unwritten.reset()
         return False
+
+    async def _delete_if_erased(self, key: Key, session: Session, at: float) -> None:
+        """Deletes a new session, and raises SessionDeleted, where its user was erased after ``at``.
+
+        Whoever erases a user says so before looking for sessions: one of the two finds this one.
+        """
+        if session.user is not None:
+            erased_at = await self._erased(Owner(key.tenant, session.user))
+            if erased_at is not None and erased_at > at:
+                await self.store.delete(key)
+                raise SessionDeleted("the user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         """Whether a session is changed; ``at`` is the time of the change, in seconds since 1970.

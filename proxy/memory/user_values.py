@@ -115,6 +115,12 @@ class UserValues(Generic[T]):
             return False
         return await self._store.delete(key)
 
+    async def erased(self, user: Owner) -> float | None:
+        """When a user was erased last, in seconds since 1970, while that is remembered."""
+        if not await self._has_secret(background=True):
+            return None
+        return await self._store.deleted(self._hashed(user))
+
     async def _change(
         self, key: Key, change: Callable[[T], T], at: float, ttl: Callable[[T], float], user: str = ""
     ) -> bool:

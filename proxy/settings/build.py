@@ -259,7 +259,14 @@ def _build_memory(
         listeners.append(worker.session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(
-        stores.calls, window, listeners, notify, reasoning=own.reasoning, health=health, redaction=view
+        stores.calls,
+        window,
+        listeners,
+        notify,
+        reasoning=own.reasoning,
+        health=health,
+        redaction=view,
+        erased=calls.erased,
     )
     url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
@@ -267,7 +274,7 @@ def _build_memory(
     if mem0:
         holders.append(mem0)
     # Behind the sessions: what is written of them from then on is refused.
-    holders += [SessionHolder(stores.calls, file=_file_of(url)), calls]
+    holders += [SessionHolder(stores.calls, file=_file_of(url), begin=calls.erase), calls]
     if archiving is None:
         holders.append(stored_facts)
     holders.append(traces)

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, chunk, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
-from tests.remembering import CONFIG, call, held, texts, user
+from tests.remembering import CONFIG, call, held, settle, texts, user
 from tests.waiting import until
 
 STORES = ("sqlite", "redis", "postgresql")
@@ -132,3 +132,20 @@ def test_what_was_said_just_before_a_user_is_forgotten_goes_too(
     assert until(lambda: held(remembering) == [])
     assert client.get("/v1/memory/users/ann/export").json()["sessions"] == []
     assert client.get("/v1/memory/sessions").json()["data"] == []
+
+
+@pytest.mark.parametrize("store", ["redis", "postgresql"])
+def test_what_was_said_just_before_a_user_is_forgotten_at_another_host_goes_too(
+    serve: Serve, address: Address, upstream: FakeUpstream, store: str
+) -> None:
+    environ = {"MEMORY_URL": address(store)}
+    here, there = serve(CONFIG, **environ), serve(CONFIG, **environ)
+    upstream.says(*sse(stream_of("Hello.")))
+    for turn in range(TURNS):
+        name = f"u{turn}"
+        call(here, user("I am here."), session=f"s{turn}", stream=True, user=name).raise_for_status()
+        assert there.client.delete(f"/v1/memory/users/{name}").status_code == 204
+    call(here, user("I am here."), session="s0", stream=True, user="u0").raise_for_status()
+    settle(here)
+    listed = there.client.get("/v1/memory/sessions").json()["data"]
+    assert [one["id"] for one in listed] == ["s0"], "who comes back is known again"
