@@ -42,7 +42,8 @@ class CircuitBreaker:
 
     ``closed``: calls pass; ``threshold`` failures in a row open it. ``open``: no call passes for the pause
     that ``backoff`` gives; pauses grow while probes fail. ``half_open``: the pause is over, and one call per
-    shortest pause passes as a probe. Where there is nothing else to call, probes may be made sooner.
+    shortest pause passes as a probe. Where there is nothing else to call, probes may be made sooner, and the
+    failures of a moment keep no call off.
 
     An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
     the probation. ``on_change`` is called with true when the circuit opens, and with false at the first
@@ -50,8 +51,8 @@ class CircuitBreaker:
     """
 
     __slots__ = (
-        "_backoff", "_clock", "_failing", "_failures", "_on_change", "_openings", "_probed_at", "_threshold",
-        "_until",
+        "_backoff", "_clock", "_failing", "_failing_since", "_failures", "_on_change", "_openings",
+        "_probed_at", "_threshold", "_until",
     )  # fmt: skip
 
     def __init__(
@@ -69,7 +70,7 @@ class CircuitBreaker:
         self._failing = False
         self._failures = self._openings = 0
         self._until: float | None = None
-        self._probed_at = -inf
+        self._probed_at = self._failing_since = -inf
 
     @property
     def state(self) -> CircuitState:
@@ -78,14 +79,17 @@ class CircuitBreaker:
             return "closed"
         return "open" if self._clock() < self._until else "half_open"
 
-    def admit(self, *, probe_every: float | None = None) -> bool:
+    def admit(self, *, probe_every: float | None = None, patience: float = 0.0) -> bool:
         """Whether a call may be made; one that is admitted while the circuit is not closed is a probe.
 
         With ``probe_every`` a probe passes so many seconds after the last one, though the pause is not over.
+        All pass for ``patience`` seconds after the first of the failures in a row.
         """
         if self._until is None:
             return True
         now = self._clock()
+        if now < self._failing_since + patience:
+            return True
         if probe_every is None:
             due = max(self._until, self._probed_at + self._backoff.shortest)
         else:
@@ -116,10 +120,13 @@ class CircuitBreaker:
         """
         if self.state == "open":
             return
+        now = self._clock()
+        if not self._failures:
+            self._failing_since = now
         self._failures += 1
         if self._failures >= self._threshold:
             self._openings += 1
-            self._probed_at = now = self._clock()
+            self._probed_at = now
             self._until = now + self._backoff.pause(self._openings, retry_after=retry_after)
             if not self._failing:
                 self._failing = True

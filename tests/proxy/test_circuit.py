@@ -163,3 +163,20 @@ def test_an_outage_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.L
     outage.end(8)
     assert not outage.active
     assert [record.getMessage() for record in caplog.records] == ["It fails: first", "It works again (7)"]
+
+
+def test_a_call_that_cannot_go_elsewhere_passes_until_failures_have_lasted() -> None:
+    breaker, time = after(["record_failure", 2.0, *["record_failure"] * 4])
+    assert not breaker.admit()
+    for _ in range(3):
+        assert breaker.admit(probe_every=1.0, patience=3.0)
+        breaker.record_failure()
+    time.now += 1.5
+    assert breaker.admit(probe_every=1.0, patience=3.0), "a probe"
+    assert not breaker.admit(probe_every=1.0, patience=3.0)
+    breaker.record_answer()
+    breaker.record_success()
+    for _ in range(5):
+        breaker.record_failure()
+    assert breaker.state == "open"
+    assert breaker.admit(probe_every=1.0, patience=3.0), "they count from the last success"
