@@ -26,7 +26,7 @@ _LEAST = 0.02
 _A_MOMENT = 1.0
 # So often calls find out, in seconds, whether the only upstream there is works again.
 _PROBE_EVERY = 1.0
-# It is asked by all for so many seconds after it began to fail: a call that is kept off cannot go elsewhere.
+# It is asked once by each call for so many seconds after it began to fail: there is nowhere else to go.
 _PATIENCE = 3.0
 # A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
 _SOON = 0.25
@@ -163,8 +163,10 @@ class Dispatch:
             if not waiting:
                 return None
             chosen = min(waiting, key=lambda each: (each.breaker.state != "closed", each.ready))
-            if self._is_alone and not chosen.breaker.admit(probe_every=_PROBE_EVERY, patience=_PATIENCE):
-                if not self._attempts.failures:
+            failures = self._attempts.failures
+            patience = 0.0 if failures else _PATIENCE
+            if self._is_alone and not chosen.breaker.admit(probe_every=_PROBE_EVERY, patience=patience):
+                if not failures:
                     self._failure = UpstreamUnavailable(chosen.target.name, retry_after=_PROBE_EVERY)
                 return None
         self._candidates.remove(chosen)

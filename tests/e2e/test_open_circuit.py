@@ -48,6 +48,9 @@ def test_failures_of_a_moment_keep_no_call_off(serve: Serve, upstream: FakeUpstr
         statuses.append(proxy.chat().status_code)
     assert len(statuses) > 5
     assert set(statuses) == {500}, "the upstream's own error"
+    assert len(upstream.requests) <= len(statuses) + 5, (
+        "after the fifth failure one call a second tries again"
+    )
     upstream.script = by_default
     assert proxy.chat().status_code == 200
 
