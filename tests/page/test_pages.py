@@ -1027,11 +1027,11 @@ def test_an_example_of_each_engine_is_the_one_that_the_tests_know():
         assert json.loads(example(name)) == json.loads((GOLDEN / f"dialects/{golden}.json").read_text())
 
 
-@pytest.mark.parametrize("name", TITLES)
-def test_each_engines_example_can_be_tried(visit: Visit, name: str):
-    page = words(visit.page(f"/playground?example={name}"))
-    assert "The prompt that would be sent" in page
-    assert "repair_history" in page
+def test_each_engines_example_can_be_tried(visit: Visit):
+    for name in TITLES:
+        page = words(visit.page(f"/playground?example={name}"))
+        assert "The prompt that would be sent" in page, name
+        assert "repair_history" in page, name
 
 
 def tried(
@@ -1066,9 +1066,8 @@ def test_doubts_are_told_too(visit: Visit):
     assert "put this behind restore_interrupted" in page
 
 
-@pytest.mark.parametrize(
-    ("yaml", "said"),
-    [
+def test_nothing_leads_out_of_the_playground(visit: Visit):
+    for yaml, said in (
         ("upstreams: {main: {base_url: 'http://169.254.169.254/v1'}}", "unknown key"),
         ("filters: [/etc/passwd.py]", "unknown key"),
         ("request: [system_prompt: {text: '${UPSTREAM_BASE_URL}', mode: append}]", "${UPSTREAM_BASE_URL}"),
@@ -1077,10 +1076,8 @@ def test_doubts_are_told_too(visit: Visit):
         ("x" * 40_000, "at most 32 KiB"),
         ("request: [", "not YAML"),
         ("request: !!python/object/apply:os.system [ls]", "tag"),
-    ],
-)
-def test_nothing_leads_out_of_the_playground(visit: Visit, yaml: str, said: str):
-    assert said in tried(visit, yaml)
+    ):
+        assert said in tried(visit, yaml), yaml
 
 
 def test_filters_of_ones_own_can_be_tried_where_a_pipeline_has_loaded_them(serve: Serve):
