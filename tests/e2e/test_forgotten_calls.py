@@ -117,9 +117,9 @@ def test_it_stays_forgotten_in_another_process_and_as_the_window_slides(
     say(proxy, *window[:3])
     held(proxy)
     proxy.client.delete(PERSON)
-    say(proxy, *window)
-    held(proxy)
     other = serve(CONFIG, **environ)
+    say(proxy, *window)
+    held(proxy)  # and at once, as words of the user go on within the time in which an answer is spoken
     window[3] = a("It is MAN")
     window[4:] = [u("Yes, but why")]
     say(other, *window)
