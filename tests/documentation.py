@@ -257,7 +257,7 @@ def _until_up(said: str) -> None:
     end = time.monotonic() + 20
     while address and time.monotonic() < end:
         with contextlib.suppress(httpx2.TransportError):
-            httpx2.get(f"{address[1]}/healthz")
+            httpx2.get(f"{address[1]}/healthz", verify=False)
             return
         time.sleep(0.02)
 

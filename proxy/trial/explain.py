@@ -15,9 +15,9 @@ from proxy.errors import RequestError, filter_name
 from proxy.tools.offer import Offer, offer_tools
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
-from proxy.turn import chain, identity
+from proxy.turn import chain
 from proxy.turn.context import filter_context, offer_memory_tools, read_memory
-from proxy.turn.identity import Identity
+from proxy.turn.identity import Identity, place_of_id
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
 from proxy.turn.state import Turn
@@ -146,7 +146,7 @@ def _read(raw: RawRequest, pipeline: Pipeline) -> Turn:
 
 def explain_call(  # noqa: PLR0913 - all that a turn has
     call: ClientRequest,
-    who: Identity,
+    identity: Identity,
     pipeline: Pipeline,
     now: float,
     memory: Snapshot | None = None,
@@ -158,29 +158,29 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     ``memory`` is what filters know of the session, ``None`` where it was not read. Raises RequestError where
     no model is named.
     """
-    run = run_filters(call, who, pipeline, now, memory or _NO_MEMORY)
+    run = run_filters(call, identity, pipeline, now, memory or _NO_MEMORY)
     target, body = pipeline.targets[0], _top_level(run.sent)
     sent: dict[str, Any] = {name: decode_raw(raw) for name, raw in body.items()}
     model = sent.get("model")
     use: MemoryUse = "left out" if memory is None else "read"
-    if who.background or not (remembers or pipeline.memory):
+    if identity.background or not (remembers or pipeline.memory):
         use = "none"
     error = None
     if call.messages and not run.messages:
         error = chain.no_messages_left(pipeline.filters, call.messages, run.context)
-    session_from = identity.place_of_id(call, pipeline.places.session)
-    user_from = identity.place_of_id(call, pipeline.places.user)
+    session_from = place_of_id(call, pipeline.places.session)
+    user_from = place_of_id(call, pipeline.places.user)
     return Explanation(
         pipeline=pipeline.name,
         identity=ExplainedIdentity(
-            tenant=who.tenant,
-            session=who.session,
-            session_from=str(session_from or "default_session") if who.session is not None else None,
-            user=who.user,
+            tenant=identity.tenant,
+            session=identity.session,
+            session_from=str(session_from or "default_session") if identity.session is not None else None,
+            user=identity.user,
             user_from=str(user_from) if user_from else None,
-            background=who.background,
+            background=identity.background,
         ),
-        ignored=(*call.ignored, *who.ignored),
+        ignored=(*call.ignored, *identity.ignored),
         memory=use,
         degraded=run.degraded,
         messages=_disclosed(call.messages),
@@ -208,13 +208,13 @@ class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def run_filters(
-    call: ClientRequest, who: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NO_MEMORY
+    call: ClientRequest, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NO_MEMORY
 ) -> FilterRun:
     """Run a call through all filters of a pipeline, up to the body for its first upstream.
 
     Raises RequestError where no model is named.
     """
-    context = filter_context(who, memory, pipeline, now=now)
+    context = filter_context(identity, memory, pipeline, now=now)
     messages: Messages = call.messages
     fields: Fields = call.fields
     steps, degraded = list[FilterStep](), list[str]()
@@ -226,7 +226,7 @@ def run_filters(
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = filtered
-    offer = _offer(fields, pipeline, who)
+    offer = _offer(fields, pipeline, identity)
     fields = offer.fields if offer else fields
     request = ChatRequest(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
@@ -242,10 +242,10 @@ def run_filters(
     )
 
 
-def _offer(fields: Fields, pipeline: Pipeline, who: Identity) -> Offer | None:
-    if pipeline.shown_tools and who.key is not None:
+def _offer(fields: Fields, pipeline: Pipeline, identity: Identity) -> Offer | None:
+    if pipeline.shown_tools and identity.key is not None:
         return offer_tools(fields, pipeline.shown_tools)
-    tools = offer_memory_tools(fields, pipeline, who)
+    tools = offer_memory_tools(fields, pipeline, identity)
     return tools.offer if tools else None
 
 

@@ -13,8 +13,8 @@ from proxy.answer import stream_filters
 from proxy.errors import FilterFailed, TurnkeeperError
 from proxy.settings.pipeline_tests import ExpectedAnswer, ExpectedMessages, PipelineTest
 from proxy.trial.explain import run_filters
-from proxy.turn import identity, request
-from proxy.turn.identity import Identity
+from proxy.turn import request
+from proxy.turn.identity import Identity, identify
 from proxy.turn.pipeline import Pipeline
 
 _TENANT, _MODEL = "default", "a-model"
@@ -59,16 +59,16 @@ def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any]
     call = request.read_request(
         data, {name.lower(): value for name, value in test.headers.items()}, test.query
     )
-    who = identity.identify(call, pipeline.places, _TENANT)
-    sent: Mapping[str, Any] = json.loads(run_filters(call, who, pipeline, test.time.timestamp()).sent)
-    return sent, who
+    identity = identify(call, pipeline.places, _TENANT)
+    sent: Mapping[str, Any] = json.loads(run_filters(call, identity, pipeline, test.time.timestamp()).sent)
+    return sent, identity
 
 
 def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
-    sent, who = sent_body(test, pipeline)
+    sent, identity = sent_body(test, pipeline)
     yield from _message_failures(test.expect, sent["messages"])
-    yield from _field_failures(test, sent, who)
-    context = Context(now=test.time.timestamp(), tenant=_TENANT, session=who.session, user=who.user)
+    yield from _field_failures(test, sent, identity)
+    context = Context(now=test.time.timestamp(), tenant=_TENANT, session=identity.session, user=identity.user)
     if test.expect_answer is not None:
         yield from _answer_failures(
             test.expect_answer, stream_filters.filter_text(answer, context, test.answer)
@@ -100,7 +100,7 @@ def _matches(expected: Any, message: Mapping[str, Any]) -> bool:
     return all(name in message and message[name] == value for name, value in expected.items())
 
 
-def _field_failures(test: PipelineTest, sent: Mapping[str, Any], who: Identity) -> Iterator[Failure]:
+def _field_failures(test: PipelineTest, sent: Mapping[str, Any], identity: Identity) -> Iterator[Failure]:
     for name, value in test.parameters.items():
         actual = sent.get(name, msgspec.UNSET)
         if actual != value:
@@ -108,7 +108,10 @@ def _field_failures(test: PipelineTest, sent: Mapping[str, Any], who: Identity) 
     for name in test.absent:
         if name in sent:
             yield Failure(f"parameter {name}", msgspec.UNSET, sent[name])
-    for name, expected, actual in (("session", test.session, who.session), ("user", test.user, who.user)):
+    for name, expected, actual in (
+        ("session", test.session, identity.session),
+        ("user", test.user, identity.user),
+    ):
         if name in test.model_fields_set and expected != actual:
             yield Failure(name, expected, actual)
 

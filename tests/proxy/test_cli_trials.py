@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -299,17 +298,6 @@ def test_the_help_tells_the_exit_codes(command):
 @pytest.mark.parametrize("arguments", [["explain", AGORA], ["test"], ["check", "--strct", AGORA]])
 def test_a_command_that_is_written_wrongly_is_2(arguments):
     assert run(*arguments).exit_code == 2
-
-
-def commands_in_the_readme():
-    text = (ROOT / "README.md").read_text()
-    return re.findall(r"^\.venv/bin/turnkeeper (.+)$", text, re.MULTILINE)
-
-
-@pytest.mark.parametrize("command", commands_in_the_readme())
-def test_each_command_in_the_readme_works(monkeypatch, command):
-    monkeypatch.chdir(ROOT)
-    assert run(*shlex.split(command)).exit_code == 0
 
 
 def test_the_cases_of_the_docs_hold(file):

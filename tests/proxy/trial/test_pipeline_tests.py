@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
+from proxy.describe.schema import model_schema
 from proxy.settings.load import config_errors
 from proxy.settings.pipeline_tests import PipelineTest
 from proxy.trial import testing
@@ -194,6 +195,6 @@ def test_a_message_may_hold_colons_and_lines():
 
 
 def test_every_key_of_a_case_has_help_and_a_schema():
-    schema = PipelineTest.model_json_schema()
+    schema = model_schema(PipelineTest)
     assert all("description" in schema["properties"][name] for name in PipelineTest.model_fields)
     assert {"type": "string"} in schema["properties"]["messages"]["items"]["anyOf"]
