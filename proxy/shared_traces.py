@@ -179,11 +179,11 @@ class SharedTraces:
         task.add_done_callback(self._tasks.discard)
 
     def _encoded(self, trace: Trace, written: float | None) -> KeptTurn:
-        report, start = trace.report, trace.start
+        report, start, users = trace.report, trace.start, frozenset(trace.users)
         content = trace.content if self._with_text and trace.size <= _LARGEST_CONTENT else None
         kept = _Report(
             report=msgspec.structs.replace(report, excerpt=trace.excerpt if self._with_text else None),
-            users=frozenset(trace.users),
+            users=users,
             marks=[(name, at - start) for name, at in trace.marks],
             chunks=[at - start for at in trace.chunks],
             count=trace.count,
@@ -199,7 +199,7 @@ class SharedTraces:
         return KeptTurn(
             id=report.id,
             age=wall_time() - trace.arrival,
-            names=self._names(report.session, trace.users),
+            names=self._names(report.session, users),
             report=self._codec.encode(key, _encode_report(kept)),
             content=said,
         )

@@ -65,13 +65,12 @@ class Author(NamedTuple):
     fallback: str = ""
 
     async def segment(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """The segment of a plan, from those ``entries`` that it covers; raises SummaryFailed."""
-        covered = [entry for entry in entries if plan.covers(entry)]
+        """The segment of a plan, from the ``entries`` that it covers; raises SummaryFailed."""
         if self.writer is None or not plan.merge:
-            return await self.notes(session, plan, covered)
+            return await self.notes(session, plan, entries)
         former = [segment.text for segment in session.summaries[plan.first : plan.last]]
         notes = await self.writer.merge(former, last=session.model)
-        return make_segment(session, plan, covered, notes.text, now=wall_time(), model=notes.model)
+        return make_segment(session, plan, entries, notes.text, now=wall_time(), model=notes.model)
 
     async def notes(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
         """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
@@ -204,7 +203,7 @@ class Summaries:
             session = await self._read(key)
             if session is None or not _fits(plan, session, planned):
                 return
-            segment = await author.segment(session, plan, await self._store.entries(key, session))
+            segment = await author.segment(session, plan, await self._covered(key, session, plan))
             if await self._save(key, plan, segment, session):
                 return
         raise WriteConflict
@@ -216,17 +215,21 @@ class Summaries:
             if stored is None:
                 return True
             session = stored.session
-            entries = await self._store.entries(key, session)
             if not _fits(plan, session, former):
                 return True  # another process was faster, or it is another session
             if not plan.merge:
-                covered = [entry for entry in entries if plan.covers(entry)]
+                covered = await self._covered(key, session, plan)
                 if await _off_loop(partial(entries_fingerprint, covered), covered) != segment.fingerprint:
                     return False
             session = insert_segment(session, plan, segment)
             if await self._write(key, session, stored.version, ttl=KEEP_EXPIRY):
                 return True
         raise WriteConflict
+
+    async def _covered(self, key: Key, session: Session, plan: Plan) -> Sequence[Entry]:
+        """The entries that a plan covers; a merger is made of texts alone."""
+        entries = () if plan.merge else await self._store.entries(key, session, since=plan.behind)
+        return [entry for entry in entries if plan.covers(entry)]
 
     async def _append(
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author

@@ -110,7 +110,7 @@ class FactExtraction:
             return False
         entries: Sequence[Entry] = session.entries
         if _may_have_moved(session):
-            entries = await self._store.entries(key, session)
+            entries = await self._store.entries(key, session, since=session.learned_until)
         batch = _batch([*unexamined_entries(session, entries)], _MAX_TOKENS >> min(unusable, _TRIES))
         # Facts of users who are erased after ``began`` are refused.
         problem = await self._extract(key, session, entries, batch, at=began, skip_invalid=unusable >= _TRIES)

@@ -11,7 +11,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import Entry, Session, decode
+from proxy.memory.session import START, Entry, Session, TurnRef, decode
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
@@ -34,6 +34,7 @@ DueAt = Callable[[Session], float]
 
 _NEVER: Final = object()
 _PAGE: Final = 1000
+_FIRST_PAGE: Final = 100
 _CACHE_SIZE: Final = 32
 _CACHE_SECONDS: Final = 60.0
 _BACKOFF: Final = Backoff(0.1, 1.0)
@@ -169,15 +170,21 @@ class SessionStore:
         _, _, encoded = await asyncio.to_thread(self._encoded, key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
 
-    async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
-        """All entries of a session, those of the cold part first; fewer where it is deleted meanwhile."""
-        cold: list[Entry] = []
-        while (missing := session.cold_count - len(cold)) > 0:
-            page = await self.cold_entries(key, start=len(cold), limit=min(_PAGE, missing))
+    async def entries(self, key: Key, session: Session, *, since: TurnRef = START) -> tuple[Entry, ...]:
+        """All entries behind a turn, its own and some before; fewer where the session is deleted meanwhile.
+
+        The cold part is read from its end, and no further than that: it grows as long as a call lasts.
+        """
+        entries: tuple[Entry, ...] = session.entries
+        end, limit = session.cold_count, _FIRST_PAGE
+        while end > 0 and not (entries and entries[0].turn_ref < since):
+            start = max(0, end - limit)
+            page = await self.cold_entries(key, start=start, limit=end - start)
             if not page:
                 break
-            cold += page
-        return (*cold, *session.entries)
+            entries = (*page, *entries)
+            end, limit = start, min(_PAGE, 2 * limit)
+        return entries
 
     async def cold_entries(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[Entry]:
         """Entries of the cold part, from the one at index ``start`` on."""
