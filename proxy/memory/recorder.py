@@ -35,7 +35,7 @@ from proxy.observe.observation import usage_of
 WRITE_TOLERANCE: Final = 0.2
 """Seconds by which a write may take longer than a call waits: stores gather what they write for a while."""
 
-_BACKOFF: Final = Backoff(0.1, 2.0)
+_BACKOFF: Final = Backoff(0.1, 2.0, jitter=0.5)
 _REVISE_WITHIN: Final = 2.0
 _MAX_PENDING_BYTES: Final = 128_000_000
 # What the values of a turn take beside its texts.
@@ -72,6 +72,7 @@ class Recorder:
         self._unwritten: dict[Key, _Unwritten] = {}
         self._pending = self._pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pauses: dict[asyncio.Future[None], None] = {}
         self._successor: Recorder | None = None
 
     @property
@@ -221,20 +222,40 @@ class Recorder:
                 if (count := unwritten.applied) and await self._writer.write(unwritten):
                     for _ in range(count):
                         self._drop(unwritten, 0)
-                failures = 0
+                if failures:
+                    failures = 0
+                    self._end_a_pause()
             except SessionDeleted:
                 await self._drop_first(unwritten)
             except StoreError as error:
                 failures += 1
                 self.backlog.refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
-                await asyncio.sleep(_BACKOFF.pause(failures))
+                await self._pause(_BACKOFF.pause(failures))
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
                 _log.error("A turn cannot be written: %s", type(error).__name__)
                 await self._drop_first(unwritten, lost=True)
         del self._unwritten[key]
         self._writer.store.heads.pop(key, None)
         unwritten.is_written.set()
+
+    async def _pause(self, seconds: float) -> None:
+        """Waits for so many seconds, or until a session that waited, too, has been written."""
+        over = asyncio.get_running_loop().create_future()
+        self._pauses[over] = None
+        try:
+            await asyncio.wait({over}, timeout=seconds)
+        finally:
+            self._pauses.pop(over, None)
+
+    def _end_a_pause(self) -> None:
+        """Has the session try again that has waited longest; once it is written, it has the next one try.
+
+        All of them at once would hold up calls, and find no connection free.
+        """
+        if over := next(iter(self._pauses), None):
+            del self._pauses[over]
+            over.set_result(None)
 
     async def _drop_first(self, unwritten: "_Unwritten", *, lost: bool = False) -> None:
         """Takes out the oldest turn, and has the others applied to the session as it is without it."""

@@ -1,8 +1,10 @@
 """Turns are written in order, again until they are, and none holds up another."""
 
 import asyncio
+import itertools
 import time
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -35,6 +37,7 @@ class Sick:
 
     def __init__(self, store: Store, failures: int) -> None:
         self.store, self.failures = store, failures
+        self.at_once = self.most_at_once = 0
 
     async def read(self, key: Key, *, background: bool = False) -> Any:
         return await self.store.read(key, background=background)
@@ -46,6 +49,10 @@ class Sick:
         if self.failures:
             self.failures -= 1
             raise StoreError("full")
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
         return await self.store.write(key, put)
 
 
@@ -82,6 +89,25 @@ def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
         return await texts(store.store), failing, recorder.failing
 
     assert asyncio.run(run()) == (["question 0", "answer 0"], True, False)
+
+
+def test_a_session_that_is_written_again_has_all_others_try_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Only one of them looks soon whether the store is back."""
+    pauses = itertools.chain([0.1], itertools.repeat(60.0))
+    monkeypatch.setattr("proxy.memory.recorder._BACKOFF", Mock(pause=lambda _: next(pauses)))
+    keys = [Key("default", f"s{number}") for number in range(20)]
+
+    async def run() -> tuple[list[list[Any]], int]:
+        store = Sick(memory(), failures=len(keys))
+        recorder = Recorder(Writer(sessions(store), Window()))
+        for key in keys:
+            recorder.put(said(0, key))
+        await recorder.drain()
+        return [await texts(store.store, key) for key in keys], store.most_at_once
+
+    assert asyncio.run(run()) == ([["question 0", "answer 0"]] * len(keys), 1)
 
 
 class Slow:
