@@ -156,11 +156,23 @@ def caught_up(master: RedisServer, replica: RedisServer) -> None:
 
 @contextlib.contextmanager
 def cluster(
-    folder: Path, nodes: int = 3, *, replicas: bool = False, make: Callable[..., RedisServer] = RedisServer
+    folder: Path,
+    nodes: int = 3,
+    *,
+    replicas: bool = False,
+    make: Callable[..., RedisServer] = RedisServer,
+    silence: int = 1000,
 ) -> Iterator[list[RedisServer]]:
-    """So many primaries and, with ``replicas``, then one of each in the same order."""
+    """So many primaries and, with ``replicas``, then one of each in the same order.
+
+    A node that is silent for so many milliseconds is given up.
+    """
     with closing([]) as servers:
-        settings = ["cluster-enabled yes", "cluster-node-timeout 1000", "cluster-require-full-coverage no"]
+        settings = [
+            "cluster-enabled yes",
+            f"cluster-node-timeout {silence}",
+            "cluster-require-full-coverage no",
+        ]
         for _ in range(2 * nodes if replicas else nodes):
             servers.append(make(folder, *settings))  # one by one: each is closed if the next fails
         share = SLOTS // nodes + 1

@@ -25,6 +25,7 @@ _CONNECT_SECONDS: Final = 2.0
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _GROWTH: Final = 0.01
 _CHECK_EVERY: Final = 2.0
+"""Seconds between two checks of connections: to more servers there are more of them, and not more checks."""
 _MICROSECONDS: Final = 1e6
 
 # A server before 7 knows no sharded channels; its Cluster sends each message to all nodes.
@@ -212,6 +213,7 @@ async def _until_one_is_lost(listeners: list[_Listener]) -> None:
             listener.is_alive = False
             listener.send("PING")
         lost = [each.lost for each in listeners]
-        done, _ = await asyncio.wait(lost, timeout=_CHECK_EVERY, return_when=asyncio.FIRST_COMPLETED)
+        pause = _CHECK_EVERY * len(listeners)
+        done, _ = await asyncio.wait(lost, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
         if done:
             return
