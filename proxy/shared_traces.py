@@ -23,6 +23,8 @@ _BATCH_TIME: Final = 0.5
 # In bytes: of what was said in one turn, and of all that a process sends at once.
 _LARGEST_CONTENT: Final = 500_000
 _LARGEST_BATCH: Final = 2_000_000
+# A tenant's are in one slot, and few of many are kept: all of a fleet's would be more than its sessions.
+_BYTES_A_SECOND: Final = 250_000
 _MOST_TURNS: Final = 500
 _HASH_BYTES: Final = 16
 _PURPOSE: Final = b"kept turns"
@@ -52,6 +54,7 @@ _decode_content = msgspec.json.Decoder(TurnContent).decode
 class SharedTraces:
     """Collects traces and adds them half a second later, with one command for each tenant; nothing waits.
 
+    Where there are more than a process may send, the next batch is later, and only the newest are in it.
     What cannot be added is tried again with the next ones. Without ``with_text`` no words leave the process.
     """
 
@@ -63,6 +66,7 @@ class SharedTraces:
         self._pending: dict[str, dict[int, tuple[Trace, float | None]]] = {}
         self._keep = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._next_at = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, trace: Trace, *, keep: int) -> None:
@@ -84,7 +88,7 @@ class SharedTraces:
 
     async def flush(self) -> None:
         """Adds what was collected."""
-        self._timer = None
+        self._timer, loop = None, asyncio.get_running_loop()
         for tenant, pending in list(self._pending.items()):
             del self._pending[tenant]
             turns, room = list[KeptTurn](), _LARGEST_BATCH
@@ -96,6 +100,8 @@ class SharedTraces:
                         break
                     turns.append(turn)
                 await asyncio.sleep(0)
+            sent = sum(len(turn.report) + len(turn.content) for turn in turns)
+            self._next_at = max(self._next_at, loop.time()) + sent / _BYTES_A_SECOND
             try:
                 await self._turns.add(tenant, turns, keep=self._keep)
             except StoreError:
@@ -171,7 +177,11 @@ class SharedTraces:
         await self.flush()
 
     def _start(self) -> None:
-        self._run(self.flush())
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._next_at:
+            self._timer = loop.call_at(self._next_at, self._start)
+        else:
+            self._run(self.flush())
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
