@@ -50,7 +50,8 @@ class Cost(NamedTuple):
     resting: float
     wal: float
     server: float
-    database: float
+    postgres: float
+    redis: float
 
     @property
     def count(self) -> float:
@@ -62,12 +63,19 @@ class Cost(NamedTuple):
         """A row of the table."""
         return (
             f"{self.count:.1f} | {self.resting * 60:.0f} | {self.wal:.0f}"
-            f" | {self.server:.2f} | {self.database:.2f}"
+            f" | {self.server:.2f} | {self.postgres:.2f} | {self.redis:.2f}"
         )
 
 
-async def measure(server: Running, port: int, postgres: PostgresServer, asked: argparse.Namespace) -> Cost:
+async def measure(
+    server: Running,
+    port: int,
+    postgres: PostgresServer,
+    redis: RedisServer | None,
+    asked: argparse.Namespace,
+) -> Cost:
     """Talks, and measures all turns behind the first of each call."""
+    processes = [server, Running(postgres.pid, 0.0), *([Running(redis.process.pid, 0.0)] if redis else ())]
     lines = [Line("127.0.0.1", port) for _ in range(asked.callers)]
     calls = [
         Conversation(line, _MODEL, f"x-session-id: call-{n}\r\nx-user-id: user-{n}\r\n")
@@ -79,22 +87,26 @@ async def measure(server: Running, port: int, postgres: PostgresServer, asked: a
     began = log.stat().st_size
     await asyncio.sleep(asked.rest)
     at_rest = _statements(log, began, asked.width)
-    wal, database = await _wal(postgres), Running(postgres.pid, 0.0)
+    wal, spent = await _wal(postgres), [process.spent().seconds for process in processes]
     position, began_at = log.stat().st_size, time.monotonic()
-    spent, by_database = server.spent().seconds, database.spent().seconds
     for _ in range(asked.turns):
         await _turn(calls, asked.pause)
     await asyncio.sleep(_SETTLED)
     seconds, count = time.monotonic() - began_at, asked.callers * asked.turns
-    spent, by_database = server.spent().seconds - spent, database.spent().seconds - by_database
+    cpu = [
+        1000 * (process.spent().seconds - before) / count
+        for process, before in zip(processes, spent, strict=True)
+    ]
     statements = _statements(log, position, asked.width)
     for statement, times in at_rest.items():
         statements[statement] -= round(times / asked.rest * seconds)
     wal = await _wal(postgres) - wal
     for line in lines:
         line.close()
-    cpu = 1000 * spent / count, 1000 * by_database / count
-    return Cost(+statements, count, at_rest.total() / asked.rest, wal / count, *cpu)
+    by_server, by_postgres, by_redis = *cpu, *([] if redis else [0.0])
+    return Cost(
+        +statements, count, at_rest.total() / asked.rest, wal / count, by_server, by_postgres, by_redis
+    )
 
 
 def _statements(log: Path, start: int, width: int) -> Counter[str]:
@@ -135,15 +147,16 @@ def run(kind: str, asked: argparse.Namespace) -> Cost:
         command = [sys.executable, "-m", "bench.model", str(model)]
         at = f"http://127.0.0.1:{model}/"
         stack.enter_context(running(command, at, core=None, environ={}, log=folder / "model.log"))
-        memory, archive = postgres.url(), postgres.url()
+        memory, archive, redis = postgres.url(), postgres.url(), None
         if kind != "postgresql":
-            memory = stack.enter_context(closing([RedisServer(folder)]))[0].url
+            redis = stack.enter_context(closing([RedisServer(folder)]))[0]
+            memory = redis.url
             archive = archive if kind == "redis" else ""
         system = turnkeeper(_CONFIG, port, model, memory)
         environ = {**system.environ, "ARCHIVE_URL": archive}
         url, log = f"http://127.0.0.1:{port}{system.path}", folder / "server.log"
         server = stack.enter_context(running(system.command, url, core=None, environ=environ, log=log))
-        return uvloop.run(measure(server, port, postgres, asked))
+        return uvloop.run(measure(server, port, postgres, redis, asked))
 
 
 def main() -> None:
@@ -158,9 +171,10 @@ def main() -> None:
     options.add_argument("--rest", default=15.0, type=float, help="seconds in which nothing is said")
     asked = options.parse_args()
     print(
-        "| memory | statements | a minute at rest | log, bytes | CPU of the server, ms | of PostgreSQL, ms |"
+        "| memory | statements | a minute at rest | log, bytes | CPU of the server, ms | of PostgreSQL, ms"
+        " | of Redis, ms |"
     )
-    print("|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|")
     for kind in asked.memory:
         cost = run(kind, asked)
         print(f"| {kind} | {cost.row} |", flush=True)
