@@ -1,5 +1,6 @@
 """Numbers and codes, as they are written and as they are said digit by digit."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -29,6 +30,8 @@ _TEN_WORDS: Final = frozenset(_TENS["en"].split())
 _ZEROS: Final = frozenset({"o", "oh"})
 _DIGITS: Final = frozenset(NUMBERS) | _ZEROS
 _TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
+_WORDS: Final = frozenset(NUMBERS) | frozenset(_TIMES)
+_NUMBER: Final = re.compile("\\d+")
 _LONG: Final = 7
 _LAST: Final = 4
 _CODE_DIGITS: Final = 3
@@ -50,33 +53,31 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
     """The numbers and codes among the folded words of a text."""
     if _DIGITS.isdisjoint(words) and "".join(words).isalpha():  # most texts have none
         return
-    start = 0
-    while start < len(words):
+    start, count = 0, len(words)
+    while start < count:
         word = words[start]
         # Nearly all words are none, and need no more than a look.
-        is_plain = len(word) > 1 and word.isalpha() and word not in NUMBERS and word not in _TIMES
+        is_plain = len(word) > 1 and word.isalpha() and word not in _WORDS
         if is_plain or not _is_part(words, start, start):
             start += 1
             continue
         end = start + 1
-        while end < len(words) and _is_part(words, end, start):
+        while end < count and _is_part(words, end, start):
             end += 1
         parts = _digits(words[start:end])
-        if any(part.isdecimal() or any(map(str.isdecimal, part)) for part in parts):
+        if _NUMBER.search(" ".join(parts)):
             yield NumberRun(start, end, tuple(_spellings(parts)))
         start = end
 
 
 def _is_part(words: Sequence[str], at: int, start: int) -> bool:
     word = words[at]
-    if (
-        word in NUMBERS
-        or word in _TIMES
-        or (not word.isalpha() and word.isascii() and any(map(str.isdecimal, word)))
-    ):
+    if not word.isalpha():
+        return word.isascii() and _NUMBER.search(word) is not None
+    if word in _WORDS:
         # "One" alone is a pronoun.
         return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
-    return (word in _ZEROS and at > start) or (len(word) == 1 and "a" <= word <= "z")
+    return (len(word) == 1 and "a" <= word <= "z") or (word in _ZEROS and at > start)
 
 
 def _digits(words: Sequence[str]) -> list[str]:
@@ -105,8 +106,9 @@ def _spellings(parts: Sequence[str]) -> list[str]:
         if part.isdecimal():
             numbers[-1] += part
         else:
-            inner = "".join(c if c.isdecimal() else " " for c in part).split()
-            numbers += [*(one for one in inner if len(one) >= _CODE_DIGITS), ""]
+            if not part.isalpha():
+                numbers += [one for one in _NUMBER.findall(part) if len(one) >= _CODE_DIGITS]
+            numbers.append("")
     numbers = [number for number in numbers if number]
     whole = "".join(parts)
     if len(parts) > 1 and not whole.isdecimal() and sum(map(str.isdecimal, whole)) >= _CODE_DIGITS:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any, Final, NamedTuple
 
 from proxy.clock import wall_time
@@ -59,7 +59,7 @@ from proxy.memory.tasks import in_thread_if_long
 _FIRST: Final = TurnRef(-1, 0)
 _LAST: Final = TurnRef(1 << 62, 0)
 _ATTEMPTS: Final = 5
-_RECENT: Final = 256
+_RECENT: Final = 128
 # To see that a session is as it was read costs as much as to write so many rows.
 _ROWS_PER_SESSION: Final = 2
 
@@ -137,7 +137,8 @@ _Position = tuple[int, int, str, int]
 class _Stored(NamedTuple):
     """What is stored of a part: its session's row, and turns; ``before`` is the last place before ``begin``.
 
-    ``owners`` are the ids of its users, and ``erased`` says when they or the session were erased.
+    ``owners`` are the ids of its users, and ``erased`` says when they or the session were erased. The first
+    ``unchanged`` of the part's entries are stored as they are, and others may be.
     """
 
     talk: int | None
@@ -147,6 +148,7 @@ class _Stored(NamedTuple):
     before: int
     owners: dict[str, int]
     erased: Mapping[_TombstoneRow, float | None]
+    unchanged: int = 0
 
     def since(self, begin: TurnRef) -> "_Stored":
         """The same, with the turns from ``begin`` on."""
@@ -158,7 +160,7 @@ class _Stored(NamedTuple):
 
     def is_as(self, former: "_Stored") -> bool:
         """Whether nothing of the session has changed since, and nothing was erased."""
-        return self._replace(before=former.before, version=former.version) == former
+        return self == former._replace(version=self.version, before=self.before, unchanged=0)
 
 
 class _Users(NamedTuple):
@@ -345,6 +347,8 @@ def _changes(
         position = positions[group]
         positions[group] += 1
         before = stale.pop((*group, position), None)
+        if index < stored.unchanged:
+            continue
         turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
         if turn is None:
             continue
@@ -418,26 +422,33 @@ def _moved(part: SessionPart, before: int) -> int:
 
 
 class _Recent(NamedTuple):
-    """A session as it was saved last, and what is stored of it from ``begin`` on."""
+    """A part as it was saved last, and what is stored of its session from ``begin`` on."""
 
-    created: float
-    user: str | None
-    names: set[str]
+    part: SessionPart
     begin: TurnRef
     stored: _Stored
 
     def stored_of(self, part: SessionPart) -> _Stored | None:
         """What is stored of a part, as far as this says all that the part depends on."""
+        former, names = self.part, part.names
         begin = min([part.begin, *(entry.turn_ref for entry in part.entries)])
         if (
             not part.is_hot
-            or (self.created, self.user) != (part.session.created, part.session.user)
-            or not part.names <= self.names
+            or (former.session.created, former.session.user) != (part.session.created, part.session.user)
+            or not names <= former.names
             or begin < self.begin
         ):
             return None
-        own = {name: self.stored.owners[name] for name in part.names & self.stored.owners.keys()}
-        return self.stored.since(begin)._replace(owners=own)
+        unchanged = 0
+        if former.start == part.start:
+            pairs = zip(
+                zip(former.entries, former.guests, strict=True),
+                zip(part.entries, part.guests, strict=True),
+                strict=False,
+            )
+            unchanged = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        owners = {name: id_ for name, id_ in self.stored.owners.items() if name in names}
+        return self.stored.since(begin)._replace(owners=owners, unchanged=unchanged)
 
 
 class _Planned(NamedTuple):
@@ -547,8 +558,7 @@ class SessionWriter:
             return
         stored = stored.since(part.begin)
         begin = min([part.begin, *(TurnRef(*position[:2]) for position in stored.turns)])
-        session = part.session
-        self._recent[part.key] = _Recent(session.created, session.user, part.names, begin, stored)
+        self._recent[part.key] = _Recent(part, begin, stored)
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
 

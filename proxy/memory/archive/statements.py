@@ -485,7 +485,7 @@ def _dialect(
             " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
         ),
         swept=1000 if skip_locked else 20,
-        batch=500_000 if skip_locked else 24_000,
+        batch=500_000 if skip_locked else 20_000,
     )
 
 

@@ -7,13 +7,14 @@ import time
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Query
-from proxy.memory.archive.sql import fetch
+from proxy.memory.archive.sql import RowCodec, fetch
 from proxy.memory.archive.vectors import normalize
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
@@ -134,6 +135,29 @@ async def test_a_call_is_saved_in_few_transactions_and_a_long_one_in_short_ones(
     transactions.clear()
     await archive.save_session(KEY, session(COUNT + 2), as_of=8.0)
     assert transactions.rows == [1 + 2 * 2]  # the session, and two turns with their passages
+
+
+async def test_what_is_saved_already_is_not_looked_at_again(
+    archive: Archive, monkeypatch: pytest.MonkeyPatch
+):
+    digested: list[Entry] = []
+    digest = RowCodec.digest
+
+    def counted(codec: RowCodec, *values: Any) -> bytes:
+        digested.append(values[-1])
+        return digest(codec, *values)
+
+    await archive.save_session(KEY, session(40), as_of=8.0)
+    monkeypatch.setattr(RowCodec, "digest", counted)
+    await archive.save_session(KEY, session(42), as_of=8.0)
+    assert digested == list(session(42).entries[40:])
+    entries = list(session(42).entries)
+    entries[7] = msgspec.structs.replace(entries[7], content="Otherwise.")
+    await archive.save_session(KEY, msgspec.structs.replace(session(42), entries=tuple(entries)), as_of=8.0)
+    assert await texts(archive) == [entry.text for entry in entries]
+    del entries[3]
+    await archive.save_session(KEY, msgspec.structs.replace(session(42), entries=tuple(entries)), as_of=8.0)
+    assert await texts(archive) == [entry.text for entry in entries]
 
 
 async def test_what_was_broken_off_is_completed(archive: Archive):
