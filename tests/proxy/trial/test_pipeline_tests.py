@@ -89,7 +89,7 @@ def test_a_case_fails_for_each_thing_that_is_not_as_it_wants(failures, case, fai
 
 def test_an_answer_filter_that_fails_is_a_failure_of_the_case(failures):
     assert failures(Broken, expect_answer="x") == [
-        f"a filter of the answer failed with ZeroDivisionError at {Path(__file__).name}:31"
+        f"a filter of the answer failed with ZeroDivisionError at {Path(__file__).name}:32"
     ]
 
 
@@ -195,6 +195,7 @@ def test_a_message_may_hold_colons_and_lines():
 
 
 def test_every_key_of_a_case_has_help_and_a_schema():
-    schema = model_schema(PipelineTest)
-    assert all("description" in schema["properties"][name] for name in PipelineTest.model_fields)
+    described = model_schema(PipelineTest)["properties"]
+    assert all("description" in described[name] for name in PipelineTest.model_fields)
+    schema = PipelineTest.model_json_schema()
     assert {"type": "string"} in schema["properties"]["messages"]["items"]["anyOf"]
