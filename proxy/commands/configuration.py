@@ -27,7 +27,7 @@ from proxy.errors import TurnkeeperError
 from proxy.settings.diagnostics import alternatives, quoted
 from proxy.settings.document import MAX_BYTES
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, config_warnings, load_registry, read_bytes
+from proxy.settings.load import config_errors, config_warnings, lacks_archive, load_registry, read_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,6 +65,8 @@ def check(
             typer.echo(str(diagnostic))
         if not errors[file]:
             typer.echo(f"{file}: ok")
+            if note := lacks_archive(file, os.environ, reader):
+                typer.echo(f"  {note}")
     if any(errors.values()) or (strict and any(warnings.values())):
         raise typer.Exit(1)
 

@@ -77,11 +77,8 @@ def _stored(memory: Memory) -> Iterator[str]:
     yield f"sessions: for {ttl} after their last turn, in {place}"
     if memory.archive.keep == "off":
         yield "no archive: it is switched off"
-    elif not memory.archive_url:
-        yield (
-            "no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them, and for"
-            " recall, search and documents. Facts and notes on the last calls are kept beside the sessions"
-        )
+    elif memory.lacks_archive:
+        yield memory.lacks_archive
     else:
         kept = "for good" if memory.archive.keep == "forever" else f"for {_duration(memory.archive.seconds)}"
         yield f"archive: every turn in {shown_address(memory.archive_url)}, {kept} (memory.archive.keep)"

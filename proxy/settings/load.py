@@ -56,6 +56,12 @@ def config_warnings(path: Path, environ: Mapping[str, str], reader: Reader | Non
     return _warnings(str(path), document, result) if isinstance(result, Settings) else []
 
 
+def lacks_archive(path: Path, environ: Mapping[str, str], reader: Reader | None = None) -> str:
+    """What a file without errors goes without, because its sessions are not in SQL; empty for others."""
+    _, result = _read(path, environ, _SHIPPED, reader or read_bytes)
+    return result.memory.lacks_archive if isinstance(result, Settings) and result.memory else ""
+
+
 def _warnings(file: str, document: Document, settings: Settings) -> list[Diagnostic]:
     warnings = [
         Diagnostic(file, document.line(at), dotted_path(at), f"warning: {message}")

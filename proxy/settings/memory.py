@@ -240,6 +240,16 @@ class Memory(SettingsModel):
         return self.window.ttl if self.archive.keep == "off" else self.archive.seconds or LASTING
 
     @property
+    def lacks_archive(self) -> str:
+        """What a configuration goes without whose sessions are not in SQL; empty where that is as it says."""
+        if self.archive_url or self.archive.keep == "off":
+            return ""
+        return (
+            "no archive: sessions are not kept in SQL; set ARCHIVE_URL to have turns outlive them, and for"
+            " recall, search and documents. Facts and notes on the last calls are kept beside the sessions"
+        )
+
+    @property
     def archive_url(self) -> str:
         """Where the archive is: empty where there is none."""
         if self.archive.keep == "off":

@@ -276,6 +276,17 @@ def test_a_warning_is_told_and_passes_unless_it_may_not(file):
     assert run("check", AGORA, "--strict").exit_code == 0
 
 
+def test_sessions_outside_of_sql_have_no_archive_and_check_says_so(monkeypatch):
+    monkeypatch.setenv("MEMORY_URL", "redis://127.0.0.1:6379/0")
+    done = run("check", AGORA, "--strict")
+    assert done.exit_code == 0, "it may be meant"
+    verdict, note = done.stdout.splitlines()
+    assert verdict == f"{AGORA}: ok"
+    assert note.startswith("  no archive: sessions are not kept in SQL; set ARCHIVE_URL")
+    monkeypatch.setenv("ARCHIVE_URL", "sqlite:archive.db")
+    assert run("check", AGORA).stdout.splitlines() == [verdict]
+
+
 def test_faults_and_warnings_can_be_json(file):
     doubtful, wrong = file(DOUBTFUL), file("x: 1\n" + BASE, "d.yaml")
     done = run("check", doubtful, wrong, "--json")
