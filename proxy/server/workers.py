@@ -266,7 +266,8 @@ class Supervisor:
             index, start = self._running.pop(pid)
             self._on_exit(pid)
             if self._stopping:
-                well = well and status == 0
+                # A background process is killed when time is up: what it has not done is due in the store.
+                well = well and status in ({0, signal.SIGKILL} if index == _BACKGROUND else {0})
                 continue
             if index not in self._wanted:
                 continue

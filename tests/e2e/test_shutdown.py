@@ -236,7 +236,7 @@ def test_whoever_is_told_to_end_reads_nothing_again(serving: ServingProcess, ups
 def test_a_database_that_is_silent_does_not_hold_up_the_end(
     tmp_path: Path, upstream: FakeUpstream, postgres: PostgresServer
 ) -> None:
-    """Whoever started it waits for ten seconds, as Docker does, and six of them are the calls'."""
+    """Whoever started it waits for ten seconds, as Docker does: nine are the calls' and memory's."""
     url = postgres.url(asyncio.run(postgres.new_schema()))
     config = LISTEN + CONFIG + 'memory: {sessions: "${MEMORY_URL}"}\n'
     environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": url}
@@ -248,8 +248,29 @@ def test_a_database_that_is_silent_does_not_hold_up_the_end(
                 assert serving.chat("Are you there?", session).status_code == 200
             began = time.monotonic()
             assert serving.stop() == 0
-            assert time.monotonic() - began < 7
+            assert time.monotonic() - began < 10
         assert "3 turns could not be written to memory" in serving.log
+
+
+@pytest.mark.parametrize(("kind", "code"), [("background", 0), ("server", 1)])
+def test_a_process_that_does_not_end_in_time_is_killed(
+    tmp_path: Path, upstream: FakeUpstream, kind: str, code: int
+) -> None:
+    """What the background leaves undone is due in the store, and no failure."""
+    config = (
+        LISTEN.replace("drain", "grace: 100ms, drain")
+        + CONFIG
+        + f"memory: {{sessions: 'sqlite:{tmp_path}/m'}}\n"
+    )
+    with ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving:
+        assert serving.chat("Hi", "s1").status_code == 200
+        assert until(lambda: at_rest(serving.client))
+        processes = [serving.background, *serving.members]
+        stopped = processes[0 if kind == "background" else 1]
+        assert stopped
+        os.kill(stopped, signal.SIGSTOP)
+        assert serving.stop() == code
+        assert not any(Path(f"/proc/{process}").exists() for process in processes)
 
 
 def test_new_calls_are_taken_until_a_balancer_has_noticed(tmp_path: Path, upstream: FakeUpstream) -> None:
