@@ -108,7 +108,7 @@ class Worker:
                 if due + _SLACK < self._look_at:
                     self._look_at = due + _SLACK
                     self._woken.set()
-            elif not self._is_full(job):
+            elif self._has_room(job):
                 self._start(job, key)
                 continue
             if job.has_fallback and self._circuits[job.name].failing and due <= now:
@@ -192,16 +192,16 @@ class Worker:
 
     def _is_left(self, session: Session, now: float) -> bool:
         """Whether some of what is due for a session is not begun yet, as too many others wait for it."""
-        return any(self._is_full(job) and job.due_at(session) <= now for job in self._jobs)
+        return any(job.due_at(session) <= now and not self._has_room(job) for job in self._jobs)
+
+    def _has_room(self, job: SessionJob) -> bool:
+        """Whether one more session may wait here; others are due in the store, and are taken again."""
+        return len(self._queue) < _MOST_QUEUED and not self._is_full(job)
 
     def _is_full(self, job: SessionJob) -> bool:
-        """Whether no more sessions may wait here: they are due in the store, and are taken again."""
-        if len(self._queue) >= _MOST_QUEUED:
-            return True
-        return (
-            self._circuits[job.name].open
-            and sum(name == job.name for name, _ in self._tasks) >= _MOST_RESTING
-        )
+        """Whether no more sessions may rest until the model of a job answers again."""
+        waiting = sum(name == job.name for name, _ in self._tasks) if self._circuits[job.name].open else 0
+        return waiting >= _MOST_RESTING
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
@@ -233,10 +233,15 @@ class Worker:
         task.add_done_callback(ended)
 
     def _start_next(self) -> None:
-        if self._queue and self._running and not self._slots.locked():
+        while self._queue and self._running and not self._slots.locked():
             item, job = next(iter(self._queue.items()))
             del self._queue[item]
-            self._start(job, item[1])
+            if not self._is_full(job):
+                self._start(job, item[1])
+                break
+            self._again.discard(item)
+            if not self._works_on(item[1]):
+                self._taken.pop(item[1], None)
         self._woken.set()
 
     async def _run_until_done(self, job: SessionJob, key: Key) -> None:
