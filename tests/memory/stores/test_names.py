@@ -276,3 +276,37 @@ async def test_what_is_no_session_of_a_tenant_is_stored_under_its_own_name() -> 
     for key in (Key("acme/facts", "0123"), Key("~users", "secret")):
         await write(named(bare), key)
         assert isinstance(await bare.read(key), StoredBlob)
+
+
+async def test_a_session_is_settled_by_its_name_until_it_is_gone() -> None:
+    bare = VolatileStore()
+    store = named(bare)
+    assert await store.write(KEY, BlobWrite(b"1", 0, 60, due=1.0))
+    (due,) = await store.take_due(["acme"], limit=5, lease=60)
+    settled = await store.settle(due, 2.0)
+    assert settled
+    assert settled.key == KEY
+    assert await store.delete(KEY)
+    assert await store.settle(settled, 3.0) is None
+
+
+async def test_what_the_background_reads_and_writes_has_the_same_names() -> None:
+    bare = VolatileStore()
+    store, background = with_names(Encryption([ONE]), bare, bare)
+    assert background
+    await write(background, Key("acme", "call-2"))
+    await write(store)
+    assert all(name.startswith(NAME_MARK) for name in await places(bare))
+    for each in (store, background):
+        assert {line.session for line in await each.list("acme")} == {"call-1", "call-2"}
+    assert with_names(Encryption([ONE]), bare, None)[1] is None
+
+
+async def test_writes_that_have_ended_are_given_up() -> None:
+    bare = VolatileStore()
+    await write(bare)
+    store = named(bare)
+    for blob in (b"2", b"3"):
+        await write(store, blob=blob)
+    await asyncio.sleep(0)
+    assert not store._writes
