@@ -2,19 +2,20 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import pytest
 
+from proxy.memory.archive import names as archive_names
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import Chunk, ErasureCount, Fact, Query, QueryVector
-from proxy.memory.archive.sql import Database, Steps, Transaction, fetch_value
+from proxy.memory.archive.sql import Database, Each, Steps, Transaction, fetch_value
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.encryption import Encryption
@@ -38,12 +39,39 @@ DRIVERS: dict[str, Callable[[pytest.FixtureRequest], Awaitable[str]]] = {
 
 
 @pytest.fixture(params=DRIVERS)
-async def archive(request: pytest.FixtureRequest) -> AsyncIterator[Archive]:
+async def archive(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Archive]:
     url = await DRIVERS[request.param](request)
     sealed = request.param.startswith("sealed")
+    encrypted, given, sent = archive_names._encrypted, set[bytes](), set[bytes]()
+
+    def watched(names: Any, step: Any) -> Any:
+        changed = encrypted(names, step)
+        for before, after in zip(rows_of(step), rows_of(changed), strict=True):
+            given.update(values(before) - values(after))
+            # What a former version has left of erasures is looked for by its plain name: nothing is stored.
+            stored = {name: value for name, value in after.items() if name != "graves"}
+            looks = step.statement.named.startswith(("SELECT", "DELETE"))
+            sent.update(() if looks else values(stored))
+        return changed
+
+    monkeypatch.setattr(archive_names, "_encrypted", watched)
     opened = open_archive(url, codec=Encryption([bytes(32)]) if sealed else Plain())
     yield opened
     await opened.aclose()
+    # What one statement gets encrypted is a name: none that stores gets it as it is, whatever it calls it.
+    assert not given & sent
+    assert bool(given) <= sealed
+
+
+def rows_of(step: Any) -> Sequence[Mapping[str, Any]]:
+    """The rows of arguments of a statement."""
+    return step.rows if isinstance(step, Each) else [step.arguments]
+
+
+def values(arguments: Mapping[str, Any]) -> set[bytes]:
+    """All that may be a name, those in sequences, too."""
+    lists = (each if isinstance(each, list | tuple) else [each] for each in arguments.values())
+    return {value for each in lists for value in each if isinstance(value, bytes)}
 
 
 def entries(*texts: str, at: float = NOW - 100, life: int = 0, first: int = 0) -> tuple[Entry, ...]:
