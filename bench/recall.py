@@ -203,7 +203,8 @@ async def measure(
 async def _embed(archive: Archive, model: Embedder) -> None:
     while texts := await archive.unembedded_texts(model.model, limit=256):
         made = await model.vectors([text.text or "" for text in texts])
-        await archive.add_vectors(model.model, [*zip(texts, made, strict=True)])
+        vectors = [(text, vector if text.text else None) for text, vector in zip(texts, made, strict=True)]
+        await archive.add_vectors(model.model, vectors)
 
 
 async def _add_crowd(archive: Archive, samples: Sequence[Mapping[str, Any]], people: int) -> None:

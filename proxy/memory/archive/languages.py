@@ -216,15 +216,15 @@ _COURTESIES: Final = (
     r"\bhave a (?:nice|good|great|lovely) (?:day|evening|one|night|weekend|time)\b",
     r"\bhow (?:are|is|s) (?:you|it|things)(?: doing| going)?(?: today)?\b|\bnice to (?:meet|hear|see)\b",
     r"\b(?:see|talk to) you(?: later| soon| tomorrow)?\b|\btake care\b",
-    r"\b(?:good)?bye(?: bye)?\b|\b(?:hello|hi|hey|great|alright|perfect|welcome|sorry)\b|\bno problem\b",
-    r"\bcan you hear me\b|\bare you (?:still )?there\b|\bexcuse me\b|\bthat(?:s| is|'s) (?:all|it|fine)\b",
+    r"\b(?:good)?bye(?: bye)?\b|\b(?:hello|hi|hey)(?: there| again)?\b|\bwelcome\b",
+    r"\bcan you hear me\b|\bare you (?:still )?there\b|\bexcuse me\b",
     r"\bguten (?:morgen|tag|abend)\b|\bgute nacht\b|\bhallo\b|\bwie geht(?:s|'s| es)?(?: ihnen| dir)?\b",
     r"\b(?:vielen |herzlichen )?dank\b|\bdanke(?: schön| sehr)?\b|\bbitte(?: schön| sehr)?\b|\btschüss\b",
     r"\bauf wieder(?:sehen|hören)\b|\b(?:schönen|guten) (?:tag|abend)(?: noch)?\b|\bservus\b|\bmoin\b",
-    r"\bgrüß gott\b|\bsind sie noch da\b|\bhören sie mich\b|\bbis (?:bald|dann|später)\b|\bkein problem\b",
+    r"\bgrüß gott\b|\bsind sie noch da\b|\bhören sie mich\b|\bbis (?:bald|dann|später)\b",
     r"\bbonjour\b|\bbonsoir\b|\bmerci(?: beaucoup)?\b|\bau revoir\b|\bsalut\b|\bs'il vous plaît\b",
     r"\bcomment (?:allez[- ]vous|ça va)\b|\bbonne (?:journée|soirée|nuit)\b|\bça va\b",
-    r"\ballô\b|\bd'accord\b|\bà bientôt\b|\bde rien\b",
+    r"\ballô\b|\bà bientôt\b|\bde rien\b",
     r"\bhola\b|\bbuen[oa]s(?: (?:días|tardes|noches))?\b|\b(?:muchas )?gracias\b|\badiós\b",
     r"\bhasta (?:luego|pronto|mañana)\b|\b¿?cómo está[s]?\b|\bpor favor\b|\bqué tal\b",
     r"\b(?:me|nos) oyes?\b|\bde nada\b|\bigualmente\b",
@@ -235,15 +235,26 @@ _COURTESIES: Final = (
     r"(?:\bi|\u0130|\bi\u0307)yi (?:günler|ak\u015famlar|geceler)\b|\bgörü\u015fürüz\b",
     r"здравствуйте|добр(?:ый|ое|ой) (?:день|утро|вечер|ночи)|спасибо|до свидания|\bпривет\b",  # noqa: RUF001
     r"\b(?:алло|пожалуйста)\b",
-    r"你好|您好|早上好|下午好|晚上好|晚安|谢谢|再见|拜拜|不客气|没关系|(?<!\w)(?:好的|又是我)(?!\w)",
+    r"你好|您好|早上好|下午好|晚上好|晚安|谢谢|再见|拜拜|不客气|(?<!\w)又是我(?!\w)",
     r"おはよう(?:ございます)?|こんにち[はわ]|こんばん[はわ]|ありがとう(?:ございます|ございました)?|さようなら|お疲れ様(?:です)?",
-    r"もしもし|すみません(?:でした)?|失礼し(?:ます|ました)|(?<!\w)(?:はい|いいえ|ええ|どうも)(?!\w)",
+    r"もしもし|すみません(?:でした)?|失礼し(?:ます|ました)|(?<!\w)どうも(?!\w)",
     r"안녕하세요|안녕히(?: ?(?:계|가)세요)?|여보세요|감사합니다|고맙습니다|สวัสดี|ขอบคุณ|धन्यवाद",
     r"السلام عليكم|و?عليكم السلام|مع السلامة|شكرا|مرحبا",
 )
-_COURTESY: Final = re.compile("|".join(_COURTESIES), re.IGNORECASE)
+# They ask for nothing either, and may answer a question.
+_ASSENT: Final = (
+    r"\b(?:great|alright|perfect|sorry|no problem|that(?:s| is|'s) (?:all|it|fine)|kein problem|d'accord)\b",
+    r"没关系|(?<!\w)(?:好的|はい|いいえ|ええ)(?!\w)",
+)
+_COURTESY: Final = re.compile("|".join((*_COURTESIES, *_ASSENT)), re.IGNORECASE)
+_GREETING: Final = re.compile("|".join(_COURTESIES), re.IGNORECASE)
 
 
 def without_courtesies(question: str) -> str:
-    """A question without greetings, thanks and farewells, which bear on nothing."""
+    """A question without greetings, thanks, farewells and assent, which bear on nothing."""
     return _COURTESY.sub(" ", question.replace("\u2019", "'"))
+
+
+def is_greeting(text: str) -> bool:
+    """Whether a text is greetings, thanks and farewells alone."""
+    return not any(map(str.isalnum, _GREETING.sub(" ", text.replace("\u2019", "'"))))

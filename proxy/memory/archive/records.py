@@ -108,7 +108,7 @@ class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text without a vector; ``None`` where it cannot be read. ``terms`` change with the text."""
+    """A text without a vector; ``None`` where it is unreadable or tells nothing. ``terms`` change with it."""
 
     passage: int
     owner: Owner

@@ -11,6 +11,7 @@ import msgspec
 
 from filters.injection import comparable
 from proxy.memory.archive.dates import TimeRange, time_ranges
+from proxy.memory.archive.languages import is_greeting
 from proxy.memory.archive.records import Chunk, Fact, Query, QueryVector, SearchResult
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
 from proxy.memory.archive.statements import (
@@ -47,7 +48,7 @@ _LEAST_WEIGHT: Final = 0.1
 _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
 _TELLING: Final = 5
-_LONGEST_COURTESY: Final = 60
+_LONGEST_GREETING: Final = 60
 # Of two with almost the same score, the newer goes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
@@ -132,14 +133,15 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
             (score, one, by_place.get((one.talk, one.place + 1)) if one.talk else None)
             for score, one in best[start : start + 2 * query.limit]
         ]
-        is_courtesy = False
+        tells = False
         for one in (yield from _read(codec, user, with_next, query.now)):
             if hits == query.limit and not one.follows:
                 return results
-            # A greeting shares the words of what stands beside it.
+            short = len(one.text) <= _LONGEST_GREETING
             if not one.follows:
-                is_courtesy = len(one.text) <= _LONGEST_COURTESY and not codec.lexicon.question(one.text)
-            if is_courtesy:
+                # A greeting shares the words of what stands beside it.
+                tells = not short or bool(codec.lexicon.question(one.text))
+            if not tells or (one.follows and short and is_greeting(one.text)):
                 continue
             if one.kind == "turn" and query.following:
                 words = comparable(one.text)

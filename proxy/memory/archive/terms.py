@@ -143,8 +143,12 @@ class Lexicon:
         return found
 
     def terms(self, owner: Owner, text: str) -> str:
-        """The terms of a text, separated by spaces."""
-        return " ".join(map(_term_maker(owner, self.key or None), self.stems(text)))
+        """The terms of a text, separated by spaces; of function words alone, one that no question asks for.
+
+        By that an answer such as "No." has its place behind what it answers.
+        """
+        stems = self.stems(text) or ([""] if _RUN.search(text) else [])
+        return " ".join(map(_term_maker(owner, self.key or None), stems))
 
     def question(self, text: str) -> list[dict[str, float]]:
         """For each word of a question the stems by which it is found, and how much each is worth, at most 1.

@@ -75,9 +75,16 @@ class Comparison:
 
 
 def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
-    """A few of the texts without a vector by this model."""
+    """A few of the texts without a vector by this model.
+
+    Of greetings and function words alone there is none to make: their text is ``None``.
+    """
     rows = yield from fetch(UNEMBEDDED, {"model": model, "limit": limit})
-    return (yield from _read(codec, rows))
+    texts: list[UnembeddedText] = yield from _read(codec, rows)
+    return [
+        one if codec.lexicon.question(one.text or "") else msgspec.structs.replace(one, text=None)
+        for one in texts
+    ]
 
 
 class EncodedVector(NamedTuple):
