@@ -5,6 +5,7 @@ read of it is not so any more: PostgreSQL writes many sessions in one statement,
 is short, as turns may be written to the same file.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -476,6 +477,8 @@ class SessionWriter:
         self._codec = codec
         self._keys: tuple[TombstoneKeys, list[int]] | None = None
         self._recent: dict[Key, _Recent] = {}
+        # Two at once would find each other's rows changed, and read them again.
+        self._lock = asyncio.Lock()
 
     async def save(self, parts: Sequence[SessionPart]) -> list[int]:
         """Save parts of as many sessions; of each, how many of the entries that moved are saved.
@@ -485,10 +488,11 @@ class SessionWriter:
         stored: dict[Key, _Stored] = {}
         moved: dict[Key, int] = {}
         attempts = 0
-        while left := [part for part in parts if part.key not in moved]:
-            attempts = 0 if await self._save_some(left, stored, moved) else attempts + 1
-            if attempts == _ATTEMPTS:
-                raise StoreError("The archive is changed by others again and again.")
+        async with self._lock:
+            while left := [part for part in parts if part.key not in moved]:
+                attempts = 0 if await self._save_some(left, stored, moved) else attempts + 1
+                if attempts == _ATTEMPTS:
+                    raise StoreError("The archive is changed by others again and again.")
         return [moved[part.key] for part in parts]
 
     async def _save_some(
