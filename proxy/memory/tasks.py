@@ -51,8 +51,8 @@ def retrieve_exception(task: asyncio.Future[Any]) -> None:
 def ignore_late_lookups(loop: asyncio.AbstractEventLoop) -> None:
     """Has a loop say nothing of host names that were not found once their caller had left.
 
-    uvloop goes on looking up a name for a connection that was given up, and retrieves nothing of it: whoever
-    wanted the connection has said already that there is none.
+    uvloop goes on looking up a name for a connection that was given up, and retrieves nothing of it: that
+    there is no connection was said already.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -98,7 +98,7 @@ class HttpResponse:
         self._take: Callable[[bytes], bool] | None = None
         self._deadline = self._rings_at = 0.0
 
-    # For whoever reads it: see proxy.answer.response.
+    # For the reader of a response: see proxy.answer.response.
 
     async def read(self) -> bytes:
         """Return all that has arrived since the last read, b"" at the end; a cancelled read loses nothing."""

@@ -68,7 +68,7 @@ class Line:
         return (self.role, "" if self.role == "call" else self.text, self.calls)
 
     def replaces(self, text: str) -> bool:
-        """Whether somebody put the line's words in the place of a text."""
+        """Whether the line's words were put in the place of a text."""
         return self.replaced_hash is not None and self.replaced_hash == text_hash(text)
 
 

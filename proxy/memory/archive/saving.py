@@ -611,7 +611,7 @@ def _missing(one: _Planned) -> list[Owner]:
 def _write_rows(
     codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
 ) -> Steps[_Written]:
-    """Write sessions row by row, in a transaction in which nobody else writes."""
+    """Write sessions row by row, in a transaction that excludes other writers."""
     owners: dict[Owner, int] = {}
     rows: Rows = []
     if (yield from tombstone_key_numbers()) != numbers:

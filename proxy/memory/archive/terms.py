@@ -153,8 +153,8 @@ class Lexicon:
     def question(self, text: str) -> list[dict[str, float]]:
         """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
 
-            Speech recognition writes compounds as one word or as several, and people ask in other words. What
-        is worth less than ``GUESS`` counts where the word is not found otherwise.
+        Speech recognition writes compounds as one word or as several, and people ask in other words. What is
+        worth less than ``GUESS`` counts where the word is not found otherwise.
         """
         spelt = list(_spelt(without_courtesies(text)))
         folded = [*map(fold, spelt)]

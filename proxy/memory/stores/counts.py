@@ -60,7 +60,7 @@ class LocalCounts:
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,  # noqa: ARG002 - whoever opens answers counts those of its process
+        lease: Lease | None = None,  # noqa: ARG002 - a process counts its own open answers
         *,
         ttl: float,
         deferrable: bool = False,  # noqa: ARG002 - nothing is sent

@@ -129,7 +129,7 @@ async def _migrate(connection: Connection) -> tuple[int, bool]:
                 await connection.execute(LEDGER_TABLE, timeout=_MIGRATION_WAIT)
                 applied = await _applied(connection)
                 pending = pending_migrations(applied)
-                # All at once where nobody uses them yet, and else one after the other.
+                # All at once in a database that is not in use yet, and else one after the other.
                 due = [one for one in pending if one not in INDEXING][:1] if applied else pending
                 if applied and due:
                     await connection.execute(_LOCK_TIMEOUT)

@@ -13,7 +13,7 @@ from proxy.memory.stores.redis_link import Link
 from proxy.memory.tasks import retrieve_exception
 
 _GATHERING: Final = 0.02
-"""Seconds for which what nobody waits for may be put off: the next that is waited for takes it along."""
+"""Seconds for which a command that is not waited for may be put off: the next one that is takes it along."""
 _MOST: Final = 50
 # Longer than sessions are mostly kept. There are two keys of a tenant, and no more.
 _KEPT_MILLISECONDS: Final = 7 * 86400 * 1000

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 _LOCKS: Final = Path("/proc/locks")
 # Bytes that SQLite locks (os_unix.c, wal.c): in the file, for all that excludes others; in the index of its
-# log ("-shm") one for who writes and one for who recovers, and behind these those of readers.
+# log ("-shm") one for the writer and one for recovery, and behind these those of readers.
 _PENDING, _SHARED_LAST = 0x4000_0000, 0x4000_01FF
 _WRITER, _RECOVERY, _LAST_READER = 120, 122, 127
 _FIELDS: Final = 8
