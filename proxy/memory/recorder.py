@@ -74,6 +74,7 @@ class Recorder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
         self._successor: Recorder | None = None
+        self._is_successor = False
 
     @property
     def pending(self) -> int:
@@ -146,6 +147,7 @@ class Recorder:
         for task in self._tasks:
             task.cancel()
         sessions, self._unwritten, self._successor = self._unwritten, {}, successor
+        successor._is_successor = True
         self._pending = self._pending_bytes = 0
         for key, unwritten in sessions.items():
             self._writer.store.heads.pop(key, None)
@@ -154,12 +156,11 @@ class Recorder:
         successor.backlog, self.backlog = self.backlog, Backlog()
 
     async def drain(self) -> None:
-        """Waits until everything is written, for 2.5 seconds at most; what is left then is lost.
-
-        No more turns may come, not even for a successor.
-        """
-        # A server's first configuration is frozen for its collector, and stays with all that it leads to.
-        self._successor = None
+        """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
+        if not self._is_successor:
+            # A server's first configuration is frozen for its collector, and stays with all that it leads to.
+            # A later one hands on what calls of earlier ones, which may be longer, leave to it.
+            self._successor = None
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:
