@@ -61,7 +61,8 @@ class Recorder:
     """Applies turns to their sessions as they end, and writes the sessions in the background.
 
     A session whose turns are not written yet has a head in the store's ``heads``: what is asked next goes on
-    from there. Turns that end while one is being written are written together.
+    from there. Turns that end while one is being written are written together. One that ``has_predecessor``
+    may be handed turns as long as it lives.
     """
 
     def __init__(self, writer: "Writer") -> None:
@@ -74,7 +75,7 @@ class Recorder:
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
         self._successor: Recorder | None = None
-        self._is_successor = False
+        self.has_predecessor = False
 
     @property
     def pending(self) -> int:
@@ -147,7 +148,7 @@ class Recorder:
         for task in self._tasks:
             task.cancel()
         sessions, self._unwritten, self._successor = self._unwritten, {}, successor
-        successor._is_successor = True
+        successor.has_predecessor = True
         self._pending = self._pending_bytes = 0
         for key, unwritten in sessions.items():
             self._writer.store.heads.pop(key, None)
@@ -157,7 +158,7 @@ class Recorder:
 
     async def drain(self) -> None:
         """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
-        if not self._is_successor:
+        if not self.has_predecessor:
             # A server's first configuration is frozen for its collector, and stays with all that it leads to.
             # A later one hands on what calls of earlier ones, which may be longer, leave to it.
             self._successor = None

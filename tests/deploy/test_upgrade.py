@@ -245,7 +245,10 @@ def next_release(tmp_path: Path) -> Path:
         text = (site / name).read_text()
         for each in classes:
             text, count = re.subn(
-                rf"^class {each}\((?:Extensible|UserValue).*\n", rf"\g<0>{NEW_FIELD}", text, flags=re.MULTILINE
+                rf"^class {each}\((?:Extensible|UserValue).*\n",
+                rf"\g<0>{NEW_FIELD}",
+                text,
+                flags=re.MULTILINE,
             )
             assert count == 1, each
         (site / name).write_text(text)
