@@ -4,8 +4,8 @@ import contextlib
 import secrets
 from typing import Final
 
-from proxy.memory.archive.sql import Rows, Steps, fetch, fetch_value
-from proxy.memory.archive.statements import INSERT_SECRET, NEXT_SECRET, SECRETS, UPDATE_SECRET
+from proxy.memory.archive.sql import Rows, Steps, fetch
+from proxy.memory.archive.statements import INSERT_SECRET, SECRETS, UPDATE_SECRET
 from proxy.memory.errors import Unreadable
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import Key
@@ -21,9 +21,9 @@ def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
     """
     rows = yield from stored_secrets(purpose)
     while not (readable := _readable(codec, rows)):
-        number = yield from fetch_value(NEXT_SECRET, {"purpose": purpose})
+        # Where another process has made one since these were read, nothing is inserted.
         blob = codec.encode(_NO_SESSION, secrets.token_bytes(_BYTES))
-        yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": number, "blob": blob})
+        yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": len(rows), "blob": blob})
         rows = yield from stored_secrets(purpose)
     for number, secret, blob in readable:
         if not codec.is_current(blob):

@@ -44,7 +44,6 @@ INSERT_SECRET: Final = Statement(
     "INSERT INTO turnkeeper_secrets (purpose, number, blob) VALUES (:purpose, :number, :blob)"
     " ON CONFLICT (purpose, number) DO NOTHING"
 )
-NEXT_SECRET: Final = Statement("SELECT COUNT(*) FROM turnkeeper_secrets WHERE purpose = :purpose")
 UPDATE_SECRET: Final = Statement(
     "UPDATE turnkeeper_secrets SET blob = :blob WHERE purpose = :purpose AND number = :number"
 )
