@@ -49,6 +49,12 @@ def say(proxy: ProxyServer, text: str, session: str = "s1", user: str = "ann") -
     awaited(lambda: size(proxy, session) == before + 2)
 
 
+def prompts(upstream: FakeUpstream, text: str) -> list[list[str]]:
+    """What the model was shown in each turn that ended with a text: background requests have another."""
+    shown = [[one["content"] for one in request.json["messages"]] for request in upstream.requests]
+    return [contents for contents in shown if contents[-1] == text]
+
+
 def size(proxy: ProxyServer, session: str) -> int:
     got = proxy.client.get(f"/v1/memory/sessions/{session}")
     return len(got.json()["contents"]) if got.status_code == 200 else 0
@@ -62,8 +68,7 @@ def test_messages_summaries_and_facts_each_do_their_part(proxy: ProxyServer, ups
 
     # Session: the newest messages word for word. Memory: notes on what overflowed. User memory: facts.
     say(proxy, "And now?")
-    prompt = [r for r in upstream.requests if r.json["messages"][-1]["content"].endswith("And now?")][-1]
-    facts, notes, *rest = [message["content"] for message in prompt.json["messages"]]
+    facts, notes, *rest = prompts(upstream, "And now?")[-1]
     assert "Likes jazz." in facts
     assert "They spoke of jazz." in notes
     assert [text for text in rest if "number 0" in text] == []
@@ -72,11 +77,11 @@ def test_messages_summaries_and_facts_each_do_their_part(proxy: ProxyServer, ups
 
     # Another session of the user's begins afresh, and knows the user; another user's knows nothing.
     say(proxy, "Hello?", session="s2")
-    first = [message["content"] for message in upstream.last.json["messages"]]
+    first = prompts(upstream, "Hello?")[-1]
     assert "Likes jazz." in first[0]
     assert first[1:] == ["Hello?"]
     say(proxy, "Hello?", session="s3", user="bob")
-    assert [message["content"] for message in upstream.last.json["messages"]] == ["Hello?"]
+    assert prompts(upstream, "Hello?")[-1] == ["Hello?"]
 
     # Clearing summaries takes no message and no fact.
     assert proxy.client.delete(f"{PATH}/summaries").status_code == 204

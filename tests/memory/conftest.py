@@ -96,7 +96,11 @@ def redis_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSer
         yield sentinel
 
 
-@pytest.fixture(params=DRIVERS)
+# A service's address leads to the same server, by the same client as a Redis's own.
+_LONG = {"redis+sentinel": pytest.mark.long}
+
+
+@pytest.fixture(params=[pytest.param(name, marks=_LONG.get(name, ())) for name in DRIVERS])
 def driver(request: pytest.FixtureRequest) -> str:
     return request.param
 
