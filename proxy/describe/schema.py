@@ -170,7 +170,9 @@ class _Generator(GenerateJsonSchema):
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         described, model = super().model_schema(schema), schema["cls"]
-        texts = dict(text for kind in reversed(model.__mro__) for text in _field_docstrings(kind))
+        # Above pydantic's own model there are no fields, and its source is long.
+        kinds = reversed(model.__mro__[: model.__mro__.index(BaseModel)])
+        texts = dict(text for kind in kinds for text in _field_docstrings(kind))
         for name, field in model.model_fields.items():
             key = field.alias or name
             if name in texts and key in described.get("properties", {}):

@@ -21,6 +21,7 @@ EVERYTHING = ROOT / "config" / "everything.yaml"
 TEXT = EVERYTHING.read_text()
 WRITTEN = yaml.safe_load(TEXT)
 DEFAULT = WRITTEN["pipelines"]["default"]
+SCHEMA = model_schema(Settings)
 
 
 def test_it_is_without_fault_and_needs_no_environment():
@@ -51,8 +52,7 @@ def test_it_is_without_fault_and_needs_no_environment():
     ],
 )
 def test_every_key_of_every_section_is_there(model, written):
-    schema = model_schema(Settings)
-    part = schema if model == "Settings" else schema["$defs"][model]
+    part = SCHEMA if model == "Settings" else SCHEMA["$defs"][model]
     assert list(written) == list(part["properties"])
 
 
@@ -81,7 +81,7 @@ def test_no_section_is_forgotten():
         "Embeddings",
         "Rerank",
     }
-    assert set(model_schema(Settings)["$defs"]) == known
+    assert set(SCHEMA["$defs"]) == known
 
 
 @pytest.mark.parametrize(
