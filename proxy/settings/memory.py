@@ -241,7 +241,7 @@ class Memory(SettingsModel):
 
     @property
     def lacks_archive(self) -> str:
-        """What a configuration goes without whose sessions are not in SQL; empty where that is as it says."""
+        """What is missing where sessions are not in SQL; empty where nothing is, or it is switched off."""
         if self.archive_url or self.archive.keep == "off":
             return ""
         return (

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
+from proxy.memory.archive.erasure import PURPOSE
 from proxy.memory.archive.records import Fact
+from proxy.memory.archive.shared_secrets import ensure_secrets
 from proxy.memory.archive.sql import Steps, fetch
 from proxy.memory.session import Session
 from proxy.memory.stores.codec import Codec, Plain
@@ -64,6 +66,24 @@ async def test_processes_that_begin_together_have_one_key(url: str) -> None:
         assert len(await rows(one, KEYS)) == 1
         assert await refuses(one)
         assert await refuses(other)
+
+
+async def test_a_key_that_another_process_makes_behind_ones_reading_is_the_only_one(url: str) -> None:
+    def late() -> Steps[Any]:
+        steps = ensure_secrets(Plain(), PURPOSE)
+        next(steps)
+        step = steps.send([])  # so it was read before the other process made its key
+        while True:
+            try:
+                step = steps.send((yield step))
+            except StopIteration as end:
+                return end.value
+
+    async with opened(url) as archive:
+        await archive.forget(ANN, at=NOW)
+        ((key,),) = await rows(archive, KEYS)
+        assert await archive._database.write(late) == (bytes(key),)
+        assert len(await rows(archive, KEYS)) == 1
 
 
 async def test_the_key_outlives_the_one_that_it_was_encrypted_with(url: str) -> None:
