@@ -13,6 +13,7 @@ from msgspec import Raw
 from filters.base import Fields
 from filters.message import MARKS, SYSTEM
 from proxy.turn.request import decode_raw
+from proxy.upstream.body import ELEVENLABS
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider
 
@@ -133,6 +134,8 @@ def _reason(name: str, value: object, fields: Mapping[str, object], provider: Pr
         return "a limit that is none"
     if new_name and new_name not in fields:
         return f"sent as {new_name}"
+    if name == "user_id" and ELEVENLABS in fields and isinstance(value, str) and "user" not in fields:
+        return "sent as user" if "user" in provider.fields else _not_taken(provider)
     if name in _FUNCTIONS and not provider.functions:
         return "sent as tools, or already there as tools"
     if name == "metadata" and name in provider.fields:

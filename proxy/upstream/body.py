@@ -27,6 +27,8 @@ SIGNED = "extra_content"
 
 # OpenAI's bounds: pairs, and characters of a key and of a value.
 _PAIRS, _KEY, _VALUE = 16, 64, 512
+ELEVENLABS = "elevenlabs_extra_body"
+"""A body with this key is ElevenLabs', in which ``user_id`` is OpenAI's ``user``; elsewhere it is ours."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "maxTokens")
 _NOT_POSITIVE = re.compile(rb"-.*|0+(\.0*)?([eE].*)?")
 _TRUE, _NULL = Raw(b"true"), Raw(b"null")
@@ -149,11 +151,19 @@ def _top_level(provider: Provider, fields: Mapping[str, Raw], allow: Names) -> d
     for source, target in provider.renames.items():
         if source in fields and source not in names and target not in fields:
             body[target] = fields[source]
+    if ELEVENLABS in fields and _is_elevenlabs_user(fields, names):
+        body["user"] = fields["user_id"]
     if "functions" in fields and "functions" not in names and "tools" not in fields:
         body |= _tools(fields)
     if "metadata" in body and "metadata" not in allow:
         body |= _stored_metadata(body.pop("metadata"), fields.get("store"))
     return body
+
+
+def _is_elevenlabs_user(fields: Mapping[str, Raw], names: Names) -> bool:
+    """Whether ``user_id`` is a text to send as ``user``, which nothing else is."""
+    is_free = "user" in names and "user" not in fields and "user_id" not in names
+    return is_free and "user_id" in fields and bytes(fields["user_id"]).startswith(b'"')
 
 
 def _tools(fields: Mapping[str, Raw]) -> dict[str, Any]:

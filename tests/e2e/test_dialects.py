@@ -92,6 +92,13 @@ def test_agoras_published_body_arrives_with_its_interruption_restored(
     }
 
 
+def test_elevenlabs_user_goes_on_as_openai_s(agora: ProxyServer, upstream: FakeUpstream) -> None:
+    golden = read("elevenlabs")
+    post(agora, golden)
+    assert (golden["body"]["user_id"], upstream.last.json["user"]) == ("user1", "user1")
+    assert not {"user_id", "elevenlabs_extra_body", "max_tokens"} & upstream.last.json.keys()
+
+
 SECRETS = ["rtm_token", "subscriber_token"]
 
 

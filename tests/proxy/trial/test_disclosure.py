@@ -93,6 +93,11 @@ def test_what_goes_on_as_it_is_is_not_told():
             ("maxTokens", "not a field that OpenAI takes", "number", 1),
         ),
         ("openai", {"maxTokens": 5}, ("maxTokens", "sent as max_tokens", "number", 1)),
+        (
+            "openai",
+            {"user_id": "ann"},
+            ("user_id", "not a field that OpenAI takes", "text of 3 characters", 1),
+        ),
         ("mistral", {"seed": 5}, ("seed", "sent as random_seed", "number", 1)),
         (
             "mistral",
@@ -114,6 +119,14 @@ def test_what_goes_on_as_it_is_is_not_told():
 )
 def test_a_field_that_is_lost_is_told_with_the_reason(kind, body, told):
     assert lost(kind, body) == [told]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"), [("openai", "sent as user"), ("gemini", "not a field that Gemini takes")]
+)
+def test_the_user_of_elevenlabs_is_told_to_go_on_where_it_does(kind, why):
+    body = {"user_id": "ann", "elevenlabs_extra_body": {}}
+    assert ("user_id", why, "text of 3 characters", 1) in lost(kind, body)
 
 
 def test_fields_of_messages_are_counted():

@@ -146,6 +146,26 @@ def test_a_limit_in_camel_case_counts_where_none_is_written_properly(kind):
     assert sent(kind, {"maxTokens": 9, "max_tokens": 5})["max_tokens"] == 5
 
 
+@every_kind
+def test_the_user_of_elevenlabs_goes_where_openai_has_it(kind):
+    body = {"user_id": "ann", "elevenlabs_extra_body": {"plan": "small"}}
+    takes = "user" in kind.fields
+    assert sent(kind, body).get("user") == ("ann" if takes else None)
+    assert "user_id" not in sent(kind, body)
+    assert sent(kind, {**body, "user": "bob"}).get("user") == ("bob" if takes else None)
+
+
+@every_kind
+@pytest.mark.parametrize("user", [5, None, ["ann"], {"id": "ann"}])
+def test_a_user_of_elevenlabs_that_is_no_text_stays_here(kind, user):
+    assert sent(kind, {"user_id": user, "elevenlabs_extra_body": {}}).keys() == {"messages"}
+
+
+@every_kind
+def test_a_user_id_of_another_platform_stays_here(kind):
+    assert sent(kind, {"user_id": "ann"}).keys() == {"messages"}
+
+
 @pytest.mark.parametrize(
     ("name", "limit"),
     [("openai", "max_completion_tokens"), ("mistral", "max_tokens"), ("gemini", "max_tokens")],
