@@ -119,14 +119,16 @@ class Recorder:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def applied(self, key: Key, *, within: float) -> None:
-        """Returns once the turns of a session that have ended are applied, after so many seconds at most."""
+    async def applied(self, key: Key, *, within: float) -> bool:
+        """Whether the turns of a session that have ended are applied, after so many seconds at most."""
         unwritten = self._unwritten.get(key)
-        if unwritten is None or unwritten.is_applied.is_set():
-            return
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if math.isinf(within) else within):
-                await unwritten.is_applied.wait()
+        if unwritten is None:
+            return True
+        if not unwritten.is_applied.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if math.isinf(within) else within):
+                    await unwritten.is_applied.wait()
+        return unwritten.applied == len(unwritten.turns)
 
     async def written(self, tenant: str, session: str | None = None, *, within: float) -> None:
         """Returns once the turns that have ended are written, after so many seconds at most.

@@ -156,7 +156,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     key = turn.key
     if key is None:
         return Snapshot(), None
-    await memory.recorder.applied(key, within=memory.store.deadline)
+    applied = await memory.recorder.applied(key, within=memory.store.deadline)
     messages, now = turn.request.messages, wall_time()
     request_view = RequestView(messages, turn.attempt, memory.redaction, turn.size, now)
     query = partial(read_session, memory.store, key, request_view, turn.pipeline.chain_needs)
@@ -168,13 +168,13 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     snapshot = prompt.snapshot
     if turn.pipeline.tells_last_call and turn.identity.user:
         snapshot = await _with_last_call(turn, memory, key, snapshot, on_missing)
-    # What is not written yet, or never will be, is not remembered either.
+    # What the session was read without, what is not written yet, or never will be, is not remembered either.
     overgrown: bool | None = False
     if may_overgrow(view):
         work = partial(overgrows, view, memory.writer.window, turn.attempt, now=wall_time())
         lines = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
-    if overgrown or memory.recorder.is_behind(key):
+    if overgrown or not applied or memory.recorder.is_behind(key):
         on_missing("memory")
     return snapshot, prompt.epoch
 
