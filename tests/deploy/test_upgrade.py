@@ -18,6 +18,7 @@ import pytest
 from proxy.memory.stores.sql import APPLIED, MIGRATIONS
 from tests.e2e.conftest import Address
 from tests.e2e.conftest import address as address  # noqa: PLC0414 - a fixture of another folder
+from tests.meanings import knowing
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.stored_bytes import stored_bytes
@@ -37,6 +38,19 @@ memory: {sessions: "${MEMORY_URL}", deadline: 5s, window: {max_messages: 100, tt
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines: {default: {upstreams: [main], request: [repair_history, restore_history, inject_facts]}}
 """
+
+RECALLING = """
+listen: {port: "${PORT}"}
+memory:
+  sessions: "${MEMORY_URL}"
+  deadline: 5s
+  work: ${MEMORY_WORK:-true}
+  recall: {embeddings: {upstream: main, model: small, least: 0.5}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines: {default: {upstreams: [main], request: [restore_history, recall]}}
+"""
+PUPPY, DOG = "My puppy sleeps in the kitchen.", "Our dog sleeps in the garden."
+QUESTION = "Which hound?"
 
 
 @pytest.fixture(scope="session")
@@ -58,9 +72,9 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class OtherVersion(ServingProcess):
     """A server of the version in a folder."""
 
-    def __init__(self, site: Path, folder: Path, **environ: str) -> None:
+    def __init__(self, site: Path, folder: Path, *, config: str = CONFIG, **environ: str) -> None:
         # A safe path has none of the folder that the tests run in, where this version is.
-        super().__init__(folder, CONFIG, PYTHONPATH=str(site), PYTHONSAFEPATH="1", **environ)
+        super().__init__(folder, config, PYTHONPATH=str(site), PYTHONSAFEPATH="1", **environ)
 
 
 def speak(server: ServingProcess, text: str, session: str = "call") -> None:
@@ -104,6 +118,34 @@ def test_both_versions_serve_one_call_in_turns(
         for server in (old, new):
             assert remembered(server) == whole(turns)
             assert remembered(server, "earlier") == whole(["This was said before the upgrade."])
+
+
+def test_each_version_searches_what_the_other_has_given_vectors(
+    release: Path, tmp_path: Path, upstream: FakeUpstream
+) -> None:
+    """The last release compares numbers, of which this version stores none: it finds such texts by words."""
+    upstream.script = knowing
+    environ = {"MEMORY_URL": f"sqlite:{tmp_path / 'store.db'}", "UPSTREAM_BASE_URL": upstream.url}
+    (tmp_path / "old").mkdir()
+
+    def found(server: ServingProcess, query: str) -> set[str]:
+        got = server.client.post("/v1/memory/search", json={"user": "ann", "query": query})
+        assert got.status_code == 200, got.text
+        return {one["text"] for one in got.json()["results"]}
+
+    def embed(server: ServingProcess, text: str) -> None:
+        assert server.chat(text, text, user="ann", stream=True).status_code == 200
+        assert until(lambda: text in found(server, QUESTION), 20), found(server, "sleeps")
+
+    with OtherVersion(release, tmp_path / "old", config=RECALLING, MEMORY_WORK="false", **environ) as old:
+        (tmp_path / "older").mkdir()
+        with OtherVersion(release, tmp_path / "older", config=RECALLING, **environ) as older:
+            embed(older, PUPPY)
+        with ServingProcess(tmp_path, RECALLING, **environ) as new:
+            embed(new, DOG)
+            assert found(new, QUESTION) == {PUPPY, DOG}
+            assert found(old, QUESTION) == {PUPPY}
+            assert found(old, "What sleeps?") >= {PUPPY, DOG}
 
 
 def test_a_new_server_is_killed_while_it_brings_the_tables_up_to_date(

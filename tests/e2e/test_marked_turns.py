@@ -57,5 +57,14 @@ def test_a_turn_that_is_read_before_the_last_one_is_taken_in_says_so(
     settle(proxy)
     assert not degraded(call(proxy, user("Four.")))
     said = [text for _, text in texts(held(proxy))]
-    assert said == ["One.", "Hello there.", "Two.", "Hello there.", "Three.", "Hello there.", "Four.", "Hello there."]
+    assert said == [
+        "One.",
+        "Hello there.",
+        "Two.",
+        "Hello there.",
+        "Three.",
+        "Hello there.",
+        "Four.",
+        "Hello there.",
+    ]
     assert shown(upstream) == said[:-1]
