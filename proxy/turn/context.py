@@ -174,7 +174,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
         work = partial(overgrows, view, memory.writer.window, turn.attempt, now=wall_time())
         lines = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
-    if overgrown or not applied or memory.recorder.is_behind(key):
+    if overgrown or not applied or memory.store.has_lost_write(key) or memory.recorder.is_behind(key):
         on_missing("memory")
     return snapshot, prompt.epoch
 

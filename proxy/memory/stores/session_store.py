@@ -16,6 +16,7 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
     NEVER_DUE,
+    TOMBSTONE_SECONDS,
     BlobWrite,
     DueSession,
     Key,
@@ -37,6 +38,7 @@ _PAGE: Final = 1000
 _FIRST_PAGE: Final = 100
 _CACHE_SIZE: Final = 32
 _CACHE_SECONDS: Final = 60.0
+_MAX_WRITTEN: Final = 10_000
 _BACKOFF: Final = Backoff(0.1, 1.0)
 _REPORT_AFTER: Final = 5.0
 
@@ -72,6 +74,18 @@ class _Cached(NamedTuple):
     at: float
 
 
+class _Written(NamedTuple):
+    """The version that this process replaced when it wrote a session last: no read brings that again.
+
+    Nor is the session gone ``until`` a time of the loop, unless it was deleted. ``is_lost`` is whether the
+    last read found it so all the same.
+    """
+
+    replaced: int
+    until: float
+    is_lost: bool = False
+
+
 def first_due(due: Sequence[DueAt], session: Session) -> float:
     """When the first of several kinds of background work on a session is due."""
     first = NEVER_DUE
@@ -88,8 +102,11 @@ class SessionStore:
     """Sessions over a driver, which stores bytes; it is a store of bytes itself, for episodes.
 
     The sessions that were written last are cached for a minute: a read that finds the same bytes is not
-    decoded. ``heads`` are sessions whose newest turns are not written yet: calls go on from these. ``meter``
-    counts the operations: one is ``lost`` where another writer was faster, and ``failed`` with StoreError.
+    decoded. One that finds what had been there before gets the cached session to go on from, as after a
+    failover to a replica that was behind. ``heads`` are sessions whose newest turns are not written yet:
+    calls go on from these. ``meter`` counts the operations: one is ``lost`` where another writer was faster,
+    and ``failed`` with StoreError.
+
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
     store, 0 where it is answered without waiting. ``due`` are the kinds of background work on a session.
@@ -118,6 +135,7 @@ class SessionStore:
         self._meter = meter
         self._cache: dict[Key, _Cached] = {}
         self._cache_seconds = cache_seconds
+        self._written: dict[Key, _Written] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     # --- sessions
@@ -141,27 +159,40 @@ class SessionStore:
         """
         if not background and (head := self.heads.get(key)) is not None:
             return head
+        written = self._written.get(key)
         stored = await self.read(key, background=background)
-        if stored is None:
-            return None
         cached = self._cache.get(key)
-        if cached is not None and cached.blob == stored.blob:
+        if stored is not None and cached is not None and cached.blob == stored.blob:
             return StoredSession(cached.session, stored.version)
-        return StoredSession(decode(stored.blob), stored.version)
+        result = None if stored is None else StoredSession(decode(stored.blob), stored.version)
+        is_usual = result is not None and (written is None or result.version != written.replaced)
+        if written is None or (is_usual and not written.is_lost):
+            return result
+        return await self._with_last_write(key, result, written)
+
+    def has_lost_write(self, key: Key) -> bool:
+        """Whether the last read lacked what this process had written of the session, and is not cached."""
+        written = self._written.get(key)
+        return written is not None and written.is_lost
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
         work, count = partial(self._encoded, key, put), len(put.session.entries) + len(put.cold)
         session, blob, encoded = await in_thread_if_long(work, count)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         written = await self._write(key, encoded)
         if written:
-            loop = asyncio.get_running_loop()
             self._cache.pop(key, None)
             self._cache[key] = _Cached(blob, session, loop.time())
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
                 self._timer = loop.call_later(self._cache_seconds, self._sweep)
+            self._written.pop(key, None)
+            self._written[key] = _Written(put.version, until)
+            if len(self._written) > _MAX_WRITTEN:
+                del self._written[next(iter(self._written))]
         return written
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
@@ -326,8 +357,27 @@ class SessionStore:
             ),
         )
 
+    async def _with_last_write(
+        self, key: Key, stored: StoredSession | None, written: _Written
+    ) -> StoredSession | None:
+        """What was read, or, where that lacks this process's last write, the session as it was written.
+
+        Entries that it moved to the cold part are lost with it, and then it is not gone on from.
+        """
+        if stored is not None:
+            is_lost = stored.version == written.replaced
+        else:
+            is_lost = asyncio.get_running_loop().time() < written.until and not await self.deleted(key)
+        session, version = stored or NOT_STORED
+        if is_lost and (cached := self._cache.get(key)) and cached.session.cold_count == session.cold_count:
+            return StoredSession(cached.session, version)
+        if is_lost != written.is_lost and self._written.get(key) is written:
+            self._written[key] = written._replace(is_lost=is_lost)
+        return stored
+
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
+        self._written.pop(key, None)
         self.heads.pop(key, None)
 
     def _sweep(self) -> None:
