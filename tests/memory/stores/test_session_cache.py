@@ -30,12 +30,8 @@ class Remote:
     """A store that is waited for, and counts how often it was asked."""
 
     def __init__(self, store: Store) -> None:
-        self.write, self.delete, self.replace, self.aclose = (
-            store.write,
-            store.delete,
-            store.replace,
-            store.aclose,
-        )
+        self.write, self.replace, self.aclose = store.write, store.replace, store.aclose
+        self.delete, self.deleted = store.delete, store.deleted
         self.store, self.fails, self.sent, self.may_answer = store, False, asyncio.Event(), asyncio.Event()
         self.may_answer.set()
 
