@@ -24,7 +24,6 @@ from proxy.memory.past_calls import UserRecord
 from proxy.memory.preamble import conversation_blocks
 from proxy.memory.session import UNREADABLE, decode, person_of
 from proxy.memory.speakers import session_of_entries
-from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, ListedSession, Owner, Store
 from proxy.rest.endpoint import (
     Methods,
@@ -56,8 +55,6 @@ _PAGE: Final = 1000
 _MOST_SESSIONS: Final = 10_000
 _MOST_TURNS: Final = 200
 _LONGEST_LINE: Final = 10_000
-# A session that never pauses is archived after 20 seconds; clocks of two machines differ.
-_ARCHIVED_WITHIN: Final = 60.0
 
 
 def _not_blank(text: str) -> str:
@@ -136,11 +133,11 @@ async def _list(request: Request) -> Response:
     for user in names[:limit]:
         owner = Owner(tenant, user)
         facts = await memory.facts.users.current(owner) if memory.facts else ()
-        times = dict(seen.get(user, {}))
+        times = seen.get(user, ())
         if memory.archiving:
-            for session in await memory.archiving.archive.user_sessions(owner, limit=_MOST_SESSIONS):
-                times[session.session] = max(session.at, times.get(session.session, session.at))
-        last = max(times.values(), default=None)
+            sessions = await memory.archiving.archive.user_sessions(owner, limit=_MOST_SESSIONS)
+            times = [session.at for session in sessions]
+        last = max(times, default=None)
         if last is None:  # the sessions have expired
             last = max((call.at for call in (await memory.calls.record(owner)).calls), default=None)
         data.append({"id": user, "facts": len(facts), "sessions": len(times), "last_seen": last})
@@ -149,42 +146,26 @@ async def _list(request: Request) -> Response:
 
 async def list_users(
     memory: Memory, tenant: str, *, after: str, limit: int
-) -> tuple[Sequence[str], Mapping[str, Mapping[str, float]]]:
-    """The users of whom anything is stored, a page of them, in the order of their ids as stored.
+) -> tuple[Sequence[str], Mapping[str, Sequence[float]]]:
+    """The users of whom anything is stored, a page of them, in the order of the archive or of their ids.
 
-    Also when the sessions of each were written last, in seconds since 1970: those that an archive may not
-    have yet, and without one all of them. An encrypted archive alone says where in its order a user stands:
-    a new one is listed once it is archived.
+    Without an archive, also when the sessions of each were written last, in seconds since 1970.
     """
     if memory.archiving:
-        archive = memory.archiving.archive
-        archived = await archive.list_users(tenant, after=after, limit=limit)
-        if not archive.orders_by_id:
-            return archived, {}
-        times = await _write_times(memory.store, tenant, since=wall_time() - _ARCHIVED_WITHIN)
-        listed = {*archived, *times}
-    else:
-        times = await _write_times(memory.store, tenant, since=0.0)
-        listed = {*times}
-        stored_facts = memory.facts.stored if memory.facts else None
-        for users in (memory.calls.users(tenant), stored_facts.users(tenant) if stored_facts else None):
-            if users:
-                listed |= {name async for name in users}
-    return heapq.nsmallest(limit, (name for name in listed if name > after)), times
-
-
-async def _write_times(store: SessionStore, tenant: str, *, since: float) -> dict[str, dict[str, float]]:
-    """By user and session, when sessions that were written ``since`` then were written last."""
-    times: dict[str, dict[str, float]] = {}
-    async for session in _stored_sessions(store, tenant):
-        if session.updated < since:
-            continue
+        return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
+    times: dict[str, list[float]] = {}
+    async for session in _stored_sessions(memory.store, tenant):
         with contextlib.suppress(*UNREADABLE):
-            if stored := await store.load(Key(tenant, session.session), background=True):
+            if stored := await memory.store.load(Key(tenant, session.session), background=True):
                 names = {stored.session.user, *(entry.speaker for entry in stored.session.entries)}
                 for name in filter(None, names):
-                    times.setdefault(name, {})[session.session] = session.updated
-    return times
+                    times.setdefault(name, []).append(session.updated)
+    stored_facts = memory.facts.stored if memory.facts else None
+    for users in (memory.calls.users(tenant), stored_facts.users(tenant) if stored_facts else None):
+        if users:
+            async for name in users:
+                times.setdefault(name, [])
+    return heapq.nsmallest(limit, (name for name in times if name > after)), times
 
 
 async def _stored_sessions(store: Store, tenant: str) -> AsyncIterator[ListedSession]:

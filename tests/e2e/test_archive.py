@@ -606,22 +606,3 @@ def test_everybody_of_whom_anything_is_kept_is_listed_in_pages(serve: Serve, url
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "limit")
     assert proxy.client.delete("/v1/memory/users/ann", headers=ACME).status_code == 204
     assert "ann" not in {one["id"] for one in page()["data"]}
-
-
-def test_a_user_who_is_not_archived_yet_is_listed_with_the_others(archiving: ProxyServer) -> None:
-    say(archiving, WORDS, user="bob", session="s1")
-    settle(archiving)
-    archivist = archiving.app.memory.archiving.archivist
-    with pytest.MonkeyPatch.context() as held_up:
-        held_up.setattr(archivist, "_quiet", 60)
-        say(archiving, "I have a wheelbarrow.", user="ann", session="s2")
-        say(archiving, "I have a hen.", user="bob", session="s1")
-        say(archiving, "And a goose.", user="bob", session="s3")
-        whole = archiving.client.get("/v1/memory/users").json()
-        after = archiving.client.get("/v1/memory/users?limit=1&after=ann").json()
-    assert [(one["id"], one["sessions"]) for one in whole["data"]] == [("ann", 1), ("bob", 2)]
-    assert all(abs(one["last_seen"] - time.time()) < 600 for one in whole["data"])
-    assert (after["data"], after["has_more"]) == (whole["data"][1:], False)
-    settle(archiving)
-    listed = archiving.client.get("/v1/memory/users").json()["data"]
-    assert [(one["id"], one["sessions"]) for one in listed] == [("ann", 1), ("bob", 2)]

@@ -100,13 +100,8 @@ class Archive:
         """By session, the newest time that it was saved as of: those behind ``after``, in order."""
         return await self._database.read(partial(turns.list_sessions, tenant, after, limit))
 
-    @property
-    def orders_by_id(self) -> bool:
-        """Whether users are listed in the order of their ids, which encryption changes."""
-        return self._codec.codec.names() is None
-
     async def list_users(self, tenant: str, *, after: str = "", limit: int = 100) -> list[str]:
-        """The users of whom anything is stored, behind ``after``, in the order of their ids as stored."""
+        """The users of whom anything is stored, behind ``after``, in the order of their ids."""
         return await self._database.read(partial(turns.list_users, tenant, after, limit))
 
     async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
