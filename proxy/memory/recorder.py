@@ -61,8 +61,9 @@ class Recorder:
     """Applies turns to their sessions as they end, and writes the sessions in the background.
 
     A session whose turns are not written yet has a head in the store's ``heads``: what is asked next goes on
-    from there. Turns that end while one is being written are written together. One that ``has_predecessor``
-    may be handed turns as long as it lives.
+    from there. Turns that end while one is being written are written together. Those of a server's
+    configurations, one after the other, share what says which of them records: calls of earlier ones may be
+    longer.
     """
 
     def __init__(self, writer: "Writer") -> None:
@@ -74,8 +75,7 @@ class Recorder:
         self._pending = self._pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
-        self._successor: Recorder | None = None
-        self.has_predecessor = False
+        self._current = _Current(self)
 
     @property
     def pending(self) -> int:
@@ -94,8 +94,8 @@ class Recorder:
 
     def put(self, turn: TurnRecord) -> None:
         """Takes a turn without waiting. Beyond 128 MB of pending turns, the newest are lost, and counted."""
-        if self._successor:
-            self._successor.put(turn)
+        if self._current.recorder is not self:
+            self._current.recorder.put(turn)
             return
         if turn.size > LARGE:
             turn = without_media(turn)
@@ -149,8 +149,8 @@ class Recorder:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
         for task in self._tasks:
             task.cancel()
-        sessions, self._unwritten, self._successor = self._unwritten, {}, successor
-        successor.has_predecessor = True
+        successor._current, self._current.recorder = self._current, successor
+        sessions, self._unwritten = self._unwritten, {}
         self._pending = self._pending_bytes = 0
         for key, unwritten in sessions.items():
             self._writer.store.heads.pop(key, None)
@@ -160,10 +160,6 @@ class Recorder:
 
     async def drain(self) -> None:
         """Waits until everything is written, for 2.5 seconds at most; what is left then is lost."""
-        if not self.has_predecessor:
-            # A server's first configuration is frozen for its collector, and stays with all that it leads to.
-            # A later one hands on what calls of earlier ones, which may be longer, leave to it.
-            self._successor = None
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAIN_WITHIN)
             for task in late:
@@ -278,6 +274,16 @@ class Recorder:
         self.lost_turns += lost
         if unwritten.key in self.backlog.sessions:
             self.backlog.settled(unwritten.key)
+
+
+class _Current:
+    """Which recorder of a server records: it alone is led to from those of configurations that were replaced.
+
+    The first configuration is frozen for the collector, and stays with all that it leads to.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
 
 
 class _Unwritten:
