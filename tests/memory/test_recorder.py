@@ -1,8 +1,10 @@
 """Turns are written in order, again until they are, and none holds up another."""
 
 import asyncio
+import gc
 import itertools
 import time
+import weakref
 from typing import Any
 from unittest.mock import Mock
 
@@ -387,6 +389,26 @@ def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCap
 
     asyncio.run(run())
     assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 0)"]
+
+
+def test_a_call_that_outlives_two_configurations_is_recorded_by_the_third() -> None:
+    async def run() -> list[Any]:
+        store = memory()
+        first, second, third = (Recorder(Writer(sessions(store), Window())) for _ in range(3))
+        first.transfer(second)
+        await first.drain()
+        second.transfer(third)
+        await second.drain()
+        first.put(said(0))
+        second.put(said(1))
+        replaced = weakref.ref(second)
+        del second
+        gc.collect()
+        assert replaced() is None, "only the present one is led to"
+        await third.drain()
+        return await texts(store)
+
+    assert asyncio.run(run()) == ["question 0", "answer 0", "question 1", "answer 1"]
 
 
 def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCaptureFixture) -> None:
