@@ -61,9 +61,8 @@ class Recorder:
     """Applies turns to their sessions as they end, and writes the sessions in the background.
 
     A session whose turns are not written yet has a head in the store's ``heads``: what is asked next goes on
-    from there. Turns that end while one is being written are written together. Those of a server's
-    configurations, one after the other, share what says which of them records: calls of earlier ones may be
-    longer.
+    from there. Turns that end while one is being written are written together. The recorders of a server's
+    configurations, one after the other, share ``current``: calls of an earlier one may end later.
     """
 
     def __init__(self, writer: "Writer") -> None:
@@ -75,7 +74,7 @@ class Recorder:
         self._pending = self._pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
-        self._current = _Current(self)
+        self.current = CurrentRecorder(self)
 
     @property
     def pending(self) -> int:
@@ -94,8 +93,8 @@ class Recorder:
 
     def put(self, turn: TurnRecord) -> None:
         """Takes a turn without waiting. Beyond 128 MB of pending turns, the newest are lost, and counted."""
-        if self._current.recorder is not self:
-            self._current.recorder.put(turn)
+        if self.current.recorder is not self:
+            self.current.recorder.put(turn)
             return
         if turn.size > LARGE:
             turn = without_media(turn)
@@ -149,7 +148,7 @@ class Recorder:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
         for task in self._tasks:
             task.cancel()
-        successor._current, self._current.recorder = self._current, successor
+        successor.current, self.current.recorder = self.current, successor
         sessions, self._unwritten = self._unwritten, {}
         self._pending = self._pending_bytes = 0
         for key, unwritten in sessions.items():
@@ -276,10 +275,10 @@ class Recorder:
             self.backlog.settled(unwritten.key)
 
 
-class _Current:
-    """Which recorder of a server records: it alone is led to from those of configurations that were replaced.
+class CurrentRecorder:
+    """The recorder of a server that takes turns now: it is all that those before it lead to.
 
-    The first configuration is frozen for the collector, and stays with all that it leads to.
+    A server's first configuration is frozen for the collector, and stays with what it leads to.
     """
 
     def __init__(self, recorder: Recorder) -> None:

@@ -15,10 +15,10 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.episodes.episode import EpisodicMemory
 from proxy.memory.episodes.episodes import agent_id
 from proxy.memory.stores.codec import Codec, Plain
-from proxy.memory.stores.redis import KeyPair, Script
+from proxy.memory.stores.redis import KeyPair
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Client, client_factory
-from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
 _PAGE: Final = 200

@@ -8,7 +8,6 @@ within a minute puts right, and may outlive the session, which no list shows.
 
 import asyncio
 import contextlib
-import hashlib
 import heapq
 import itertools
 import math
@@ -16,23 +15,18 @@ import secrets
 import zlib
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
-from proxy.memory.stores.redis_client import (
-    Argument,
-    Client,
-    PipelinedRedis,
-    client_factory,
-)
-from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.redis_client import Argument, Client, client_factory
+from proxy.memory.stores.redis_link import Link, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
@@ -187,56 +181,6 @@ def _spread_tags(sign: str, count: int) -> tuple[str, ...]:
 
 def _escaped(name: str) -> str:
     return quote(name.encode("utf-8", "surrogatepass"), safe="")
-
-
-class Script:
-    """A Lua script over two keys of one slot, or over one key."""
-
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-    async def __call__(self, client: Client, keys: Sequence[str], *arguments: Argument) -> Any:
-        """The script's result: one round trip, two where the server does not know the script yet."""
-        try:
-            return await client.execute_command(*self.command(keys, *arguments))
-        except NoScriptError:
-            return await client.execute_command("EVAL", self._source, len(keys), *keys, *arguments)
-
-    def command(self, keys: Sequence[str], *arguments: Argument) -> tuple[Argument, ...]:
-        """The command for a server that knows the script."""
-        return ("EVALSHA", self._digest, len(keys), *keys, *arguments)
-
-
-class ScriptCall(NamedTuple):
-    """A script with its keys and arguments."""
-
-    script: Script
-    keys: Sequence[str]
-    arguments: tuple[Argument, ...]
-
-
-async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
-    """The results of the calls, the last of which is run last; an error of the server stands among them.
-
-    One round trip for all of them, but two on a Cluster, where keys may be on several servers, and one more
-    for each whose script the server does not know yet.
-    """
-
-    async def run(call: ScriptCall) -> Any:
-        try:
-            return await call.script(client, call.keys, *call.arguments)
-        except (RedisError, RedisClusterException) as error:
-            return error
-
-    if not isinstance(client, PipelinedRedis):
-        *others, last = calls
-        return [*(await asyncio.gather(*map(run, others)) if others else ()), await run(last)]
-    results = await client.execute_all(*(call.script.command(call.keys, *call.arguments) for call in calls))
-    return [
-        await run(call) if isinstance(result, NoScriptError) else result
-        for call, result in zip(calls, results, strict=True)
-    ]
 
 
 # Lasting 0 milliseconds is as long as before, of the cold part too, which may be new.
@@ -472,26 +416,24 @@ class RedisStore:
         name, _, until = session.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
         arguments = place_of(session.key), until, delay
-        settled = await self._background.run(lambda client: SETTLE(client, (name,), *arguments))
+        settled = await self._background.script(SETTLE, (name,), *arguments)
         return DueSession(session.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
         keys, arguments = (self._names.lease(name),), (token, int(ttl * 1000), former)
-        holder: bytes | None = await self._background.run(lambda client: ACQUIRE(client, keys, *arguments))
+        holder: bytes | None = await self._background.script(ACQUIRE, keys, *arguments)
         return holder
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        await self._background.run(lambda client: RELEASE(client, (self._names.lease(name),), token))
+        await self._background.script(RELEASE, (self._names.lease(name),), token)
 
     async def ping(self) -> None:
         """Reads, and writes for a second as all writes are made."""
         keys = self._names.ping(f"trial-{secrets.token_hex(8)}")
         since = _deletion_bounds(math.inf)
-        write = self._writing.run(
-            lambda client: SWAP(client, keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *since)
-        )
+        write = self._writing.script(SWAP, keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *since)
         await asyncio.gather(write, self._link.command("HMGET", keys.first, "version", "blob"))
 
     async def aclose(self) -> None:
@@ -516,15 +458,9 @@ class RedisStore:
         if schedule:
             others.append(self._schedule(key, due_at - began, ttl))
 
-        async def work(client: Client) -> tuple[int, list[Any]]:
-            # The other places come first: without its session none is shown, and a worker that finds none
-            # leaves it.
-            *results, swapped = await run_scripts(client, *others, ScriptCall(SWAP, keys, arguments))
-            if isinstance(swapped, Exception):
-                raise swapped
-            return int(swapped), results
-
-        swapped, results = await link.run(work)
+        # The other places come first: without its session none is shown, and a worker that finds none leaves
+        # it.
+        *results, swapped = await link.scripts(*others, ScriptCall(SWAP, keys, arguments))
         if swapped == REFUSED:
             raise SessionDeleted("the session was deleted")
         if not swapped:

@@ -13,10 +13,10 @@ from redis.asyncio.connection import AbstractConnection, DefaultParser
 from redis.exceptions import InvalidResponse, RedisClusterException, RedisError, ResponseError
 
 from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
-from proxy.memory.stores.redis import KeyPair, Script
+from proxy.memory.stores.redis import KeyPair
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Client, client_factory
-from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.redis_link import Link, Script
 
 _CHANNELS: Final = 16
 """Over how many channels topics are spread, so that a Cluster's nodes share the work."""
@@ -65,7 +65,7 @@ class RedisChannel:
         keys = KeyPair(self._channels[number], self._channels[number])
         command = "SPUBLISH" if self._is_sharded else "PUBLISH"
         age_in_microseconds = max(0, int(age * _MICROSECONDS))
-        await self._link.run(lambda client: PUBLISH(client, keys, data, age_in_microseconds, command))
+        await self._link.script(PUBLISH, keys, data, age_in_microseconds, command)
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
         """Receives; a connection that is lost is made again, with pauses that grow with the time it takes."""
@@ -85,7 +85,7 @@ class RedisChannel:
         keys = KeyPair(self._channels[0], self._channels[0])
 
         async def read() -> float:
-            seconds, microseconds = await self._link.run(lambda client: TIME(client, keys))
+            seconds, microseconds = await self._link.script(TIME, keys)
             return int(seconds) + int(microseconds) / _MICROSECONDS
 
         return await compare_clocks(read)

@@ -6,10 +6,10 @@ from typing import Any, Final, NamedTuple
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Lease
-from proxy.memory.stores.redis import KeyNames, Script
+from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Argument, Client, client_factory
-from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.redis_client import Argument, client_factory
+from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.tasks import retrieve_exception
 
 _GATHERING: Final = 0.02
@@ -138,15 +138,12 @@ class RedisCounts:
         """Counts all of a key; each result, or the error, is set where it is waited for."""
         together = self._put_off.pop(key, [])
         arguments = [argument for each in together for argument in each.arguments]
-
-        async def work(client: Client) -> None:
-            results = await COUNT(client, self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
-            _set(together, results)
-
         try:
-            await self._link.run(work)
+            results = await self._link.script(COUNT, self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
         except StoreError as error:
             _fail(together, error)
+        else:
+            _set(together, results)
 
 
 def _set(together: list[_Counting], results: list[Any]) -> None:

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis_client import (
@@ -26,6 +27,56 @@ _GRACE: Final = 12
 """Deadlines after which a command that is no longer waited for loses its connection."""
 _MAX_GRACE: Final = 2.0
 _ROUNDS: Final = 4
+
+
+class Script:
+    """A Lua script over two keys of one slot, or over one key."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(self, client: Client, keys: Sequence[str], *arguments: Argument) -> Any:
+        """The script's result: one round trip, two where the server does not know the script yet."""
+        try:
+            return await client.execute_command(*self.command(keys, *arguments))
+        except NoScriptError:
+            return await client.execute_command("EVAL", self._source, len(keys), *keys, *arguments)
+
+    def command(self, keys: Sequence[str], *arguments: Argument) -> tuple[Argument, ...]:
+        """The command for a server that knows the script."""
+        return ("EVALSHA", self._digest, len(keys), *keys, *arguments)
+
+
+class ScriptCall(NamedTuple):
+    """A script with its keys and arguments."""
+
+    script: Script
+    keys: Sequence[str]
+    arguments: tuple[Argument, ...]
+
+
+async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
+    """The results of the calls, the last of which is run last; an error of the server stands among them.
+
+    One round trip for all of them, but two on a Cluster, where keys may be on several servers, and one more
+    for each whose script the server does not know yet.
+    """
+
+    async def run(call: ScriptCall) -> Any:
+        try:
+            return await call.script(client, call.keys, *call.arguments)
+        except (RedisError, RedisClusterException) as error:
+            return error
+
+    if not isinstance(client, PipelinedRedis):
+        *others, last = calls
+        return [*(await asyncio.gather(*map(run, others)) if others else ()), await run(last)]
+    results = await client.execute_all(*(call.script.command(call.keys, *call.arguments) for call in calls))
+    return [
+        await run(call) if isinstance(result, NoScriptError) else result
+        for call, result in zip(calls, results, strict=True)
+    ]
 
 
 class Link:
@@ -92,28 +143,49 @@ class Link:
 
         Where a connection stands, nothing is between the command and its socket: no task, and no pool.
         """
+        return await self._send(command, lambda client: client.execute_command(*command))
+
+    async def script(self, script: Script, keys: Sequence[str], *arguments: Argument) -> Any:
+        """The result of one script, as that of a command."""
+        command = script.command(keys, *arguments)
+        return await self._send(command, lambda client: script(client, keys, *arguments))
+
+    async def scripts(self, *calls: ScriptCall) -> list[Any]:
+        """The results of several, as ``run_scripts`` has them; an error of the last is raised."""
+        if len(calls) == 1:
+            return [await self.script(calls[0].script, calls[0].keys, *calls[0].arguments)]
+
+        async def work(client: Client) -> list[Any]:
+            results = await run_scripts(client, *calls)
+            if isinstance(results[-1], Exception):
+                raise results[-1]
+            return results
+
+        return await self.run(work)
+
+    async def _send(
+        self, command: Sequence[Argument], work: Callable[[Client], Coroutine[Any, Any, Any]]
+    ) -> Any:
+        """The reply to a command; ``work`` is to be run instead where no connection stands, and again."""
         client = self._managed.client
         if self._closed or not isinstance(client, PipelinedRedis | PipelinedCluster):
-            return await self._execute(command)
+            return await self.run(work)
         if (shared := client.shared(command)) is None:
-            return await self._execute(command)
+            return await self.run(work)
         reply = self._tracked(shared.send(command)[0])
         loop = asyncio.get_running_loop()
         due = loop.time() + self._deadline
         timer = loop.call_at(due, _time_out, reply, _ROUNDS)
         try:
             return await reply
-        except client.redirects:
-            return await self._execute(command, due=due)
+        except (NoScriptError, *client.redirects):
+            return await self.run(work, due=due)
         except RedisError as error:
             raise StoreError(describe_error(error)) from None  # its own words may quote what was to be stored
         except TimeoutError:
             raise self._too_slow() from None
         finally:
             timer.cancel()
-
-    async def _execute(self, command: Sequence[Argument], *, due: float | None = None) -> Any:
-        return await self.run(lambda client: client.execute_command(*command), due=due)
 
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from proxy.memory.stores.redis import KeyNames, Script
+from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument, client_factory
-from proxy.memory.stores.redis_link import Link
+from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, KeptTurn
 
 _LARGEST_TENANT: Final = 16_000_000
@@ -135,7 +135,7 @@ class RedisTurns:
     async def contents(self, tenant: str, ids: Sequence[str]) -> Sequence[bytes]:
         """What was said in turns; empty for one that is not kept."""
         key, fields = self._names.turns(tenant)[1], [f"{id_}:content" for id_ in ids]
-        found = await self._link.run(lambda client: client.execute_command("HMGET", key, *fields))
+        found = await self._link.command("HMGET", key, *fields)
         return [content or b"" for content in found]
 
     async def erase(self, tenant: str, names: Sequence[str]) -> int:
@@ -152,4 +152,4 @@ class RedisTurns:
 
     async def _run(self, script: Script, tenant: str, *arguments: Argument) -> Any:
         keys = self._names.turns(tenant)
-        return await self._link.run(lambda client: script(client, keys, *arguments))
+        return await self._link.script(script, keys, *arguments)
