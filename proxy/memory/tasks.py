@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -12,6 +12,54 @@ _ROUNDS: Final = 8
 _LONG: Final = 500
 LARGE: Final = 100_000
 """How many bytes of a conversation are many."""
+
+
+class Begun(Generic[T]):
+    """Work that was run up to its first wait, so that what it asks for is on its way; it is awaited once.
+
+    That is in the task that began it. The work must not use ``asyncio.timeout``, which would end whatever
+    that task waits for. A task of its own would begin in the loop's next round, and its end wake the other
+    one in yet another: under load a round takes milliseconds.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._is_resumed = False
+        self._first: Any = None
+        self._end: BaseException | None = None
+        try:
+            self._first = work.send(None)
+        except BaseException as end:  # noqa: BLE001 - whoever awaits gets it, and the result as StopIteration
+            self._end = end
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """The rest of the work."""
+        return self  # type: ignore[return-value]
+
+    def __iter__(self) -> "Begun[T]":
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        """Goes on, from the first wait or a later one."""
+        if self._end is not None:
+            end, self._end = self._end, None
+            raise end
+        if not self._is_resumed:
+            self._is_resumed = True
+            if self._first is None or not self._first.done():
+                return self._first
+        return self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """Goes on with an error, such as a cancellation."""
+        return self._work.throw(*error)
+
+    def cancel(self) -> None:
+        """Ends the work where it waits."""
+        self._work.close()
 
 
 async def wait_for(work: Coroutine[Any, Any, T], within: float | None) -> T:

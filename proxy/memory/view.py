@@ -36,7 +36,7 @@ from proxy.memory.session import (
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.tasks import Begun, in_thread_if_long
 
 # One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
 _MIN_ANSWERS_LEFT_OUT: Final = 2
@@ -125,10 +125,10 @@ async def read_session(
     While a store is asked that has to be waited for, the window is aligned with what was written last: nearly
     always that is what comes.
     """
-    cached = store.cached(key) if store.rounds else None
-    if cached is None:
+    if store.rounds is None or (cached := store.cached(key)) is None:
         return await _views(request, needs, *(await store.load(key) or NOT_STORED))
-    loading = asyncio.create_task(store.load(key))
+    load = store.load(key)
+    loading = asyncio.create_task(load) if store.rounds else Begun(load)
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)

@@ -312,9 +312,9 @@ def build_stores(settings: MemorySettings, meter: Meter, *, is_shared: bool = Fa
     driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
-    # After how many rounds of the event loop a read is on its way: none in this process; one for the task of
-    # the reader; with a pool, another for the command, and the moment in which it is written.
-    rounds = 1 if scheme.startswith("redis") and not scheme.endswith("+cluster") else 3
+    # With a pool there is a round for the task of the reader, another for the command, and the moment in
+    # which it is written.
+    rounds = 0 if scheme.startswith("redis") else 3
     calls = SessionStore(
         driver,
         codec,
@@ -322,7 +322,7 @@ def build_stores(settings: MemorySettings, meter: Meter, *, is_shared: bool = Fa
         deadline=settings.deadline,
         background_driver=patient,
         meter=meter,
-        rounds=0 if scheme in {"sqlite", "memory"} else rounds,
+        rounds=None if scheme in {"sqlite", "memory"} else rounds,
     )
     background = SessionStore(patient or driver, codec, redaction=redaction)
     return Stores(calls, background, codec, redaction, foreign_commits)
@@ -373,7 +373,8 @@ def _build_facts(
         conversation=settings.window.ttl,
         redaction=stores.redaction,
     )
-    reader = FactReader(users, deadline=settings.deadline)
+    is_bounded = place is stored and stores.calls.rounds == 0
+    reader = FactReader(users, deadline=settings.deadline, is_bounded=is_bounded)
     return FactMemory(users, reader, mem0, stored if place is stored else None)
 
 

@@ -21,7 +21,7 @@ from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.tasks import Begun, in_thread_if_long
 from proxy.memory.turn_record import may_overgrow, overgrows
 from proxy.memory.view import RequestView, RetractedTexts, read_session
 from proxy.observe.observation import NO_SESSION
@@ -36,7 +36,6 @@ T = TypeVar("T")
 OnMissing = Callable[[str], None]
 """Takes the name of something that memory could not tell."""
 _log = logging.getLogger("turnkeeper")
-_FACTS = "facts"
 _RECALLED = "recalled"
 # So many have room in each prompt.
 _FEW_FACTS = 5
@@ -88,12 +87,13 @@ def filter_context(identity: Identity, snapshot: Snapshot, pipeline: Pipeline, *
 async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> Snapshot:
     pipeline, identity = turn.pipeline, turn.identity
     facts: Sequence[Fact] | None = None
+    facts_later: Begun[Sequence[Fact] | None] | None = None
     lookups = _side_lookups(turn, memory)
     if memory.facts and pipeline.max_facts and identity.user and identity.session:
         user = Owner(identity.tenant, identity.user)
         facts = memory.facts.reader.read_nowait(user)
         if facts is None:
-            lookups.append(_SideLookup(_FACTS, "facts", partial(memory.facts.reader.read, user)))
+            facts_later = Begun(_or_none("facts", partial(memory.facts.reader.read, user), on_missing))
     if pipeline.max_recalled and memory.archiving is None:
         on_missing("recall")
 
@@ -105,7 +105,6 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
             *(_or_none(each.name, each.query, on_missing) for each in lookups),
         )
         found = {each.field: value for each, value in zip(lookups, results, strict=True) if value is not None}
-        facts = found.pop(_FACTS, facts)
         if recalled := found.get(_RECALLED):
             retracted = turn.retracted_texts
             found[_RECALLED] = tuple(
@@ -113,6 +112,8 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
             )
         snapshot = msgspec.structs.replace(snapshot, **found)
 
+    if facts_later:
+        facts = await facts_later
     if facts is not None:
         session = turn.view.session if turn.view else Session()
         limit, now = pipeline.max_facts, wall_time()

@@ -241,12 +241,14 @@ class FactReader:
     """Reads facts on behalf of calls, which it delays by ``deadline`` seconds at most.
 
     A read that is late goes on for up to a second, and its user's facts are not read meanwhile: they may be
-    many. While two reads are late, the store itself is slow, and no facts are read.
+    many. While two reads are late, the store itself is slow, and no facts are read. With ``is_bounded`` the
+    store keeps the deadline itself.
     """
 
-    def __init__(self, facts: UserFacts, *, deadline: float) -> None:
+    def __init__(self, facts: UserFacts, *, deadline: float, is_bounded: bool = False) -> None:
         self._facts = facts
         self._deadline = deadline
+        self._is_bounded = is_bounded
         self._late: dict[asyncio.Task[list[Fact]], Owner] = {}
 
     def read_nowait(self, user: Owner) -> Sequence[Fact] | None:
@@ -258,13 +260,15 @@ class FactReader:
 
     async def read(self, user: Owner) -> Sequence[Fact]:
         """A user's facts, the oldest first. Raises StoreError."""
+        if self._is_bounded:
+            return await self._facts.current(user)
         if len(self._late) >= _LATE_READS or user in self._late.values():
             raise StoreError("facts did not come in time a moment ago")
         reading = asyncio.create_task(self._facts.current(user))
         try:
             if await wait_until_done(reading, self._deadline):
                 return reading.result()
-        except asyncio.CancelledError:
+        except BaseException:  # its caller has left
             reading.cancel()
             raise
         self._late[reading] = user

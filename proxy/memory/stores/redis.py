@@ -11,6 +11,7 @@ import contextlib
 import heapq
 import itertools
 import math
+import re
 import secrets
 import zlib
 from collections.abc import Sequence
@@ -61,6 +62,7 @@ _SETTLING: Final = 1.0
 """Seconds between the note that a session is due and the first look for it: by then it is written."""
 _LEAST_KEPT: Final = 86400.0
 _MAX_PLACES: Final = 10_000
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]*")
 _LATE: Final = Backoff(1.0, 60.0)
 _LATE_ATTEMPTS: Final = 30
 # What a version without buckets left is moved into these, a page at a time, and looked through over a while.
@@ -180,6 +182,8 @@ def _spread_tags(sign: str, count: int) -> tuple[str, ...]:
 
 
 def _escaped(name: str) -> str:
+    if _PLAIN.fullmatch(name):
+        return name
     return quote(name.encode("utf-8", "surrogatepass"), safe="")
 
 

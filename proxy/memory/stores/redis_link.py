@@ -103,11 +103,7 @@ class Link:
         loop = asyncio.get_running_loop()
         due = due or loop.time() + self._deadline
         if self._slots.locked():
-            try:
-                async with asyncio.timeout_at(due):
-                    await self._slots.acquire()
-            except TimeoutError:
-                raise StoreError("all connections to Redis are busy") from None
+            await self._wait_for_a_slot(due)
         else:  # nothing is waited for, and so nothing to be timed
             await self._slots.acquire()
         if self._closed:
@@ -186,6 +182,19 @@ class Link:
             raise self._too_slow() from None
         finally:
             timer.cancel()
+
+    async def _wait_for_a_slot(self, due: float) -> None:
+        # Without ``asyncio.timeout``: what waits here may have begun in a task that waits for something else.
+        acquiring = asyncio.get_running_loop().create_task(self._slots.acquire())
+        try:
+            await _wait(acquiring, due)
+        except BaseException:
+            acquiring.add_done_callback(lambda _: acquiring.cancelled() or self._slots.release())
+            acquiring.cancel()
+            raise
+        if not acquiring.done():
+            acquiring.cancel()
+            raise StoreError("all connections to Redis are busy")
 
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""

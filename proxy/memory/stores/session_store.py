@@ -109,7 +109,8 @@ class SessionStore:
 
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
-    store, 0 where it is answered without waiting. ``due`` are the kinds of background work on a session.
+    store: none where it is once it has begun, ``None`` where it is answered without waiting. ``due`` are the
+    kinds of background work on a session.
     """
 
     def __init__(  # noqa: PLR0913 - a driver, and what stands before it
@@ -121,7 +122,7 @@ class SessionStore:
         deadline: float = math.inf,
         background_driver: Store | None = None,
         meter: Meter = no_meter,
-        rounds: int = 0,
+        rounds: int | None = None,
         cache_seconds: float = _CACHE_SECONDS,
     ) -> None:
         driver, background_driver = with_names(codec, driver, background_driver)

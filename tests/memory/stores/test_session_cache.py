@@ -67,7 +67,7 @@ async def written(store: SessionStore, session: Session) -> None:
     st.lists(WORDS, min_size=1, max_size=5),
     st.none() | st.lists(WORDS, max_size=5),
     st.lists(WORDS, min_size=1, max_size=5),
-    st.sampled_from([0, 1, 3]),
+    st.sampled_from([None, 0, 1, 3]),
 )
 def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, window, rounds):
     async def run():
@@ -87,12 +87,15 @@ def test_whatever_was_written_elsewhere_since_is_what_is_recalled(own, others, w
     asyncio.run(run())
 
 
-def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_written_last(monkeypatch):
+@pytest.mark.parametrize("rounds", [0, 3])
+def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_written_last(
+    monkeypatch, rounds: int
+):
     sent = []
 
     async def run():
         remote = Remote(memory())
-        store = sessions(remote, rounds=3)
+        store = sessions(remote, rounds=rounds)
         await written(store, grown(["Hi"]))
         remote.sent.clear()
         remote.may_answer.clear()
@@ -111,11 +114,12 @@ def test_the_question_is_on_its_way_before_the_window_is_laid_beside_what_was_wr
     assert len(lays) == 1, "and not once more"
 
 
+@pytest.mark.parametrize("rounds", [0, 3])
 @pytest.mark.parametrize("ends", ["fails", "cancelled"])
-def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, caplog):
+def test_a_question_that_is_given_up_leaves_nothing_behind(ends: str, rounds: int, caplog):
     async def run():
         remote = Remote(memory())
-        store = sessions(remote, rounds=3)
+        store = sessions(remote, rounds=rounds)
         await written(store, grown(["Hi"]))
         remote.fails = ends == "fails"
         if ends == "cancelled":
