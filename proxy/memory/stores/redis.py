@@ -465,6 +465,8 @@ class RedisStore:
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
         *results, swapped = await link.scripts(*others, ScriptCall(SWAP, keys, arguments))
+        if isinstance(swapped, StoreError):
+            raise swapped from None
         if swapped == REFUSED:
             raise SessionDeleted("the session was deleted")
         if not swapped:

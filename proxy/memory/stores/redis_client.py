@@ -284,10 +284,6 @@ class PipelinedRedis(Redis):
         (reply,) = (self.shared(args) or await self._connected()).send(args)
         return await reply
 
-    async def execute_all(self, *commands: tuple[Any, ...]) -> list[Any]:
-        """The replies to commands that are sent together; an error of the server stands among them."""
-        return await asyncio.gather(*(await self._connected()).send(*commands), return_exceptions=True)
-
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - as redis-py has it
         """Closes all connections."""
         await self._shared.aclose()

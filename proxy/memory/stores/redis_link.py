@@ -4,9 +4,10 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Final, NamedTuple, TypeVar
 
+from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
@@ -33,7 +34,7 @@ class Script:
     """A Lua script over two keys of one slot, or over one key."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
+        self.source = source
         self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     async def __call__(self, client: Client, keys: Sequence[str], *arguments: Argument) -> Any:
@@ -41,7 +42,7 @@ class Script:
         try:
             return await client.execute_command(*self.command(keys, *arguments))
         except NoScriptError:
-            return await client.execute_command("EVAL", self._source, len(keys), *keys, *arguments)
+            return await client.execute_command("EVAL", self.source, len(keys), *keys, *arguments)
 
     def command(self, keys: Sequence[str], *arguments: Argument) -> tuple[Argument, ...]:
         """The command for a server that knows the script."""
@@ -53,14 +54,46 @@ class ScriptCall(NamedTuple):
 
     script: Script
     keys: Sequence[str]
-    arguments: tuple[Argument, ...]
+    arguments: Sequence[Argument]
+
+
+# Each as if it had come alone: where one fails, its error stands in the place of its result.
+_EACH: Final = """
+local results, key, at = {}, 0, 0
+for _, run in ipairs(scripts) do
+  local keys, arguments = {}, {}
+  for each = 1, tonumber(ARGV[at + 1]) do keys[each] = KEYS[key + each] end
+  for each = 1, tonumber(ARGV[at + 2]) do arguments[each] = ARGV[at + 2 + each] end
+  key, at = key + #keys, at + 2 + #arguments
+  local done, result = pcall(run, keys, arguments)
+  if not done and type(result) ~= 'table' then result = redis.error_reply(result) end
+  results[#results + 1] = result
+end
+return results
+"""
+
+
+@cache
+def _in_one(scripts: tuple[Script, ...]) -> Script:
+    """One script that runs several, one after the other."""
+    functions = ",\n".join(f"function(KEYS, ARGV)\n{script.source}\nend" for script in scripts)
+    return Script(f"local scripts = {{{functions}}}\n{_EACH}")
+
+
+def in_one(calls: Sequence[ScriptCall]) -> ScriptCall:
+    """One call for several, whose result is theirs; an error of the server stands among them."""
+    keys: list[str] = []
+    arguments: list[Argument] = []
+    for call in calls:
+        keys += call.keys
+        arguments += len(call.keys), len(call.arguments), *call.arguments
+    return ScriptCall(_in_one(tuple(call.script for call in calls)), keys, arguments)
 
 
 async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
     """The results of the calls, the last of which is run last; an error of the server stands among them.
 
-    One round trip for all of them, but two on a Cluster, where keys may be on several servers, and one more
-    for each whose script the server does not know yet.
+    All are one command, but several on a Cluster, where keys may be on several servers.
     """
 
     async def run(call: ScriptCall) -> Any:
@@ -69,14 +102,12 @@ async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
         except (RedisError, RedisClusterException) as error:
             return error
 
-    if not isinstance(client, PipelinedRedis):
+    if isinstance(client, RedisCluster):
         *others, last = calls
-        return [*(await asyncio.gather(*map(run, others)) if others else ()), await run(last)]
-    results = await client.execute_all(*(call.script.command(call.keys, *call.arguments) for call in calls))
-    return [
-        await run(call) if isinstance(result, NoScriptError) else result
-        for call, result in zip(calls, results, strict=True)
-    ]
+        return [*await asyncio.gather(*map(run, others)), await run(last)]
+    script, keys, arguments = in_one(calls)
+    results: list[Any] = await script(client, keys, *arguments)
+    return results
 
 
 class Link:
@@ -147,17 +178,20 @@ class Link:
         return await self._send(command, lambda client: script(client, keys, *arguments))
 
     async def scripts(self, *calls: ScriptCall) -> list[Any]:
-        """The results of several, as ``run_scripts`` has them; an error of the last is raised."""
+        """The results of several, as ``run_scripts`` has them; of many, a StoreError stands among them."""
         if len(calls) == 1:
             return [await self.script(calls[0].script, calls[0].keys, *calls[0].arguments)]
-
-        async def work(client: Client) -> list[Any]:
-            results = await run_scripts(client, *calls)
-            if isinstance(results[-1], Exception):
-                raise results[-1]
-            return results
-
-        return await self.run(work)
+        managed = self._managed
+        if isinstance(managed.client, RedisCluster):
+            results = await self.run(lambda client: run_scripts(client, *calls))
+        else:
+            script, keys, arguments = in_one(calls)
+            results = await self.script(script, keys, *arguments)
+        for place, error in enumerate(results):
+            if isinstance(error, Exception):
+                self._check_lost(managed, error)
+                results[place] = StoreError(describe_error(error))
+        return results
 
     async def _send(
         self, command: Sequence[Argument], work: Callable[[Client], Coroutine[Any, Any, Any]]
