@@ -17,7 +17,7 @@ from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Counts, Lease, LocalCounts
-from proxy.memory.tasks import wait_for
+from proxy.memory.tasks import Begun, wait_for
 from proxy.observe.observation import AnswerCopy, usage_of
 
 _MINUTE: Final = 60.0
@@ -141,8 +141,9 @@ class Quota:
             del self._leases[lease]
         if lease or amount:
             amounts = {kind: amount} if amount else {}
-            counting = self._windows.count(tenant, amounts, lease and lease.ended, deferrable=True)
-            task = asyncio.get_running_loop().create_task(counting)
+            # Put off before the turn is written, which takes it along.
+            counting = Begun(self._windows.count(tenant, amounts, lease and lease.ended, deferrable=True))
+            task = asyncio.get_running_loop().create_task(counting.rest())
             self._spending.add(task)
             task.add_done_callback(self._spending.discard)
 
@@ -223,7 +224,7 @@ class FallbackWindows:
         if self._shared and not self.is_alone:
             counting = self._shared.count(tenant, amounts, lease, deferrable=deferrable)
             try:
-                return await wait_for(counting, self._deadline)
+                return await (counting if deferrable else wait_for(counting, self._deadline))
             except (StoreError, TimeoutError) as error:
                 self._fall_back(self._shared, tenant, error)
         return await self._own.count(tenant, amounts)

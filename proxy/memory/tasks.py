@@ -17,9 +17,9 @@ LARGE: Final = 100_000
 class Begun(Generic[T]):
     """Work that was run up to its first wait, so that what it asks for is on its way; it is awaited once.
 
-    That is in the task that began it. The work must not use ``asyncio.timeout``, which would end whatever
-    that task waits for. A task of its own would begin in the loop's next round, and its end wake the other
-    one in yet another: under load a round takes milliseconds.
+    The work must not use ``asyncio.timeout``, which would end whatever the task that began it waits for by
+    then. A task of its own would begin in the loop's next round, and its end wake the other one in yet
+    another: under load a round takes milliseconds.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -35,6 +35,10 @@ class Begun(Generic[T]):
     def __await__(self) -> Generator[Any, Any, T]:
         """The rest of the work."""
         return self  # type: ignore[return-value]
+
+    async def rest(self) -> T:
+        """The rest of the work as a coroutine, such as a task takes."""
+        return await self
 
     def __iter__(self) -> "Begun[T]":
         return self

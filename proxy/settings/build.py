@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -70,12 +70,15 @@ from proxy.settings.build_pipelines import build_pipelines, build_targets, commo
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.memory import RecallAids
 from proxy.settings.memory import Summaries as SummarySettings
-from proxy.settings.settings import Settings, counting_address
+from proxy.settings.settings import Limits, Settings, counting_address
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.target import Target
 from proxy.upstream.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from proxy.memory.stores.redis_counts import RedisCounts
 
 # A server of a single model takes any name.
 _ANY_MODEL: Final = "default"
@@ -124,8 +127,17 @@ def build_runtime(
     """
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
+    deadline = settings.memory.deadline if settings.memory else _COUNTING_DEADLINE
+    counting = counting_address(settings) if settings.limits.has_any else ""
+    counts = open_counts(counting, deadline=deadline)
+    is_beside_sessions = settings.memory and counting == settings.memory.sessions.get_secret_value()
     memory, worker = _build_memory(
-        settings, targets, metrics, traces, notify if needs_background_process(settings) else None
+        settings,
+        targets,
+        metrics,
+        traces,
+        notify if needs_background_process(settings) else None,
+        counts if is_beside_sessions else None,
     )
     archiving = memory.archiving if memory else None
     channel = _channel(settings.memory) if settings.memory else None
@@ -145,7 +157,7 @@ def build_runtime(
         runs_worker=settings.memory.work if settings.memory else False,
         agora_webhook=Webhook(secret, agora.tenant or tenant_names(settings)[0]) if secret else None,
         log_content=settings.log.content,
-        quota=_build_quota(settings, metrics.count_refusal),
+        quota=_build_quota(settings.limits, counts, deadline, metrics.count_refusal),
         tracing=span_exporter(settings.opentelemetry.endpoint),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         shared_traces=_share_traces(settings, memory),
@@ -196,14 +208,13 @@ def _channel(settings: MemorySettings) -> ChannelAddress | None:
     return channel_address(settings.sessions.get_secret_value(), keys, deadline=settings.deadline)
 
 
-def _build_quota(settings: Settings, count_refusal: Callable[[str], None]) -> Quota | None:
+def _build_quota(
+    own: Limits, counts: "RedisCounts | None", deadline: float, count_refusal: Callable[[str], None]
+) -> Quota | None:
     """Counts are kept on a Redis if there is one, else, and while it is away, in this process."""
-    own, memory = settings.limits, settings.memory
     if not own.has_any:
         return None
     limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
-    deadline = memory.deadline if memory else _COUNTING_DEADLINE
-    counts = open_counts(counting_address(settings), deadline=deadline)
     # Counting in this process takes no time.
     return Quota(limits, counts, deadline=deadline if counts else None, refused=count_refusal)
 
@@ -211,18 +222,20 @@ def _build_quota(settings: Settings, count_refusal: Callable[[str], None]) -> Qu
 # --- memory
 
 
-def _build_memory(
+def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with the rest
     settings: Settings,
     targets: Mapping[str, Target],
     metrics: Metrics | None,
     traces: Traces,
     notify: WriteListener | None = None,
+    counts: "RedisCounts | None" = None,
 ) -> tuple[Memory | None, Worker | None]:
     own = settings.memory
     if own is None:
         return None, None
     meter, is_shared = (metrics.count_operation, metrics.is_shared) if metrics else (no_meter, False)
-    stores, models = build_stores(own, meter, is_shared=is_shared), _build_models(settings, targets)
+    stores = build_stores(own, meter, is_shared=is_shared, counts=counts)
+    models = _build_models(settings, targets)
     view = WindowRedaction(stores.redaction)
     window = Window(
         max_messages=own.window.max_messages,
@@ -296,10 +309,12 @@ def _build_memory(
     return memory, worker
 
 
-def build_stores(settings: MemorySettings, meter: Meter, *, is_shared: bool = False) -> Stores:
+def build_stores(
+    settings: MemorySettings, meter: Meter, *, is_shared: bool = False, counts: "RedisCounts | None" = None
+) -> Stores:
     """The session stores; ``meter`` counts what calls do.
 
-    ``is_shared`` is whether other processes of this server use them.
+    ``is_shared`` is whether other processes of this server use them. ``counts`` are those on the same Redis.
 
     Background work has a longer deadline and connections of its own to the same server, and never opens the
     breaker. Any other store has one driver for both: one of a package may keep all in this process.
@@ -309,7 +324,7 @@ def build_stores(settings: MemorySettings, meter: Meter, *, is_shared: bool = Fa
     codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
     foreign_commits = ForeignCommits(path, is_shared=is_shared) if path else None
-    driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits)
+    driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits, counts=counts)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
     # With a pool there is a round for the task of the reader, another for the command, and the moment in

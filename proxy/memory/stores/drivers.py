@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.memory.stores.channel import Channel
 from proxy.memory.stores.codec import Codec, codec_from_keys
-from proxy.memory.stores.counts import Counts
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Store
 
 if TYPE_CHECKING:
+    from proxy.memory.stores.redis_counts import RedisCounts
     from proxy.memory.stores.redis_turns import RedisTurns
     from proxy.memory.stores.sqlite_file import ForeignCommits
 
@@ -66,11 +66,18 @@ def is_shared_store(url: str) -> bool:
     return scheme in _DRIVERS and scheme != "memory"
 
 
-def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits | None" = None) -> Store:
+def open_driver(
+    url: str,
+    *,
+    deadline: float,
+    foreign_commits: "ForeignCommits | None" = None,
+    counts: "RedisCounts | None" = None,
+) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
-    ``foreign_commits`` is for an SQLite file with other writers in this process. Raises ValueError for an
-    address that names no store, without the address: it may hold a password.
+    ``foreign_commits`` is for an SQLite file with other writers in this process, and ``counts`` are those on
+    the same Redis. Raises ValueError for an address that names no store, without the address: it may hold a
+    password.
     """
     scheme, colon, _ = url.partition(":")
     # An installed package replaces no driver of ours.
@@ -85,6 +92,8 @@ def open_driver(url: str, *, deadline: float, foreign_commits: "ForeignCommits |
         missing = error.name or driver.module
         package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
         raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
+    if counts is not None:
+        return factory(url, deadline=deadline, take_along=counts.take_along)  # type: ignore[call-arg] # Redis's
     if foreign_commits is None:
         store = factory(url, deadline=deadline)
         if lacking := [name for name in _METHODS if not hasattr(store, name)]:
@@ -101,11 +110,11 @@ def is_counting_server(url: str) -> bool:
     return _DRIVERS.get(url.partition(":")[0]) == _REDIS
 
 
-def open_counts(url: str, *, deadline: float) -> Counts | None:
+def open_counts(url: str, *, deadline: float) -> "RedisCounts | None":
     """Counters that all servers share, if the address is a Redis; nothing is connected yet."""
     if not is_counting_server(url):
         return None
-    counts: Callable[..., Counts] = EntryPoint("counts", _COUNTS, GROUP).load()
+    counts: Callable[..., RedisCounts] = EntryPoint("counts", _COUNTS, GROUP).load()
     return counts(url, deadline=deadline)
 
 

@@ -14,9 +14,9 @@ import math
 import re
 import secrets
 import zlib
-from collections.abc import Sequence
-from functools import cache
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
@@ -27,7 +27,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
 from proxy.memory.stores.redis_client import Argument, Client, client_factory
-from proxy.memory.stores.redis_link import Link, Script, ScriptCall, run_scripts
+from proxy.memory.stores.redis_link import Link, Rider, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
@@ -73,12 +73,16 @@ _LOOK_WITHIN_MILLISECONDS: Final = 900_000
 
 
 def open(  # noqa: A001  (a driver is opened, as a file is)
-    url: str, *, deadline: float, background_deadline: float = BACKGROUND_DEADLINE
+    url: str,
+    *,
+    deadline: float,
+    background_deadline: float = BACKGROUND_DEADLINE,
+    take_along: Callable[[str], Rider | None] = lambda _: None,
 ) -> Store:
     """The store at an address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
 
     Background operations have connections of their own: how long a reply may take is a connection's matter,
-    and calls shall not wait behind long replies.
+    and calls shall not wait behind long replies. By tenant, ``take_along`` has what goes with a turn's write.
 
     Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
     one that cannot be parsed.
@@ -88,7 +92,9 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
     background = Link(client_factory(place, background_deadline), deadline=background_deadline)
     names = KeyNames(place.prefix, spread=place.form == CLUSTER)
-    return RedisStore(link, writing, background, names)
+    if place.form == CLUSTER:  # where the two are on different servers
+        return RedisStore(link, writing, background, names)
+    return RedisStore(link, writing, background, names, take_along)
 
 
 class KeyPair(NamedTuple):
@@ -313,8 +319,16 @@ class RedisStore:
     is one command for its read and one for its write: other places are written when they change.
     """
 
-    def __init__(self, link: Link, writing: Link, background: Link, names: KeyNames) -> None:
+    def __init__(
+        self,
+        link: Link,
+        writing: Link,
+        background: Link,
+        names: KeyNames,
+        take_along: Callable[[str], Rider | None] = lambda _: None,
+    ) -> None:
         self._link = link
+        self._take_along = take_along
         self._writing = writing
         self._background = background
         self._names = names
@@ -464,7 +478,14 @@ class RedisStore:
 
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
-        *results, swapped = await link.scripts(*others, ScriptCall(SWAP, keys, arguments))
+        rider = self._take_along(key.tenant) if link is self._writing else None
+        calls = *others, ScriptCall(SWAP, keys, arguments)
+        if rider is None:
+            *results, swapped = await link.scripts(*calls)
+        else:  # behind all others: a full server takes a script's later writes, as long as it took one
+            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, rider.call))
+            sending.add_done_callback(partial(_on_ride, rider))
+            *results, swapped, _ = await asyncio.shield(sending)
         if isinstance(swapped, StoreError):
             raise swapped from None
         if swapped == REFUSED:
@@ -561,6 +582,13 @@ class RedisStore:
                 raise result
         for name in self._names.former_index(tenant):
             await client.execute_command("ZREM", name, *members)
+
+
+def _on_ride(rider: Rider, sending: asyncio.Task[list[Any]]) -> None:
+    if sending.cancelled():
+        rider.settle(StoreError("the store is closed"))
+    else:
+        rider.settle(sending.exception() or sending.result()[-1])
 
 
 def _deletion_bounds(at: float) -> tuple[str, str]:

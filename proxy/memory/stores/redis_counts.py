@@ -1,7 +1,9 @@
 """Counters and leases on Redis, all of one key in one slot."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from proxy.memory.errors import StoreError
@@ -9,7 +11,7 @@ from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument, client_factory
-from proxy.memory.stores.redis_link import Link, Script
+from proxy.memory.stores.redis_link import Link, Rider, Script, ScriptCall
 from proxy.memory.tasks import retrieve_exception
 
 _GATHERING: Final = 0.02
@@ -74,7 +76,8 @@ class _Counting(NamedTuple):
 class RedisCounts:
     """Counters and leases by key. Raises StoreError after one deadline.
 
-    All of one key is one round trip, and takes along what was put off of it for a moment.
+    All of one key is one round trip, and takes along what was put off of it for a moment. So may another
+    command do, with ``take_along``.
     """
 
     def __init__(self, url: str, *, deadline: float) -> None:
@@ -116,6 +119,15 @@ class RedisCounts:
         pairs = zip(counts[::2], counts[1::2], strict=True)
         return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
 
+    def take_along(self, key: str) -> Rider | None:
+        """What was put off of a key, for whoever sends it; ``None`` where that is nothing."""
+        together = self._put_off.pop(key, None)
+        if not together:
+            return None
+        arguments = [argument for each in together for argument in each.arguments]
+        call = ScriptCall(COUNT, self._names.counts(key), (_KEPT_MILLISECONDS, *arguments))
+        return Rider(call, partial(_settle, together))
+
     async def aclose(self) -> None:
         """Sends what was put off, then closes all connections."""
         for key in tuple(self._put_off):
@@ -136,23 +148,20 @@ class RedisCounts:
 
     async def _send(self, key: str) -> None:
         """Counts all of a key; each result, or the error, is set where it is waited for."""
-        together = self._put_off.pop(key, [])
-        arguments = [argument for each in together for argument in each.arguments]
-        try:
-            results = await self._link.script(COUNT, self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
-        except StoreError as error:
-            _fail(together, error)
+        if rider := self.take_along(key):
+            script, keys, arguments = rider.call
+            try:
+                rider.settle(await self._link.script(script, keys, *arguments))
+            except StoreError as error:
+                rider.settle(error)
+
+
+def _settle(together: list[_Counting], results: list[Any] | StoreError) -> None:
+    each_result = itertools.repeat(results) if isinstance(results, StoreError) else results
+    for each, result in zip(together, each_result, strict=False):
+        if each.result.done():
+            continue
+        if isinstance(result, StoreError):
+            each.result.set_exception(result)
         else:
-            _set(together, results)
-
-
-def _set(together: list[_Counting], results: list[Any]) -> None:
-    for each, result in zip(together, results, strict=True):
-        if not each.result.done():
             each.result.set_result(result)
-
-
-def _fail(together: list[_Counting], error: StoreError) -> None:
-    for each in together:
-        if not each.result.done():
-            each.result.set_exception(error)

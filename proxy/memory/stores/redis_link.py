@@ -57,6 +57,13 @@ class ScriptCall(NamedTuple):
     arguments: Sequence[Argument]
 
 
+class Rider(NamedTuple):
+    """A call that another command takes along; ``settle`` takes its result, or a StoreError."""
+
+    call: ScriptCall
+    settle: Callable[[Any], None]
+
+
 # Each as if it had come alone: where one fails, its error stands in the place of its result.
 _EACH: Final = """
 local results, key, at = {}, 0, 0

@@ -9,7 +9,9 @@ import pytest
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Lease
+from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.redis_counts import RedisCounts
+from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import RedisServer, single
 
 pytestmark = pytest.mark.anyio
@@ -95,6 +97,63 @@ async def test_all_that_is_asked_together_fails_together(counts: RedisCounts, se
     put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
     await asyncio.sleep(0)
     for waited_for in (counts.count("key", {"requests": 1}, ttl=MINUTE), put_off):
+        with pytest.raises(StoreError):
+            await waited_for
+
+
+@pytest.fixture
+async def store(server: RedisServer, counts: RedisCounts) -> AsyncIterator[Store]:
+    found = open_store(server.url, deadline=5.0, take_along=counts.take_along)
+    yield found
+    await found.aclose()
+
+
+SESSION = Key("key", "session")
+
+
+async def test_what_is_put_off_goes_with_the_write_of_a_turn(
+    counts: RedisCounts, store: Store, server: RedisServer
+) -> None:
+    assert await store.write(SESSION, BlobWrite(b"1", version=0, ttl=60, new_version=1))
+    for number in range(1, 4):  # the first one has the server know the script
+        before = scripts_run(server)
+        put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
+        await asyncio.sleep(0)
+        put = BlobWrite(b"2", version=number, ttl=60, new_version=number + 1)
+        assert await store.write(SESSION, put)
+        assert await put_off == {"tokens": (5 * number, ANY)}
+        assert number == 1 or scripts_run(server) == before + 1
+
+
+@pytest.mark.parametrize("end", ["lost", "left", "refused"])
+async def test_what_is_put_off_is_counted_whatever_becomes_of_the_write(
+    counts: RedisCounts, store: Store, server: RedisServer, end: str
+) -> None:
+    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
+    assert await counts.count("key", {"requests": 1}, one, ttl=MINUTE)
+    if end == "refused":
+        server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        server.ask("CONFIG", "SET", "maxmemory", 1)
+    put_off = asyncio.create_task(counts.count("key", {}, one.ended, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    writing = asyncio.create_task(store.write(SESSION, BlobWrite(b"2", version=int(end == "lost"), ttl=60)))
+    await asyncio.sleep(0)
+    if end == "left":
+        writing.cancel()
+    (written,) = await asyncio.gather(writing, return_exceptions=True)
+    assert await put_off == {}
+    server.ask("CONFIG", "SET", "maxmemory", 0)
+    assert await counts.count("key", {}, two, ttl=MINUTE) == {}, "the place is free"
+    assert written is False if end == "lost" else isinstance(written, (StoreError, asyncio.CancelledError))
+
+
+async def test_what_is_put_off_fails_with_the_write(
+    counts: RedisCounts, store: Store, server: RedisServer
+) -> None:
+    await asyncio.to_thread(server.kill)
+    put_off = asyncio.create_task(counts.count("key", {"tokens": 5}, ttl=MINUTE, deferrable=True))
+    await asyncio.sleep(0)
+    for waited_for in (store.write(SESSION, BlobWrite(b"1", version=0, ttl=60)), put_off):
         with pytest.raises(StoreError):
             await waited_for
 
