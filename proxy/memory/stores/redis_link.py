@@ -201,7 +201,7 @@ class Link:
         return results
 
     async def _send(
-        self, command: Sequence[Argument], work: Callable[[Client], Coroutine[Any, Any, Any]]
+        self, command: tuple[Argument, ...], work: Callable[[Client], Coroutine[Any, Any, Any]]
     ) -> Any:
         """The reply to a command; ``work`` is to be run instead where no connection stands, and again."""
         client = self._managed.client
@@ -209,13 +209,14 @@ class Link:
             return await self.run(work)
         if (shared := client.shared(command)) is None:
             return await self.run(work)
+        not_carried_out: tuple[type[Exception], ...] = (NoScriptError, *client.redirects)
         reply = self._tracked(shared.send(command)[0])
         loop = asyncio.get_running_loop()
         due = loop.time() + self._deadline
         timer = loop.call_at(due, _time_out, reply, _ROUNDS)
         try:
             return await reply
-        except (NoScriptError, *client.redirects):
+        except not_carried_out:
             return await self.run(work, due=due)
         except RedisError as error:
             raise StoreError(describe_error(error)) from None  # its own words may quote what was to be stored
@@ -230,12 +231,16 @@ class Link:
         try:
             await _wait(acquiring, due)
         except BaseException:
-            acquiring.add_done_callback(lambda _: acquiring.cancelled() or self._slots.release())
+            acquiring.add_done_callback(self._give_back)
             acquiring.cancel()
             raise
         if not acquiring.done():
             acquiring.cancel()
             raise StoreError("all connections to Redis are busy")
+
+    def _give_back(self, acquiring: asyncio.Task[bool]) -> None:
+        if not acquiring.cancelled():
+            self._slots.release()
 
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""
