@@ -47,7 +47,8 @@ def seconds(written: object) -> float:
     """The seconds in ``50ms``, ``5s``, ``2m``, ``1h`` or ``90d``. Raises ValueError for anything else."""
     number, unit = _parts(written)
     if unit not in _SECONDS or not number:
-        raise ValueError("write a duration above zero, with its unit, such as 50ms, 5s, 30m, 1h or 90d")
+        example = "such as 50ms, 5s, 30m, 1h or 90d"
+        raise ValueError(f"write a duration above zero, with its unit, {example}{_got(written)}")
     return round(number * _SECONDS[unit], 9)  # 1400 ms are 1.4 s to the last digit
 
 
@@ -56,8 +57,15 @@ def size(written: object) -> int:
     number, unit = _parts(written)
     count = int(number * _BYTES.get(unit.lower(), 0))
     if not count:
-        raise ValueError("write a size above zero, with its unit, such as 512KB, 16MB or 16MiB")
+        raise ValueError(
+            f"write a size above zero, with its unit, such as 512KB, 16MB or 16MiB{_got(written)}"
+        )
     return count
+
+
+def _got(written: object) -> str:
+    """The number that stands there without a unit; of a text, which may be a secret, nothing."""
+    return f"; got {written}" if isinstance(written, int | float) and not isinstance(written, bool) else ""
 
 
 def as_duration(count: float) -> str:

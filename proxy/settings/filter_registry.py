@@ -224,7 +224,7 @@ def _load_error(error: BaseException, file: str) -> str:
     if line:
         return f"the file cannot be loaded: line {line}: {describe_exception(error)}"
     if isinstance(error, OSError):
-        return f"the file cannot be read: {error.strerror}"
+        return f"the file cannot be read: {error.strerror}: {file}"
     return f"the file cannot be loaded: {describe_exception(error)}"
 
 

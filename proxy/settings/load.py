@@ -227,12 +227,18 @@ def _mistakes(error: ValidationError) -> list[ErrorDetails]:
             continue
         if each["msg"].endswith(BROKEN):
             continue
+        if each["type"] == "too_short" and any(_is_below(other["loc"], each["loc"]) for other in errors):
+            continue  # what is wrong with an item is said there, and pydantic does not count it
         if each["msg"].startswith(NO_UPSTREAM):
             if each["msg"] in messages:
                 continue
             messages.add(each["msg"])
         mistakes.append(each)
     return mistakes
+
+
+def _is_below(place: KeyPath, other: KeyPath) -> bool:
+    return len(place) > len(other) and place[: len(other)] == other
 
 
 def _problem(

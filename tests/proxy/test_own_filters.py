@@ -144,7 +144,7 @@ def test_packages_are_not_looked_for_while_names_are_known(write, monkeypatch):
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ({}, ["1: filters.1: the file cannot be read: No such file"]),
+        ({}, ["1: filters.1: the file cannot be read: No such file or directory: /"]),
         ({"files": "[.]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
         ({"files": "[Polite.py]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),
         ({"files": "[base.txt]", "step": ""}, ["1: filters.1: name the file as the filter, such as"]),

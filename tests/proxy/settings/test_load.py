@@ -378,3 +378,27 @@ def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
 def test_a_mistake_is_told_by_what_to_write_instead(tmp_path, text, said):
     (tmp_path / "c.yaml").write_text(text)
     assert said in "\n".join(map(str, config_errors(tmp_path / "c.yaml", {})))
+
+
+@pytest.mark.parametrize(
+    ("replace", "message"),
+    [
+        ("[{pattern: '(a', with: b}]", "rewrite.replace.1.pattern: '(a' is no pattern of RE2: missing ): (a"),
+        ("[]", "rewrite.replace: expected at least 1 items, got a list"),
+    ],
+)
+def test_a_wrong_item_of_a_list_is_not_a_missing_one_too(tmp_path: Path, replace: str, message: str) -> None:
+    file = tmp_path / "turnkeeper.yaml"
+    file.write_text(SOUND + f"    request:\n      - rewrite: {{replace: {replace}}}\n")
+    with pytest.raises(ConfigError) as raised:
+        load(file, {})
+    assert str(raised.value) == f"{file}:8: pipelines.default.request.1.{message}"
+
+
+@pytest.mark.parametrize(("written", "end"), [("5", "or 90d; got 5"), ("five", "or 90d"), ("yes", "or 90d")])
+def test_a_duration_without_its_unit_is_shown(tmp_path: Path, written: str, end: str) -> None:
+    file = tmp_path / "turnkeeper.yaml"
+    file.write_text(UPSTREAM + f"    connect: {written}\n" + PIPELINE)
+    with pytest.raises(ConfigError) as raised:
+        load(file, {})
+    assert str(raised.value).endswith(end)
