@@ -72,7 +72,7 @@ def check(
 
 
 def init(
-    file: Annotated[Path, typer.Argument(help="The file to write.")] = OWN_CONFIG,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = OWN_CONFIG,
     *,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
 ) -> None:
@@ -91,7 +91,7 @@ def init(
 
 
 def filters(
-    name: Annotated[str | None, typer.Argument(help="One filter, for its page.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One filter, for its page.")] = None,
     config: FilterConfig = None,
     *,
     as_json: Json = False,

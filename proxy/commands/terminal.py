@@ -29,7 +29,7 @@ def default_config() -> Path:
     return Path(os.environ.get(_CONFIG_VARIABLE) or SHIPPED_CONFIG)
 
 
-Config = Annotated[Path, typer.Argument(help="A YAML file.")]
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
 Json = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
 FilterConfig = Annotated[

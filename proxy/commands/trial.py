@@ -21,7 +21,10 @@ from proxy.trial.testing import Result, run_test
 def explain(
     config: Config,
     request: Annotated[
-        Path, typer.Argument(help="A request's body as JSON, or {headers, path, body}; - reads stdin.")
+        Path,
+        typer.Argument(
+            metavar="REQUEST", help="A request's body as JSON, or {headers, path, body}; - reads stdin."
+        ),
     ],
     *,
     pipeline: Annotated[str, typer.Option(help="Which pipeline it goes through.")] = "default",

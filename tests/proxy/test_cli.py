@@ -198,3 +198,10 @@ def test_whoever_no_longer_reads_sees_no_traceback(tmp_path, arguments):
     with open(writing, "wb") as pipe:  # noqa: PTH123 - it is a descriptor
         done = telling(tmp_path, arguments, pipe)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("command", ["explain", "init", "filters"])
+def test_what_a_command_takes_stands_in_capitals(turnkeeper, command):
+    (usage,) = [line for line in turnkeeper(command, "--help").stdout.splitlines() if "Usage: " in line]
+    taken = usage.split("[OPTIONS]")[1].strip()
+    assert taken == taken.upper() != ""
