@@ -27,6 +27,7 @@ _NAMED_SILENCE: Final = 2.0
 _LONGEST_SPEECH: Final = 60.0
 SAME_TURN: Final = 0.25
 """A line and the turn that brought it have the same clock, and are noted milliseconds apart."""
+_CLOCKS_AGREE: Final = 10.0
 _TICK: Final = 5.0
 _MARGIN: Final = 12.0
 _LETTER: Final = 6.6
@@ -111,6 +112,7 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
     spoken = [line for line in lines[first:] if line.role in {"user", "assistant", "tool"}]
     if not spoken:
         return None
+    spoken = _by_one_clock(spoken)
     spans = _spans(spoken, turns)
     answers = [mark for line in spoken if line.role == "assistant" and (mark := turns.get(line.position))]
     waits = [(mark, _Span(mark.at, mark.at + mark.first_token)) for mark in answers if mark.first_token]
@@ -140,6 +142,25 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
         writes=[Mark(x(mark.written), "Written to memory") for mark in answers if mark.written is not None],
         ticks=scale.ticks(),
     )
+
+
+def _by_one_clock(lines: Sequence[Line]) -> Sequence[Line]:
+    """The lines by the clock that recorded them, where the voice platform's is far from it.
+
+    What is recorded soonest after it was said tells how far the two are apart.
+    """
+    platform = [line for line in lines if line.at != line.recorded]
+    ahead = min((line.recorded - line.at for line in platform), default=0.0)
+    if abs(ahead) < _CLOCKS_AGREE:
+        return lines
+    return [
+        msgspec.structs.replace(
+            line,
+            at=line.at if line.at == line.recorded else line.at + ahead,
+            cut_at=line.cut_at and line.cut_at + ahead,
+        )
+        for line in lines
+    ]
 
 
 def _with_labels_that_fit(waits: Sequence[Wait], width: float) -> Sequence[Wait]:

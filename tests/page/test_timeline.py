@@ -1,7 +1,10 @@
 """A call as a time line: whatever the clocks say, nobody speaks twice at once and time goes on."""
 
 from itertools import pairwise
+from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +100,21 @@ def test_a_long_silence_is_drawn_short_and_named() -> None:
         assert silence.text == name
         assert timeline.width < 12 * SECOND
         assert len(timeline.ticks) < 6
+
+
+@pytest.mark.parametrize("behind", [-7200.0, 7200.0, 90_000_000.0])
+def test_a_platform_s_clock_that_is_wrong_makes_no_silence(behind: float) -> None:
+    def said(role: str, at: float, recorded: float, **more: Any) -> Entry:
+        entry = Entry(role=role, turn=0, content="Hello there", recorded_at=NOW + recorded, **more)
+        return msgspec.structs.replace(entry, timestamp=NOW + at - behind)
+
+    cut = {"original": "Hello there, friend", "interrupted": True, "interrupt_timestamp": NOW + 1.2 - behind}
+    window = [said("user", 0, 20), said("assistant", 0.5, 20, **cut), said("user", 20, 20)]
+    answer = Entry(role="assistant", turn=0, content="Hello", recorded_at=NOW + 20)
+    mark = TurnMark(id="t", at=NOW + 20, state="done", first_token=0.3, added=0.0, written=None)
+    timeline = drawn(*window, answer, marks=(mark,))
+    assert [silence.text for silence in timeline.silences] == ["17.7 s"]
+    assert timeline.bars[1].interrupted and timeline.bars[1].x < timeline.bars[2].x < timeline.bars[3].x
 
 
 def test_each_line_leads_to_the_turn_that_brought_it() -> None:
