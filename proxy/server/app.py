@@ -227,7 +227,7 @@ class App:
     ) -> None:
         path = scope["path"]
         chat = _CHAT.fullmatch(path)
-        if chat is None and self._page.owns(path):
+        if chat is None and self._page.owns(path, scope["method"]):
             await self._page.answer(scope, runtime, headers, receive, reply)
             return
         tenant = runtime.gate.admit(headers, path)

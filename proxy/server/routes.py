@@ -30,7 +30,6 @@ FEED: Final = "/v1/turns"
 """The path of the feed, an answer without an end."""
 _PAGES: Final = frozenset(
     {
-        "",
         "live",
         "conversations",
         "turns",
@@ -137,9 +136,11 @@ class LazyPage:
             self._app.close()
 
     @staticmethod
-    def owns(path: str) -> bool:
-        """Whether a path leads to a page."""
-        return path.split("/", 2)[1] in _PAGES if path.startswith("/") else False
+    def owns(path: str, method: str) -> bool:
+        """Whether a request is for a page; what is posted to the root is a completion that went astray."""
+        if path == "/":
+            return method != "POST"
+        return path.startswith("/") and path.split("/", 2)[1] in _PAGES
 
     async def answer(
         self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, reply: Reply
@@ -209,6 +210,8 @@ async def _events(turns: AsyncIterator[Event]) -> AsyncIterator[bytes]:
 async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
     # Client libraries show this sentence to their users, and often nothing else.
     path = scope["path"]
+    if path == "/":
+        raise MethodNotAllowed(f"/ takes HEAD, GET; completions are at /v1{_CHAT}.", allow="HEAD, GET")
     if path.endswith(_CHAT):
         advice = f": a base URL ends in /v1, and clients add {_CHAT} to it."
     elif path.endswith("/responses"):

@@ -177,6 +177,22 @@ def test_what_is_not_served_says_what_to_do(
     assert caught.value.message.endswith(f"/v1/{path}: {advice}")
 
 
+def test_a_completion_that_is_posted_to_the_root_is_told_where_they_are(agora: ProxyServer) -> None:
+    got = agora.client.post("/", json={"model": "m", "messages": MESSAGES})
+    assert (got.status_code, got.headers["allow"]) == (405, "HEAD, GET")
+    assert got.json()["error"]["message"] == "/ takes HEAD, GET; completions are at /v1/chat/completions."
+
+
+def test_two_slashes_are_answered_in_json(agora: ProxyServer) -> None:
+    """As where a base URL ends in a slash, and the client puts another before the path."""
+    base = f"{agora.url.removesuffix('/v1')}//v1"
+    with (
+        openai.OpenAI(base_url=base, api_key="any", max_retries=0) as client,
+        pytest.raises(openai.NotFoundError, match="There is nothing at //v1/chat/completions"),
+    ):
+        client.chat.completions.create(model="m", messages=MESSAGES)
+
+
 @pytest.mark.parametrize("tail", ["/v1", "/chat/completions"])
 def test_a_base_url_with_too_much_in_it_is_told_how_it_ends(agora: ProxyServer, tail: str) -> None:
     told = "a base URL ends in /v1, and clients add /chat/completions"
