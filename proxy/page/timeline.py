@@ -109,10 +109,9 @@ def turns_of_lines(lines: Sequence[Line], marks: Iterable[TurnMark]) -> dict[int
 def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallTimeline | None:
     """The time line of the newest call among lines; ``None`` where nothing was said in it."""
     first = max((i for i, line in enumerate(lines) if line.begins_call), default=0)
-    spoken = [line for line in lines[first:] if line.role in {"user", "assistant", "tool"}]
+    spoken = _by_one_clock([line for line in lines[first:] if line.role in {"user", "assistant", "tool"}])
     if not spoken:
         return None
-    spoken = _by_one_clock(spoken)
     spans = _spans(spoken, turns)
     answers = [mark for line in spoken if line.role == "assistant" and (mark := turns.get(line.position))]
     waits = [(mark, _Span(mark.at, mark.at + mark.first_token)) for mark in answers if mark.first_token]
