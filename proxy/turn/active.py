@@ -24,8 +24,8 @@ _LONGEST_UTTERANCE = 20_000
 # A hang-up that came before a request is seen by then.
 _ROUNDS = 3
 # How far apart two requests may be read of which either may have been sent first: at different hosts, or by a
-# server that was held up.
-_JITTER = 0.05
+# server that was held up. In so short a time people add to what they said, and hardly ever take it back.
+_JITTER = 0.25
 _MOST_RIVALS = 16
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""

@@ -14,7 +14,16 @@ from proxy.errors import Superseded
 from proxy.http.body import ClientDisconnected, run_until_disconnect
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
-from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, TurnClaim, TurnId, supersedes, turn_number
+from proxy.turn.active import (
+    _JITTER,
+    ActiveTurn,
+    ActiveTurns,
+    Rival,
+    TurnClaim,
+    TurnId,
+    supersedes,
+    turn_number,
+)
 from proxy.turn.request import ClientRequest
 from tests.calls import call_of
 
@@ -264,7 +273,7 @@ def test_two_hosts_agree_which_turn_is_newer_whatever_they_hear_of_first(talk, n
     assert ended != [True, True]
     if supersedes(newer, older):
         assert ended == ([True, False] if apart > 0 else [False, True]) or not apart
-    if abs(apart) < 0.05 and (supersedes(one, two) or supersedes(two, one)):
+    if abs(apart) < _JITTER and (supersedes(one, two) or supersedes(two, one)):
         assert any(ended)
 
 
