@@ -327,6 +327,13 @@ async def test_the_best_goes_first(archive: Archive):
     assert [one.score for one in found] == sorted((one.score for one in found), reverse=True)
 
 
+@pytest.mark.parametrize("lines", [310, 1010])
+async def test_of_more_lines_than_are_compared_the_likeliest_are(archive: Archive, lines: int):
+    barked = [f"The dog barked at {n}." for n in range(lines)]
+    await archive.save_session(KEY, session(*barked, "The dog is a collie."), as_of=NOW)
+    assert await asked(archive, "Is the dog a collie?", limit=1) == ["The dog is a collie."]
+
+
 async def test_a_day_is_looked_for_where_it_begins(archive: Archive):
     await archive.save_session(KEY, session("My dog is called Rex.", created=NOW - 3600), as_of=NOW)
     for clock, found in ((60, True), (43_200, False)):

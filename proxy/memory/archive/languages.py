@@ -209,32 +209,35 @@ def synonym_words() -> Iterable[str]:
     return {word for group in _groups(_SYNONYMS) for word in group}
 
 
-# Said to anybody, and about nothing.
+# Said to anybody, and about nothing; in lower case.
 _COURTESIES: Final = (
-    r"\bgood (?:morning|afternoon|evening|night|day|bye)\b",
-    r"\bthank you(?: (?:so|very) much)?\b|\bthanks(?: a lot)?\b|\bcheers\b",
-    r"\bhave a (?:nice|good|great|lovely) (?:day|evening|one|night|weekend|time)\b",
-    r"\bhow (?:are|is|s) (?:you|it|things)(?: doing| going)?(?: today)?\b|\bnice to (?:meet|hear|see)\b",
-    r"\b(?:see|talk to) you(?: later| soon| tomorrow)?\b|\btake care\b",
-    r"\b(?:good)?bye(?: bye)?\b|\b(?:hello|hi|hey)(?: there| again)?\b|\bwelcome\b",
-    r"\bcan you hear me\b|\bare you (?:still )?there\b|\bexcuse me\b",
-    r"\bguten (?:morgen|tag|abend)\b|\bgute nacht\b|\bhallo\b|\bwie geht(?:s|'s| es)?(?: ihnen| dir)?\b",
-    r"\b(?:vielen |herzlichen )?dank\b|\bdanke(?: schön| sehr)?\b|\bbitte(?: schön| sehr)?\b|\btschüss\b",
-    r"\bauf wieder(?:sehen|hören)\b|\b(?:schönen|guten) (?:tag|abend)(?: noch)?\b|\bservus\b|\bmoin\b",
-    r"\bgrüß gott\b|\bsind sie noch da\b|\bhören sie mich\b|\bbis (?:bald|dann|später)\b",
-    r"\bbonjour\b|\bbonsoir\b|\bmerci(?: beaucoup)?\b|\bau revoir\b|\bsalut\b|\bs'il vous plaît\b",
-    r"\bcomment (?:allez[- ]vous|ça va)\b|\bbonne (?:journée|soirée|nuit)\b|\bça va\b",
-    r"\ballô\b|\bà bientôt\b|\bde rien\b",
-    r"\bhola\b|\bbuen[oa]s(?: (?:días|tardes|noches))?\b|\b(?:muchas )?gracias\b|\badiós\b",
-    r"\bhasta (?:luego|pronto|mañana)\b|\b¿?cómo está[s]?\b|\bpor favor\b|\bqué tal\b",
-    r"\b(?:me|nos) oyes?\b|\bde nada\b|\bigualmente\b",
-    r"\bciao\b|\bbuon(?:giorno|asera|anotte)\b|\bgrazie(?: mille)?\b|\barriveder(?:ci|la)\b",
-    r"\bsalve\b|\ba presto\b|\bdi niente\b|\bprego\b|\bcome (?:va|stai)\b",
-    r"\bolá\b|\bbo[am] (?:dia|tarde|noite)\b|\bobrigad[oa]\b|\btchau\b|\balô\b|\baté (?:logo|amanhã|breve)\b",
-    r"\bmerhaba\b|\bteşekkür(?:ler| ederim)\b|\bgünayd\u0131n\b",
-    r"(?:\bi|\u0130|\bi\u0307)yi (?:günler|ak\u015famlar|geceler)\b|\bgörü\u015fürüz\b",
-    r"здравствуйте|добр(?:ый|ое|ой) (?:день|утро|вечер|ночи)|спасибо|до свидания|\bпривет\b",  # noqa: RUF001
-    r"\b(?:алло|пожалуйста)\b",
+    r"good (?:morning|afternoon|evening|night|day|bye)",
+    r"thank you(?: (?:so|very) much)?|thanks(?: a lot)?|cheers",
+    r"have a (?:nice|good|great|lovely) (?:day|evening|one|night|weekend|time)",
+    r"how (?:are|is|s) (?:you|it|things)(?: doing| going)?(?: today)?|nice to (?:meet|hear|see)",
+    r"(?:see|talk to) you(?: later| soon| tomorrow)?|take care",
+    r"(?:good)?bye(?: bye)?|(?:hello|hi|hey)(?: there| again)?|welcome",
+    r"can you hear me|are you (?:still )?there|excuse me",
+    r"guten (?:morgen|tag|abend)|gute nacht|hallo|wie geht(?:s|'s| es)?(?: ihnen| dir)?",
+    r"(?:vielen |herzlichen )?dank|danke(?: schön| sehr)?|bitte(?: schön| sehr)?|tschüss",
+    r"auf wieder(?:sehen|hören)|(?:schönen|guten) (?:tag|abend)(?: noch)?|servus|moin",
+    r"grüß gott|sind sie noch da|hören sie mich|bis (?:bald|dann|später)",
+    r"bonjour|bonsoir|merci(?: beaucoup)?|au revoir|salut|s'il vous plaît",
+    r"comment (?:allez[- ]vous|ça va)|bonne (?:journée|soirée|nuit)|ça va",
+    r"allô|à bientôt|de rien",
+    r"hola|buen[oa]s(?: (?:días|tardes|noches))?|(?:muchas )?gracias|adiós",
+    r"hasta (?:luego|pronto|mañana)|¿?cómo está[s]?|por favor|qué tal",
+    r"(?:me|nos) oyes?|de nada|igualmente",
+    r"ciao|buon(?:giorno|asera|anotte)|grazie(?: mille)?|arriveder(?:ci|la)",
+    r"salve|a presto|di niente|prego|come (?:va|stai)",
+    r"olá|bo[am] (?:dia|tarde|noite)|obrigad[oa]|tchau|alô|até (?:logo|amanhã|breve)",
+    r"merhaba|teşekkür(?:ler| ederim)|günayd\u0131n",
+    r"i\u0307?yi (?:günler|ak\u015famlar|geceler)|görü\u015fürüz",
+    r"привет|алло|пожалуйста",
+)
+# The same in words that nothing stands between.
+_COURTESIES_ANYWHERE: Final = (
+    r"здравствуйте|добр(?:ый|ое|ой) (?:день|утро|вечер|ночи)|спасибо|до свидания",  # noqa: RUF001
     r"你好|您好|早上好|下午好|晚上好|晚安|谢谢|再见|拜拜|不客气|(?<!\w)又是我(?!\w)",
     r"おはよう(?:ございます)?|こんにち[はわ]|こんばん[はわ]|ありがとう(?:ございます|ございました)?|さようなら|お疲れ様(?:です)?",
     r"もしもし|すみません(?:でした)?|失礼し(?:ます|ました)|(?<!\w)どうも(?!\w)",
@@ -243,18 +246,25 @@ _COURTESIES: Final = (
 )
 # They ask for nothing either, and may answer a question.
 _ASSENT: Final = (
-    r"\b(?:great|alright|perfect|sorry|no problem|that(?:s| is|'s) (?:all|it|fine)|kein problem|d'accord)\b",
-    r"没关系|(?<!\w)(?:好的|はい|いいえ|ええ)(?!\w)",
+    r"(?:great|alright|perfect|sorry|no problem|that(?:s| is|'s) (?:all|it|fine)|kein problem|d'accord)",
 )
-_COURTESY: Final = re.compile("|".join((*_COURTESIES, *_ASSENT)), re.IGNORECASE)
-_GREETING: Final = re.compile("|".join(_COURTESIES), re.IGNORECASE)
+_ASSENT_ANYWHERE: Final = r"没关系|(?<!\w)(?:好的|はい|いいえ|ええ)(?!\w)"
+
+
+def _any_of(words: Iterable[str], anywhere: Iterable[str]) -> re.Pattern[str]:
+    """A pattern of whole words, which are looked for where one begins, and of what may begin anywhere."""
+    return re.compile("|".join((rf"\b(?:{'|'.join(words)})\b", *anywhere)))
+
+
+_COURTESY: Final = _any_of((*_COURTESIES, *_ASSENT), (*_COURTESIES_ANYWHERE, _ASSENT_ANYWHERE))
+_GREETING: Final = _any_of(_COURTESIES, _COURTESIES_ANYWHERE)
 
 
 def without_courtesies(question: str) -> str:
-    """A question without greetings, thanks, farewells and assent, which bear on nothing."""
-    return _COURTESY.sub(" ", question.replace("\u2019", "'"))
+    """A question in lower case, without greetings, thanks, farewells and assent, which bear on nothing."""
+    return _COURTESY.sub(" ", question.lower().replace("\u2019", "'"))
 
 
 def is_greeting(text: str) -> bool:
     """Whether a text is greetings, thanks and farewells alone."""
-    return not any(map(str.isalnum, _GREETING.sub(" ", text.replace("\u2019", "'"))))
+    return not any(map(str.isalnum, _GREETING.sub(" ", text.lower().replace("\u2019", "'"))))

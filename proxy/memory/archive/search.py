@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Final, NamedTuple
@@ -13,11 +13,11 @@ from filters.injection import comparable
 from proxy.memory.archive.dates import TimeRange, time_ranges
 from proxy.memory.archive.languages import is_greeting
 from proxy.memory.archive.records import Chunk, Fact, Query, QueryVector, SearchResult
-from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
+from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, gather, owner_arguments
 from proxy.memory.archive.statements import (
-    COUNT_PASSAGES,
     DOCUMENT,
     FACT,
+    OWNER_SIZE,
     PASSAGES_IN_RANGE,
     TURN,
     json_array,
@@ -31,6 +31,8 @@ from proxy.memory.stores.store import Key, Owner
 _MOST_WORDS: Final = 32
 _MAX_QUESTION: Final = 2000
 _CANDIDATES: Final = 300
+# Of so many passages of an owner, a question seldom matches more than the candidates.
+_RARELY_TOO_MANY: Final = 1000
 _CANDIDATES_BY_DATE: Final = 50
 _WITH_NEIGHBOURS: Final = 30
 # Of two that match as well, a fact goes before what was said once.
@@ -72,7 +74,7 @@ class Passage(msgspec.Struct, frozen=True):
     terms: str
 
 
-class Lookup(msgspec.Struct, frozen=True):
+class Lookup(NamedTuple):
     """What is looked up: for each word its possible terms with their worth, the dates, and the time now."""
 
     groups: Sequence[Mapping[str, float]]
@@ -115,11 +117,11 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     dates = time_ranges(text, query.now, query.zone)
     if not (groups or dates):
         return []
-    own = Lookup(codec.lexicon.query_terms(user, groups), dates, query.now)
+    question = Lookup(groups, dates, query.now)
     tenant = Owner(user.tenant)
-    documents = Lookup(codec.lexicon.query_terms(tenant, groups), (), query.now)
     found: list[list[Scored]] = yield from gather(
-        _ranked(codec, user, own, query.vector), _ranked(codec, tenant, documents, query.vector)
+        _ranked(codec, user, question, query.vector),
+        _ranked(codec, tenant, question._replace(dates=()), query.vector),
     )
     scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*found) if score > 0)
     best = sorted(scored, key=lambda pair: -pair[0])
@@ -128,10 +130,11 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     results: list[SearchResult] = []
     seen: set[str] = set()
     hits = 0
-    for start in range(0, len(best), 2 * query.limit):
+    step = query.limit + query.limit // 4
+    for start in range(0, len(best), step):
         with_next = [
             (score, one, by_place.get((one.talk, one.place + 1)) if one.talk else None)
-            for score, one in best[start : start + 2 * query.limit]
+            for score, one in best[start : start + step]
         ]
         tells = False
         for one in (yield from _read(codec, user, with_next, query.now)):
@@ -140,7 +143,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
             short = len(one.text) <= _LONGEST_GREETING
             if not one.follows:
                 # A greeting shares the words of what stands beside it.
-                tells = not short or bool(codec.lexicon.question(one.text))
+                tells = not short or codec.lexicon.asks(one.text)
             if not tells or (one.follows and short and is_greeting(one.text)):
                 continue
             if one.kind == "turn" and query.following:
@@ -153,15 +156,16 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     return results
 
 
-def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector | None) -> Steps[list[Scored]]:
-    """An owner's passages, best first."""
-    owner_id = yield from find_owner(owner)
-    if owner_id is None:
+def _ranked(
+    codec: RowCodec, owner: Owner, question: Lookup, vector: QueryVector | None
+) -> Steps[list[Scored]]:
+    """An owner's passages, best first; the question's words are stems."""
+    rows = yield from fetch(OWNER_SIZE, owner_arguments(owner))
+    if not rows:
         return []
-    candidates, size = yield from gather(
-        _candidates(codec, owner_id, lookup), fetch_value(COUNT_PASSAGES, {"owner": owner_id})
-    )
-    passages: dict[int, Passage] = candidates
+    owner_id, size = rows[0]
+    lookup = question._replace(groups=codec.lexicon.query_terms(owner, question.groups))
+    passages = yield from _candidates(codec, owner_id, lookup, size)
     matches = word_matches(lookup, passages.values(), size)
     scores = matches.own_scores()
     similar: dict[int, float] = {}
@@ -177,17 +181,31 @@ def _ranked(codec: RowCodec, owner: Owner, lookup: Lookup, vector: QueryVector |
     return rank(lookup, passages.values(), matches, similar)
 
 
-def _candidates(codec: RowCodec, owner: int, lookup: Lookup) -> Steps[dict[int, Passage]]:
-    """The passages of the dates that are named, and those with any of the terms."""
-    fetches = [
+def _candidates(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps[dict[int, Passage]]:
+    """Of an owner's ``size`` passages those of the dates that are named, and those with any of the terms."""
+    works: list[Steps[Rows]] = [
         fetch(PASSAGES_IN_RANGE, {"owner": owner, **one._asdict(), "limit": _CANDIDATES_BY_DATE})
         for one in lookup.dates
     ]
     if lookup.groups:
-        terms = codec.dialect.any_term(term for group in lookup.groups for term in group)
-        fetches.append(fetch(codec.dialect.match, {"owner": owner, "terms": terms, "limit": _CANDIDATES}))
-    results: list[Rows] = yield from gather(*fetches)
+        works.append(_matching(codec, owner, lookup, size))
+    results: list[Rows] = yield from gather(*works)
     return _passages(chain(*results))
+
+
+def _matching(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps[Rows]:
+    """An owner's passages with any of the terms: of more than ``_CANDIDATES`` the likeliest."""
+    terms = codec.dialect.any_term(term for group in lookup.groups for term in group)
+    if size <= _RARELY_TOO_MANY:
+        # To rank them costs the database more than to find them.
+        rows = yield from fetch(
+            codec.dialect.match_all, {"owner": owner, "terms": terms, "limit": _CANDIDATES + 1}
+        )
+        if len(rows) <= _CANDIDATES:
+            return rows
+    return (
+        yield from fetch(codec.dialect.match_best, {"owner": owner, "terms": terms, "limit": _CANDIDATES})
+    )
 
 
 def _passages(rows: Iterable[Sequence[Any]]) -> dict[int, Passage]:
@@ -205,14 +223,15 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
     """
     counts = _word_counts(lookup, passages)
     # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
-    frequencies: dict[int, Counter[int]] = defaultdict(Counter)
+    frequencies = {kind: [0] * len(lookup.groups) for kind in _KIND_WEIGHTS}
     for one in passages:
-        frequencies[one.kind].update(counts[one.id].keys())
-    words = range(len(lookup.groups))
-    frequency = [max((of[word] for of in frequencies.values()), default=0) for word in words]
-    size = max(size, _FEW, *frequency)
+        frequency = frequencies[one.kind]
+        for word in counts[one.id]:
+            frequency[word] += 1
+    most = [*map(max, *frequencies.values())]
+    size = max(size, _FEW, *most)
     # The weight of Robertson and Sparck Jones.
-    weights = [max(_LEAST_WEIGHT, math.log((size - n + 0.5) / (n + 0.5))) for n in frequency]
+    weights = [max(_LEAST_WEIGHT, math.log((size - n + 0.5) / (n + 0.5))) for n in most]
     needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
     lengths = {one.id: one.terms.count(" ") + 1 for one in passages}
     usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
@@ -226,21 +245,20 @@ def _word_counts(lookup: Lookup, passages: Collection[Passage]) -> dict[int, dic
     for word, group in enumerate(lookup.groups):
         for term, worth in group.items():
             words_of[term].append((word, worth))
-    worths: dict[int, defaultdict[int, list[float]]] = {}
-    for one in passages:
-        found = worths[one.id] = defaultdict(list)
-        for term in one.terms.split():
-            if term in words_of:
-                for word, worth in words_of[term]:
-                    found[word].append(worth)
-    exact = {word for found in worths.values() for word, each in found.items() if max(each) >= GUESS}
+    terms = {one.id: [*filter(words_of.__contains__, one.terms.split())] for one in passages}
+    present = set(chain(*terms.values()))
+    exact = {word for term in present for word, worth in words_of[term] if worth >= GUESS}
+    tells = {
+        term: [(word, worth) for word, worth in words_of[term] if worth >= GUESS or word not in exact]
+        for term in present
+    }
     counts: dict[int, dict[int, float]] = {}
-    for passage, found in worths.items():
-        own = counts[passage] = {}
-        for word, each in found.items():
-            certain = [worth for worth in each if worth >= GUESS] if word in exact else each
-            if certain:
-                own[word] = max(certain) * len(certain)
+    for passage, found in terms.items():
+        worths: dict[int, list[float]] = {}
+        for term in found:
+            for word, worth in tells[term]:
+                worths.setdefault(word, []).append(worth)
+        counts[passage] = {word: max(each) * len(each) for word, each in worths.items()}
     return counts
 
 
@@ -252,26 +270,27 @@ def rank(
     A turn's neighbours are fields of it, as in BM25F (Robertson, Zaragoza and Taylor 2004): what they count
     of a word is added before it saturates, so that what all of them repeat tells no more than one word can.
     """
-    by_place = {(one.talk, one.place): one.id for one in passages if one.talk}
-    counts: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    likeness: defaultdict[int, float] = defaultdict(float)
+    # By session and place, what matches by itself; what is in no session is beside nothing.
+    nothing: Mapping[int, float] = {}
+    sessions: defaultdict[int, dict[int, tuple[Mapping[int, float], float]]] = defaultdict(dict)
     for one in passages:
-        own, own_alike = matches.counts.get(one.id), similar.get(one.id, 0.0)
-        if not (own or own_alike):
-            continue
-        for step, share in _FIELDS if one.talk else _FIELDS[:1]:
-            other = by_place.get((one.talk, one.place - step)) if step else one.id
-            if other is not None:
-                likeness[other] += share * own_alike
-                field = counts[other]
-                for word, count in (own or {}).items():
-                    field[word] = field.get(word, 0.0) + share * count
+        field = matches.counts.get(one.id, nothing), similar.get(one.id, 0.0)
+        if any(field):
+            sessions[one.talk or -one.id][one.place] = field
     ranked: list[Scored] = []
     for one in passages:
-        score = matches.score(one.id, counts[one.id])
-        if alike := likeness[one.id]:
+        counts: dict[int, float] = {}
+        alike = 0.0
+        fields, place = sessions[one.talk or -one.id], one.place
+        for step, share in _FIELDS:
+            if other := fields.get(place + step):
+                for word, count in other[0].items():
+                    counts[word] = counts.get(word, 0.0) + share * count
+                alike += share * other[1]
+        score = matches.score(one.id, counts)
+        if alike:
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
-        if any(date.contains(one.at) for date in lookup.dates):
+        if lookup.dates and any(date.contains(one.at) for date in lookup.dates):
             # "Fine." tells least of what was said at that time.
             score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
         age = max(0.0, lookup.now - one.at) / _MONTH
@@ -293,33 +312,35 @@ def _read(
         ids = json_array(one.item for one in passages if one.kind == kind)
         fetches.append(fetch(codec.dialect.texts[kind], {"ids": ids, "now": now}))
     texts: list[Rows] = yield from gather(*fetches)
-    items = {(kind, row[0]): row for kind, rows in zip(kinds, texts, strict=True) for row in rows}
-    results: list[SearchResult] = []
-    for score, *pair in best:
-        for one in pair:
-            row = items.get((one.kind, one.item)) if one else None
-            if one and row is not None:
-                # A key that is lost must not hold up what can be read.
-                with contextlib.suppress(*UNREADABLE):
-                    result = _result(codec, user, one.kind, round(score, 4), row)
-                    results.append(msgspec.structs.replace(result, follows=one is not pair[0]))
-    return results
+    items: dict[tuple[int, int], SearchResult] = {}
+    for kind, rows in zip(kinds, texts, strict=True):
+        for row in rows:
+            # A key that is lost must not hold up what can be read.
+            with contextlib.suppress(*UNREADABLE):
+                items[kind, row[0]] = _result(codec, user, kind, row)
+    return [
+        msgspec.structs.replace(item, score=round(score, 4), follows=one is not pair[0])
+        for score, *pair in best
+        for one in pair
+        if one and (item := items.get((one.kind, one.item)))
+    ]
 
 
-def _result(codec: RowCodec, user: Owner, kind: int, score: float, row: Sequence[Any]) -> SearchResult:
+def _result(codec: RowCodec, user: Owner, kind: int, row: Sequence[Any]) -> SearchResult:
+    """An item, whose score is its passage's."""
     _, name, at, blob = row
     name = id_text(name)
     if kind == FACT:
         fact = codec.decode(Key(user.tenant, user.user), blob, Fact)
-        return SearchResult(kind="fact", score=score, text=fact.text, source=name, timestamp=at)
+        return SearchResult(kind="fact", score=0.0, text=fact.text, source=name, timestamp=at)
     key = Key(user.tenant, name)
     if kind == DOCUMENT:
         chunk = codec.decode(key, blob, Chunk)
-        return SearchResult(kind="document", score=score, text=chunk.text, source=name, timestamp=at)
+        return SearchResult(kind="document", score=0.0, text=chunk.text, source=name, timestamp=at)
     entry = codec.decode(key, blob, Entry)
     return SearchResult(
         kind="turn",
-        score=score,
+        score=0.0,
         text=entry.text,
         role=entry.role,
         session_id=name,

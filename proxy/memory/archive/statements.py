@@ -234,7 +234,10 @@ UPSERT_PASSAGE: Final = Statement(
     f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
 DELETE_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
-COUNT_PASSAGES: Final = Statement("SELECT COUNT(*) FROM turnkeeper_passages WHERE owner = :owner")
+OWNER_SIZE: Final = Statement(
+    "SELECT id, (SELECT COUNT(*) FROM turnkeeper_passages p WHERE p.owner = o.id) FROM turnkeeper_people o"
+    " WHERE tenant = :tenant AND person = :person"
+)
 PASSAGES_IN_RANGE: Final = Statement(
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner"
     " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
@@ -406,9 +409,11 @@ class Dialect(msgspec.Struct, frozen=True):
     session: Statement
     """The id, the version and ``updated`` of a session's row."""
     any_term: Callable[[Iterable[str]], str]
-    """``:terms`` of ``match``: passages with any of these terms."""
-    match: Statement
-    """An owner's passages with any of the terms, the likeliest first."""
+    """``:terms`` of a match: passages with any of these terms."""
+    match_all: Statement
+    """An owner's passages with any of the terms, in no order."""
+    match_best: Statement
+    """The likeliest of them, first."""
     near: Statement
     """The passages of ``:ids`` and their neighbours in the session."""
     by_id: Statement
@@ -451,26 +456,33 @@ _NEAR: Final = 2
 
 
 def _dialect(
-    any_term: Callable[[Iterable[str]], str], match: str, ids: str, version: str, skip_locked: str = ""
+    any_term: Callable[[Iterable[str]], str],
+    match: tuple[str, str],
+    ids: str,
+    version: str,
+    skip_locked: str = "",
 ) -> Dialect:
+    """``match`` is how passages with some terms are read, and what puts the likeliest first."""
     session = (
         f"SELECT id, {version}, updated FROM turnkeeper_talks"
         " WHERE tenant = :tenant AND session = :session AND created = :created"
     )
+    # With a plus before what an index has, SQLite begins with the ids, and reads nothing else of the owner's.
     near = (
-        f"SELECT DISTINCT {PASSAGE_COLUMNS} FROM turnkeeper_passages h"
-        " JOIN turnkeeper_passages p ON p.talk = h.talk"
-        f" AND p.owner = h.owner AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR}"
-        f" WHERE h.kind = 1 AND p.kind = 1 AND h.owner = :owner AND h.id IN ({ids})"
+        f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages h CROSS JOIN turnkeeper_passages p"
+        f" WHERE h.id IN ({ids}) AND +h.owner = :owner AND +h.kind = 1 AND p.talk = h.talk"
+        f" AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR} AND p.owner = h.owner AND p.kind = 1"
     )
+    rows, by_rank = match
     texts = {kind: Statement(text.replace("{ids}", ids)) for kind, text in _TEXTS.items()}
-    by_id = f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND p.id IN ({ids})"
+    by_id = f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE +p.owner = :owner AND p.id IN ({ids})"
     expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({_EXPIRED_FACTS}{skip_locked}) RETURNING id"
     unindex = f"DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})"
     return Dialect(
         session=Statement(session),
         any_term=any_term,
-        match=Statement(match),
+        match_all=Statement(f"{rows} LIMIT :limit"),
+        match_best=Statement(f"{rows} ORDER BY {by_rank} LIMIT :limit"),
         near=Statement(near),
         by_id=Statement(by_id),
         texts=texts,
@@ -500,19 +512,22 @@ def _tsquery(terms: Iterable[str]) -> str:
 
 _VECTOR: Final = "array_to_tsvector(string_to_array(p.terms, ' '))"
 _TSQUERY: Final = "CAST(CAST(:terms AS text) AS tsquery)"
+_FTS5_MATCH: Final = (
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_index CROSS JOIN turnkeeper_passages p"
+    " WHERE turnkeeper_index MATCH :terms AND p.id = turnkeeper_index.rowid AND +p.owner = :owner"
+)
+_TSQUERY_MATCH: Final = (
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
+)
 SQLITE: Final = _dialect(
     _fts5_query,
-    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_index"
-    " JOIN turnkeeper_passages p ON p.id = turnkeeper_index.rowid"
-    " WHERE turnkeeper_index MATCH :terms AND p.owner = :owner"
-    " ORDER BY turnkeeper_index.rank LIMIT :limit",
+    (_FTS5_MATCH, "turnkeeper_index.rank"),
     "SELECT value FROM json_each(:ids)",
     "0",
 )
 POSTGRES: Final = _dialect(
     _tsquery,
-    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
-    f" ORDER BY ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC LIMIT :limit",
+    (_TSQUERY_MATCH, f"ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC"),
     "SELECT CAST(e AS bigint) FROM json_array_elements_text(CAST(CAST(:ids AS text) AS json)) e",
     "xmin::text::bigint",
     " FOR UPDATE SKIP LOCKED",

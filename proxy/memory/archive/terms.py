@@ -32,6 +32,7 @@ GUESS: Final = 0.5
 """Terms of less weight count for a word where no other term of it does."""
 
 _MAX_CACHED: Final = 20_000
+_MAX_GROUPS: Final = 4000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
 # How much a term is worth that the question does not have: in another language's endings, a synonym, the end
@@ -124,6 +125,7 @@ class Lexicon:
         self._stems = Stems()
         words_of = {word: self._stems.stem(ENGLISH, word) for word in synonym_words()}
         self._synonyms = synonyms(words_of)
+        self._groups: dict[tuple[str, str], dict[str, float]] = {}
 
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words; with other forms by which it is found."""
@@ -159,31 +161,46 @@ class Lexicon:
         spelt = list(_spelt(without_courtesies(text)))
         folded = [*map(fold, spelt)]
         tongue = language(folded, text)
+        plain = [not (_is_stop(word, tongue) or _IS_UNSPACED.search(word)) for word in folded]
+        # Each word with the next; the last one, which is also the one before the first, has none.
+        pairs = [
+            self._pair(tongue, spelt[at] + spelt[at + 1]) if plain[at] and plain[at + 1] else ()
+            for at in range(len(spelt) - 1)
+        ]
+        pairs.append(())
         groups: dict[str, dict[str, float]] = {}
         for at, spellings in _in_order(folded):
             if spellings:
                 groups.setdefault(spellings[0], dict.fromkeys(spellings, 1.0))
             elif not _is_stop(folded[at], tongue):
                 group = self._question_word(tongue, spelt[at])
-                for one, other in ((at - 1, at), (at, at + 1)):
-                    if (
-                        one >= 0
-                        and other < len(spelt)
-                        and not any(
-                            _is_stop(folded[i], tongue) or _IS_UNSPACED.search(folded[i])
-                            for i in (one, other)
-                        )
-                    ):
-                        pair = f"{spelt[one]}{spelt[other]}"[:_MAX_WORD]
-                        for name in (tongue, *COMPOUNDING):
-                            group.setdefault(self._stems.stem(name, pair), 1.0)
                 first = next(iter(group))
+                for pair in (*pairs[at - 1], *pairs[at]):
+                    group.setdefault(pair, 1.0)
                 groups[first] = group | groups.get(first, {})
         # Japanese endings and particles, unless nothing else is asked for.
         words = [group for first, group in groups.items() if not _HIRAGANA.fullmatch(first)]
         return words or list(groups.values())
 
+    def asks(self, text: str) -> bool:
+        """Whether a question of this text asks for any word."""
+        folded = [*map(fold, _spelt(without_courtesies(text)))]
+        tongue = language(folded, text)
+        return any(spellings or not _is_stop(folded[at], tongue) for at, spellings in _in_order(folded))
+
+    def _pair(self, tongue: str, pair: str) -> tuple[str, ...]:
+        return tuple(self._stems.stem(name, pair[:_MAX_WORD]) for name in (tongue, *COMPOUNDING))
+
     def _question_word(self, tongue: str, word: str) -> dict[str, float]:
+        """The stems of one word with their worth, which are its caller's to add to."""
+        group = self._groups.get((tongue, word))
+        if group is None:
+            if len(self._groups) > _MAX_GROUPS:
+                self._groups = {}
+            group = self._groups[tongue, word] = self._question_word_of(tongue, word)
+        return dict(group)
+
+    def _question_word_of(self, tongue: str, word: str) -> dict[str, float]:
         stems = self._stems
         first = stems.stem(tongue, word)
         group = {first: 1.0, stems.stem(ENGLISH, word): 1.0}

@@ -82,7 +82,7 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[Unem
     rows = yield from fetch(UNEMBEDDED, {"model": model, "limit": limit})
     texts: list[UnembeddedText] = yield from _read(codec, rows)
     return [
-        one if codec.lexicon.question(one.text or "") else msgspec.structs.replace(one, text=None)
+        one if codec.lexicon.asks(one.text or "") else msgspec.structs.replace(one, text=None)
         for one in texts
     ]
 
