@@ -370,6 +370,30 @@ async def test_what_speech_recognition_writes_as_one_word_or_as_several_is_found
         assert (found[0].text, found[0].score > 0.9) == (said[place], True)
 
 
+@pytest.mark.parametrize(
+    ("said", "question"),
+    [
+        ("I spilled varnish on the parquet.", "What helps with varnsih?"),
+        ("The alergy came back in spring.", "When did the allergy come back?"),
+        ("I keep a hammster.", "Do I keep a hamster?"),
+        ("Собака спит на кухне.", "Где спит сбоака?"),
+    ],
+)
+async def test_a_slip_in_a_shorter_word_is_seen_through_where_nobody_said_it(
+    archive: Archive, said: str, question: str
+):
+    await archive.save_session(KEY, session(said, "Noted.", "I like tea."), as_of=NOW)
+    assert (await asked(archive, question))[:1] == [said]
+
+
+async def test_a_shorter_word_that_was_said_is_no_slip_and_no_other_words(archive: Archive):
+    await archive.save_session(KEY, session("The angle is steep.", "The angel sings."), as_of=NOW)
+    found = await archive.search(ANN, Query(text="An angel?", now=NOW))
+    assert next((one.text, one.score > 0.5) for one in found) == ("The angel sings.", True)
+    await archive.save_session(Key("acme", "home"), session("My house is old."), as_of=NOW)
+    assert await asked(archive, "Which horse?") == []
+
+
 async def test_an_answer_is_found_by_the_question_before_it(archive: Archive):
     held = session("Hello", "What is your favourite colour?", "Blue.", "And so on")
     await archive.save_session(KEY, held, as_of=NOW)
@@ -430,6 +454,9 @@ async def test_a_greeting_beside_what_matches_is_not_brought_along(archive: Arch
     [
         ("Call me at 0171 555 2368.", "+49 171 5552368"),
         ("My order is A-48213-B.", "a four eight two one three b"),
+        ("My reference is X as in x-ray, four, nine, K.", "Is it X49K?"),
+        ("Der Code ist B wie Berta, 7 7, X.", "B77X?"),
+        ("The postcode is SW1A 1AA.", "SW1A1AA?"),
         ("Meine Krankenversicherung zahlt.", "Was macht die Versicherung?"),
         ("Мы были в Москве.", "Москва"),
         ("قرأت الكتاب.", "كتاب"),

@@ -1,7 +1,7 @@
 """Date expressions in questions: yesterday, on 13 March, im Mai 2024, hace dos años, 上周五, 2026-03-13."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
@@ -23,22 +23,48 @@ def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRang
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     # Most questions name no time: patterns are tried where one of their words is there.
     words = {*_WORDS.findall(text)}
-    ranges: list[TimeRange] = []
-    for marks, pattern, read in _READERS:
+    found: list[tuple[_Reader, re.Match[str], str]] = []
+    for marks, pattern, reader in _READERS:
         if words.isdisjoint(marks):
             continue
         for match in pattern.finditer(text):
-            for begin, end in read(match, today, text):
-                span = TimeRange(begin.timestamp(), end.timestamp())
-                if span.begin <= now:
-                    ranges.append(span)
+            found.append((reader, match, text))
             # What is a part of it is no date of its own: "May 2024" in "2 May 2024".
             text = f"{text[: match.start()]}{' ' * len(match[0])}{text[match.end() :]}"
+    if not found:
+        return ()
+    wholes = {unit: end for each in found for unit, end in _whole(*each, today)}
+    parts = {unit for read, match, _ in found if (unit := _part_of(read, match)) in wholes}
+    ranges: list[TimeRange] = []
+    for read, match, said in found:
+        if any(unit in parts for unit, _ in _whole(read, match, said, today)):
+            continue
+        until = min(today, wholes.get(_part_of(read, match), today))
+        spans = (TimeRange(begin.timestamp(), end.timestamp()) for begin, end in read(match, until, said))
+        ranges += [span for span in spans if span.begin <= now]
     return tuple(dict.fromkeys(ranges))
 
 
 _Ranges = Iterator[tuple[datetime, datetime]]
+_Reader = Callable[[re.Match[str], datetime, str], _Ranges]
 _A_DAY: Final = timedelta(days=1)
+
+
+def _whole(read: _Reader, match: re.Match[str], text: str, today: datetime) -> Iterator[tuple[str, datetime]]:
+    """A year or week that is named, and its end, from which its parts are counted back."""
+    if read in {_year, _period}:
+        for begin, end in read(match, today, text):
+            if (end - begin).days > 31:  # noqa: PLR2004 - more than a month
+                yield "year", end - _A_DAY
+            elif (end - begin).days == 7:  # noqa: PLR2004 - a week
+                yield "week", end
+
+
+def _part_of(read: _Reader, match: re.Match[str]) -> str:
+    """What a day or month without a year is a part of, and a weekday, where that is named as well."""
+    if read is _weekday:
+        return "week"
+    return "year" if read is _latest_month or (read is _named_day and not match["year"]) else ""
 
 
 def _day(year: int, month: int, day: int, today: datetime) -> _Ranges:
@@ -96,8 +122,10 @@ def _named_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 def _latest_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     """The last month of the name; the current one, if it has begun."""
-    month = _MONTHS[match[match.lastindex or 0]]
-    yield from _month(today.year - (month > today.month), month, today)
+    name = match[match.lastindex or 0]
+    month = _MONTHS.get(name) or int(name)
+    if 1 <= month <= 12:  # noqa: PLR2004 - of a year
+        yield from _month(today.year - (month > today.month), month, today)
 
 
 def _year(match: re.Match[str], today: datetime, _: str) -> _Ranges:
@@ -138,11 +166,12 @@ def _period(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _counted(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """A number of days, weeks, months or years ago, which are not counted to the day."""
+    """A number of days, or of weeks, months or years ago, which are not counted to the day."""
     count, unit = (word for word in match.groups() if word)
     days = _UNITS[unit]
-    middle = today - (_COUNTS.get(count) or int(count)) * days * _A_DAY
-    around = (0 if days == 1 else days // 2) * _A_DAY
+    ago = (_COUNTS.get(count) or int(count)) * days
+    middle = today - ago * _A_DAY
+    around = (0 if days == 1 else max(days // 2, ago // 8)) * _A_DAY
     yield middle - around, middle + around + _A_DAY
 
 
@@ -166,11 +195,11 @@ _CHINESE_DAYS: Final = "一二三四五六日 月火水木金土天"
 # behind certain words of its own language.
 _MONTHS_OF: Final = (
     (
-        r"in|(?<!at )last|since|of|during",
+        r"in|(?<!at )last|this|since|of|during",
         "january february march april may june july august september october november december",
     ),
     (
-        r"im|seit|letzten",
+        r"im|seit|letzten|diesen",
         "januar februar märz april mai juni juli august september oktober november dezember",
     ),
     (
@@ -190,7 +219,11 @@ _MONTHS_OF: Final = (
         "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
     ),
 )
-_MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), start=1) | {"jänner": 1, "feber": 2}
+_SHORT_MONTHS: Final = "jan feb mar apr may jun jul aug sep oct nov dec"
+_MONTHS: Final = _numbered(*(names for _, names in _MONTHS_OF), _SHORT_MONTHS, start=1) | {
+    "jänner": 1,
+    "feber": 2,
+}
 _ORDINALS: Final = _numbered(
     "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth thirteenth"
     " fourteenth fifteenth sixteenth seventeenth eighteenth nineteenth twentieth twenty-first"
@@ -209,7 +242,7 @@ _DAYS_AGO: Final = {
         (
             "today,this morning,heute,aujourd'hui,hoy,oggi,hoje,今天,今日,오늘",
             "yesterday,last night,gestern,hier,ayer,ieri,ontem,昨天,昨日,어제",
-            "day before yesterday,vorgestern,avant-hier,anteayer,l'altro ieri,anteontem,前天,一昨日",
+            "day before yesterday,vorgestern,avant-hier,anteayer,l'altro ieri,anteontem,前天,一昨日,おととい",
         )
     )
     for name in names.split(",")
@@ -221,7 +254,11 @@ _PERIODS: Final = {
         ("week", True, "scorsa settimana,semana passada,上周,上星期,先週"),
         ("month", True, "last month,letzten monat,vorigen monat,mois dernier,mes pasado,mese scorso"),
         ("month", True, "scorso mese,mês passado,上个月,上月,先月"),
-        ("year", True, "last year,letztes jahr,voriges jahr,année dernière,an dernier,año pasado"),
+        (
+            "year",
+            True,
+            "last year,letztes jahr,letzten jahres,voriges jahr,année dernière,an dernier,año pasado",
+        ),
         ("year", True, "anno scorso,scorso anno,ano passado,去年"),
         ("week", False, "this week,diese woche,cette semaine,esta semana,questa settimana,这周,本周,今週"),
         ("month", False, "this month,diesen monat,ce mois-ci,este mes,questo mese,este mês,这个月,本月,今月"),
@@ -247,7 +284,7 @@ def _units(days: str, weeks: str, months: str, years: str) -> dict[str, int]:
 # "an" is a French year and an English article, so that each language counts in its own words.
 _AGO_OF: Final = (
     _Ago(
-        r"\b{} ago\b",
+        r"(?<!half )\b{} ago\b",
         _numbered("one two three four five six seven eight nine ten", start=1) | {"a": 1, "an": 1},
         _units("day days", "week weeks", "month months", "year years"),
     ),
@@ -353,6 +390,7 @@ _READERS: Final = (
         _year,
     ),
     (_marks("年"), re.compile(rf"{_YEAR_NUMBER}年"), _year),
+    (_marks("月"), re.compile(r"(?<!\d)(\d{1,2})月(?!\d)"), _latest_month),
     *((_marks(*one.units), re.compile(_ago(one)), _counted) for one in _AGO_OF),
     (
         _marks("上", "先"),

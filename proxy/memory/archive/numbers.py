@@ -31,10 +31,12 @@ _ZEROS: Final = frozenset({"o", "oh"})
 _DIGITS: Final = frozenset(NUMBERS) | _ZEROS
 _TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
 _WORDS: Final = frozenset(NUMBERS) | frozenset(_TIMES)
+_AS_IN: Final = (("as", "in"), ("like",), ("for",), ("wie",), ("comme",), ("como",), ("come",), ("de",))
 _NUMBER: Final = re.compile("\\d+")
 _LONG: Final = 7
 _LAST: Final = 4
 _CODE_DIGITS: Final = 3
+_LONG_CODE: Final = 4
 _MOST: Final = 24
 
 
@@ -61,10 +63,12 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         if is_plain or not _is_part(words, start, start):
             start += 1
             continue
-        end = start + 1
+        end = start
+        said: list[str] = []
         while end < count and _is_part(words, end, start):
-            end += 1
-        parts = _digits(words[start:end])
+            said.append(words[end])
+            end += 1 + _clearly(words, end)
+        parts = _digits(said)
         if _NUMBER.search(" ".join(parts)):
             yield NumberRun(start, end, tuple(_spellings(parts)))
         start = end
@@ -78,6 +82,18 @@ def _is_part(words: Sequence[str], at: int, start: int) -> bool:
         # "One" alone is a pronoun.
         return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
     return (len(word) == 1 and "a" <= word <= "z") or (word in _ZEROS and at > start)
+
+
+def _clearly(words: Sequence[str], at: int) -> int:
+    """How many words behind a letter tell which one it is: "B as in Bravo", "B wie Berta"."""
+    letter = words[at]
+    for like in _AS_IN:
+        word = at + 1 + len(like)
+        if len(letter) == 1 and tuple(words[at + 1 : word]) == like and words[word : word + 1]:
+            spoken = words[word]
+            if spoken[0] == letter:
+                return len(like) + 1 + (spoken == "x" and [*words[word + 1 : word + 2]] == ["ray"])
+    return 0
 
 
 def _digits(words: Sequence[str]) -> list[str]:
@@ -111,7 +127,9 @@ def _spellings(parts: Sequence[str]) -> list[str]:
             numbers.append("")
     numbers = [number for number in numbers if number]
     whole = "".join(parts)
-    if len(parts) > 1 and not whole.isdecimal() and sum(map(str.isdecimal, whole)) >= _CODE_DIGITS:
+    digits = sum(map(str.isdecimal, whole))
+    is_code = digits >= _CODE_DIGITS or (digits > 1 and len(whole) >= _LONG_CODE)
+    if len(parts) > 1 and not whole.isdecimal() and is_code:
         found.append(whole)
     found += [part for part in parts if not part.isdecimal() and len(part) > 1]
     found += numbers

@@ -3,8 +3,9 @@
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
+from operator import or_
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +23,7 @@ from proxy.memory.archive.statements import (
     TURN,
     json_array,
 )
-from proxy.memory.archive.terms import GUESS
+from proxy.memory.archive.terms import GUESS, SLIP
 from proxy.memory.archive.vectors import similarity_scores
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.stores.sql import id_text
@@ -51,7 +52,7 @@ _DATE_BOOST: Final = 1.6
 _DATE_ALONE: Final = 0.3
 _TELLING: Final = 5
 _LONGEST_GREETING: Final = 60
-# Of two with almost the same score, the newer goes first.
+# Of two with almost the same score, the newer goes first, or what is nearer to the middle of the time named.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
 # What the words of a question must tell, in nats, for a score of 1: a common word alone does not come to it,
@@ -77,7 +78,7 @@ class Passage(msgspec.Struct, frozen=True):
 class Lookup(NamedTuple):
     """What is looked up: for each word its possible terms with their worth, the dates, and the time now."""
 
-    groups: Sequence[Mapping[str, float]]
+    groups: Sequence[dict[str, float]]
     dates: tuple[TimeRange, ...]
     now: float
 
@@ -99,6 +100,11 @@ class WordMatches(NamedTuple):
         for word, count in counts.items():
             score += self.weights[word] * count / (count + spread)
         return score * (_SATURATION + 1)
+
+    def missing(self, groups: Iterable[dict[str, float]]) -> list[dict[str, float]]:
+        """Of a group for each word, those of the words that no passage has; nothing for the others."""
+        present = set(chain(*self.counts.values()))
+        return [{} if word in present else group for word, group in enumerate(groups)]
 
     def own_scores(self) -> dict[int, float]:
         """By passage, its score by its own words."""
@@ -164,9 +170,17 @@ def _ranked(
     if not rows:
         return []
     owner_id, size = rows[0]
-    lookup = question._replace(groups=codec.lexicon.query_terms(owner, question.groups))
+    groups = [_worth(group, lambda worth: worth > SLIP) for group in question.groups]
+    lookup = question._replace(groups=codec.lexicon.query_terms(owner, groups))
     passages = yield from _candidates(codec, owner_id, lookup, size)
     matches = word_matches(lookup, passages.values(), size)
+    slips = matches.missing(_worth(group, lambda worth: worth <= SLIP) for group in question.groups)
+    if any(slips):
+        slips = codec.lexicon.query_terms(owner, slips)
+        if rows := (yield from _matching(codec, owner_id, slips, size)):
+            passages |= _passages(rows)
+            lookup = lookup._replace(groups=[*map(or_, lookup.groups, slips)])
+            matches = word_matches(lookup, passages.values(), size)
     scores = matches.own_scores()
     similar: dict[int, float] = {}
     if vector:
@@ -188,14 +202,18 @@ def _candidates(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps
         for one in lookup.dates
     ]
     if lookup.groups:
-        works.append(_matching(codec, owner, lookup, size))
+        works.append(_matching(codec, owner, lookup.groups, size))
     results: list[Rows] = yield from gather(*works)
     return _passages(chain(*results))
 
 
-def _matching(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps[Rows]:
+def _worth(group: Mapping[str, float], wanted: Callable[[float], bool]) -> dict[str, float]:
+    return {stem: worth for stem, worth in group.items() if wanted(worth)}
+
+
+def _matching(codec: RowCodec, owner: int, groups: Sequence[dict[str, float]], size: int) -> Steps[Rows]:
     """An owner's passages with any of the terms: of more than ``_CANDIDATES`` the likeliest."""
-    terms = codec.dialect.any_term(term for group in lookup.groups for term in group)
+    terms = codec.dialect.any_term(term for group in groups for term in group)
     if size <= _RARELY_TOO_MANY:
         # To rank them costs the database more than to find them.
         rows = yield from fetch(
@@ -277,6 +295,7 @@ def rank(
         field = matches.counts.get(one.id, nothing), similar.get(one.id, 0.0)
         if any(field):
             sessions[one.talk or -one.id][one.place] = field
+    times = [(date.begin + date.end) / 2 for date in lookup.dates]
     ranked: list[Scored] = []
     for one in passages:
         counts: dict[int, float] = {}
@@ -293,7 +312,7 @@ def rank(
         if lookup.dates and any(date.contains(one.at) for date in lookup.dates):
             # "Fine." tells least of what was said at that time.
             score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
-        age = max(0.0, lookup.now - one.at) / _MONTH
+        age = min([abs(one.at - middle) for middle in times], default=max(0.0, lookup.now - one.at)) / _MONTH
         ranked.append((score * (1 + _RECENCY / (1 + age)), one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 

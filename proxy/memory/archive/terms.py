@@ -30,6 +30,8 @@ from proxy.memory.stores.store import Owner
 
 GUESS: Final = 0.5
 """Terms of less weight count for a word where no other term of it does."""
+SLIP: Final = 0.39
+"""The weight of what a shorter word is without a slip, which is looked for where nothing else is found."""
 
 _MAX_CACHED: Final = 20_000
 _MAX_GROUPS: Final = 4000
@@ -43,6 +45,7 @@ _COMPOUND: Final = 0.6
 _HALF: Final = 0.4
 _SHORTEST_OTHER: Final = 3
 _LONG_WORD: Final = 8
+_SHORTEST_SLIP: Final = 5
 _LONG_COMPOUND: Final = 9
 _SHORTEST_PART: Final = 4
 _MOST_PARTS: Final = 8
@@ -156,7 +159,8 @@ class Lexicon:
         """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
 
         Speech recognition writes compounds as one word or as several, and people ask in other words. What is
-        worth less than ``GUESS`` counts where the word is not found otherwise.
+        worth less than ``GUESS`` counts where the word is not found otherwise, and what is worth no more than
+        ``SLIP`` is looked for where nothing else of it is.
         """
         spelt = list(_spelt(without_courtesies(text)))
         folded = [*map(fold, spelt)]
@@ -218,6 +222,8 @@ class Lexicon:
                 group.setdefault(part, _COMPOUND)
         for half in _possible_halves(folded):
             group.setdefault(half, _HALF)
+        for slip in _slips(folded):
+            group.setdefault(stems.stem(tongue, slip), SLIP)
         return group
 
     def query_terms(self, owner: Owner, groups: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
@@ -326,6 +332,18 @@ def _possible_halves(word: str) -> Iterator[str]:
     yield from _halves(
         f"{word[: middle - 1]}{word[middle - 1 : middle + 1][::-1]}{word[middle + 1 :]}", len(word)
     )
+
+
+def _slips(word: str) -> Iterator[str]:
+    """What a word too short for halves would be with two letters in their places, or one once or twice.
+
+    Other errors make other words of so short ones too often.
+    """
+    if not (_SHORTEST_SLIP <= len(word) < _LONG_WORD) or _IS_UNSPACED.match(word):
+        return
+    for at, (one, other) in enumerate(pairwise(word)):
+        yield word[:at] + (other + one if other != one else one) + word[at + 2 :]
+    yield from (word[:at] + word[at - 1 :] for at in range(1, len(word) + 1))
 
 
 def words(text: str) -> Iterator[str]:

@@ -102,10 +102,41 @@ def told(question: str) -> list[tuple[str, str]]:
         ("3月13日に", "2026-03-13", "2026-03-13"),
         ("三日前", "2026-11-17", "2026-11-17"),
         ("二年前に", "2024-05-22", "2025-05-21"),
+        ("last year in May", "2025-05-01", "2025-05-31"),
+        ("in January of last year", "2025-01-01", "2025-01-31"),
+        ("on 10 December last year", "2025-12-10", "2025-12-10"),
+        ("in May this year", "2026-05-01", "2026-05-31"),
+        ("this May", "2026-05-01", "2026-05-31"),
+        ("letztes Jahr im Mai", "2025-05-01", "2025-05-31"),
+        ("im Mai letzten Jahres", "2025-05-01", "2025-05-31"),
+        ("en mai de l'année dernière", "2025-05-01", "2025-05-31"),
+        ("en mayo del año pasado", "2025-05-01", "2025-05-31"),
+        ("a maggio dell'anno scorso", "2025-05-01", "2025-05-31"),
+        ("em maio do ano passado", "2025-05-01", "2025-05-31"),
+        ("去年5月", "2025-05-01", "2025-05-31"),
+        ("去年の5月に", "2025-05-01", "2025-05-31"),
+        ("5月に", "2026-05-01", "2026-05-31"),
+        ("Tuesday of last week", "2026-11-10", "2026-11-10"),
+        ("letzte Woche am Dienstag", "2026-11-10", "2026-11-10"),
+        ("six months ago", "2026-05-02", "2026-06-15"),
+        ("Oct 14", "2026-10-14", "2026-10-14"),
+        ("おととい", "2026-11-18", "2026-11-18"),
     ],
 )
 def test_a_time_is_read(question: str, first: str, last: str):
     assert told(question) == [(first, last)]
+
+
+def test_of_a_year_and_its_month_neither_is_a_time_of_its_own():
+    assert told("in May last year, or yesterday?") == [
+        ("2026-11-19", "2026-11-19"),
+        ("2025-05-01", "2025-05-31"),
+    ]
+    assert told("last week or in May?") == [("2026-11-09", "2026-11-15"), ("2026-05-01", "2026-05-31")]
+
+
+def test_half_a_year_is_no_year():
+    assert told("half a year ago") == []
 
 
 def test_of_two_orders_of_day_and_month_both_are_looked_for():
