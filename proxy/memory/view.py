@@ -40,7 +40,7 @@ from proxy.memory.tasks import Begun, in_thread_if_long
 
 # One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
 _MIN_ANSWERS_LEFT_OUT: Final = 2
-_MAX_BELATED_BY: Final = 6
+_MAX_LATE_BY: Final = 6
 _EPOCH_BYTES: Final = 8
 _role: Final = attrgetter("role")
 _user: Final = attrgetter("user")
@@ -425,7 +425,7 @@ def _without_copies(part: _WindowPart) -> _WindowPart:
     return part.without(copies)
 
 
-# --- belated answers ----------------------------------------------------------------------------------------
+# --- late answers -------------------------------------------------------------------------------------------
 def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
     """The window with answers before the words that came after them, where it shows them behind."""
     window, origins, alignment = part
@@ -465,7 +465,7 @@ def _answering_order(alignment: Alignment) -> list[int] | None:
             place = NEW
         elif places[i] != REPEATED:
             place = places[i]
-        at, first = i, max(0, i - _MAX_BELATED_BY)
+        at, first = i, max(0, i - _MAX_LATE_BY)
         while at > first and place >= 0 and lines[order[at - 1]].role == "user":
             words = places[order[at - 1]]
             if words != NEW and words <= place:
