@@ -6,6 +6,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -220,5 +221,6 @@ def code_in(text: str) -> str:
     return "\n".join([*fenced, *re.findall(r"`[^`\n]+`", FENCED.sub("", text))])
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
