@@ -7,15 +7,16 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from docs.make import OWN, ROOT
+from proxy.cli import app
 
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "80"}
 
 
-def turnkeeper(*arguments, **options):
-    command = [sys.executable, "-m", "proxy", *map(str, arguments)]
-    return subprocess.run(command, env=ENVIRON, capture_output=True, check=False, text=True, **options)
+def turnkeeper(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments)], env=ENVIRON)
 
 
 def test_the_list_is_plain_where_it_is_piped():
@@ -61,7 +62,7 @@ def test_machines_get_json():
 
 def test_an_unknown_name_is_answered_with_what_was_meant():
     done = turnkeeper("filters", "drop_mesages")
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith("no filter named 'drop_mesages'; did you mean 'drop_messages'? Available: ")
 
 
@@ -69,7 +70,7 @@ def test_a_users_own_filters_are_listed_with_their_configuration():
     done = turnkeeper("filters", "--config", OWN)
     assert "  glossary " in done.stdout
     assert "  spell_digits " in done.stdout
-    assert turnkeeper("filters", "glossary").returncode == 2
+    assert turnkeeper("filters", "glossary").exit_code == 2
 
 
 def test_the_schema_is_printed_or_written(tmp_path):
@@ -82,7 +83,7 @@ def test_the_schema_is_printed_or_written(tmp_path):
 
 def test_a_schema_that_cannot_be_written_is_told(tmp_path):
     done = turnkeeper("schema", "--out", tmp_path / "none" / "s.json")
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr == f"{tmp_path}/none/s.json: cannot be written: No such file or directory\n"
 
 
@@ -99,6 +100,6 @@ def test_files_that_cannot_be_had_are_told(tmp_path, command, text, said):
     config = tmp_path / "c.yaml"
     config.write_text(text)
     done = turnkeeper(command, "--config", config)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert done.stderr.startswith(f"{config}:{said}")
     assert "Traceback" not in done.stderr
