@@ -12,8 +12,10 @@ from typing import Any, Self
 import httpx2
 
 from tests.peers.redis_server import free_port
+from tests.preloaded import Preloaded
 from tests.waiting import until
 
+PROGRAM = [sys.executable, "-m", "proxy"]
 LISTEN = 'listen: {port: "${PORT}", drain: 10ms}\n'
 """What a configuration has to have that is served by itself; it ends at once."""
 
@@ -59,7 +61,7 @@ class ServingProcess:
         self.path = folder / "served.yaml"
         self.path.write_text(config)
         self.said = folder / "served.log"
-        self.command = [sys.executable, "-m", "proxy", "serve", str(self.path), *options]
+        self.command = [*PROGRAM, "serve", str(self.path), *options]
         self._environ = environ
         self.port = free_port()
 
@@ -76,12 +78,11 @@ class ServingProcess:
     def begin(self) -> None:
         """Starts it, and waits for nothing."""
         with self.said.open("ab") as out:
-            self.process = subprocess.Popen(
-                self.command,
-                env={**os.environ, "PORT": str(self.port), **self._environ},
-                stdout=out,
-                stderr=out,
-            )
+            env = {**os.environ, "PORT": str(self.port), **self._environ}
+            if self.command[:3] == PROGRAM and sys.platform.startswith("linux"):
+                self.process = Preloaded(self.command[3:], out, env)
+            else:
+                self.process = subprocess.Popen(self.command, env=env, stdout=out, stderr=out)
         self.client = httpx2.Client(base_url=self.root, timeout=10, verify=False, trust_env=False)
 
     def __exit__(self, *_: object) -> None:

@@ -1,0 +1,129 @@
+"""``python -m proxy`` without the half second of CPU that loading it takes.
+
+One process for all that a test process starts has it loaded, and forks for each. What is forked gets arguments,
+environment and files of its own, and does what ``python -m proxy`` does from there on. Linux only.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+_ROOT = Path(__file__).parents[1]
+_LARGEST = 200_000
+_MOST_FILES = 1024
+
+
+class Preloaded:
+    """A process that was forked, with what ``subprocess.Popen`` says of one and does; ``out`` is what it says."""
+
+    def __init__(self, arguments: Sequence[str], out: IO[bytes], env: Mapping[str, str]) -> None:
+        self.args = [sys.executable, "-m", "proxy", *arguments]
+        self.returncode: int | None = None
+        wanted = {"arguments": [*arguments], "env": {**env}, "folder": str(Path.cwd())}
+        # Its number comes here, and how it ended.
+        self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            files = [out.fileno(), theirs.fileno()]
+            socket.send_fds(_template()[1], [json.dumps(wanted).encode()], files)
+        self.pid = int(self._news.recv(100))
+
+    def poll(self) -> int | None:
+        return self._ended(0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def _ended(self, within: float | None) -> int | None:
+        if self.returncode is None:
+            self._news.settimeout(within)
+            try:
+                self.returncode = int(self._news.recv(100))
+            except (BlockingIOError, TimeoutError):
+                return None
+            self._news.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@cache
+def _template() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+    """The process that forks, which ends with this one, and the way to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, __file__, str(theirs.fileno())]
+        process = subprocess.Popen(
+            command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    return process, ours
+
+
+def _fork(channel: socket.socket) -> None:
+    """Forks for each that is wanted, and tells when it has ended; returns in what was forked alone."""
+    running: dict[int, tuple[int, socket.socket]] = {}
+    with select.epoll() as ready:
+        ready.register(channel, select.EPOLLIN)
+        while True:
+            for file, _ in ready.poll():
+                if file in running:
+                    pid, news = running.pop(file)
+                    os.close(file)
+                    with news:
+                        news.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+                    continue
+                data, files, *_ = socket.recv_fds(channel, _LARGEST, 2)
+                if not data:
+                    sys.exit()
+                if not (pid := os.fork()):
+                    for each in (channel, *(news for _, news in running.values())):
+                        each.detach()  # or what has its number later is closed with it
+                    return _become(json.loads(data), files[0])
+                os.close(files[0])
+                news = socket.socket(fileno=files[1])
+                news.send(b"%d" % pid)
+                end = os.pidfd_open(pid)
+                running[end] = pid, news
+                ready.register(end, select.EPOLLIN)
+
+
+def _become(wanted: dict[str, Any], out: int) -> None:
+    """Makes this process what ``python -m proxy`` begins as."""
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.clear()
+    os.environ.update(wanted["env"])
+    time.tzset()
+    os.chdir(wanted["folder"])
+    sys.argv[1:] = wanted["arguments"]
+    sys.path[:1] = [os.getcwd(), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]  # noqa: PTH109
+
+
+if __name__ == "__main__":
+    sys.path[0] = str(_ROOT)
+    from proxy import __main__, cli  # noqa: F401
+
+    gc.freeze()
+    _fork(socket.socket(fileno=int(sys.argv[1])))
+    os.closerange(3, _MOST_FILES)
+    __main__.main()
