@@ -1,7 +1,7 @@
 """``python -m proxy`` without the half second of CPU that loading it takes.
 
-One process for all that a test process starts has it loaded, and forks for each. What is forked gets arguments,
-environment and files of its own, and does what ``python -m proxy`` does from there on. Linux only.
+One process for all that a test process starts has it loaded, and forks for each. What is forked gets
+arguments, environment and files of its own, and does what ``python -m proxy`` does from there on. Linux only.
 """
 
 import gc
@@ -24,7 +24,7 @@ _MOST_FILES = 1024
 
 
 class Preloaded:
-    """A process that was forked, with what ``subprocess.Popen`` says of one and does; ``out`` is what it says."""
+    """A process that was forked, as ``subprocess.Popen`` has one; what it says goes to ``out``."""
 
     def __init__(self, arguments: Sequence[str], out: IO[bytes], env: Mapping[str, str]) -> None:
         self.args = [sys.executable, "-m", "proxy", *arguments]
