@@ -1,6 +1,7 @@
 """Writes the files that are made from the filters and the settings: ``make docs``."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from proxy.describe.manual import metrics_reference, settings_reference
@@ -14,18 +15,6 @@ ROOT = Path(__file__).parents[1]
 OWN = ROOT / "examples/own_filter/own.yaml"
 
 
-def made() -> dict[Path, str]:
-    """Each file and what has to be in it, whatever packages are installed beside the project."""
-    shipped = FilterRegistry(installed=False)
-    return {
-        ROOT / "docs/filters.md": filters_reference(pages(shipped)),
-        ROOT / "docs/configuration.md": settings_reference(_config("everything"), _config("agora")),
-        ROOT / "docs/metrics.md": metrics_reference(),
-        ROOT / "config/schema.json": _json(settings_schema(shipped)),
-        OWN.with_name("schema.json"): _json(settings_schema(load_registry(OWN, {}, shipped))),
-    }
-
-
 def _config(name: str) -> str:
     return (ROOT / f"config/{name}.yaml").read_text(encoding="utf-8")
 
@@ -34,6 +23,18 @@ def _json(made: object) -> str:
     return json.dumps(made, indent=2, ensure_ascii=False) + "\n"
 
 
+# Whatever packages are installed beside the project.
+_SHIPPED = FilterRegistry(installed=False)
+MADE: dict[Path, Callable[[], str]] = {
+    ROOT / "docs/filters.md": lambda: filters_reference(pages(_SHIPPED)),
+    ROOT / "docs/configuration.md": lambda: settings_reference(_config("everything"), _config("agora")),
+    ROOT / "docs/metrics.md": metrics_reference,
+    ROOT / "config/schema.json": lambda: _json(settings_schema(_SHIPPED)),
+    OWN.with_name("schema.json"): lambda: _json(settings_schema(load_registry(OWN, {}, _SHIPPED))),
+}
+"""Each file, and what makes what has to be in it."""
+
+
 if __name__ == "__main__":
-    for path, text in made().items():
-        path.write_text(text, encoding="utf-8")
+    for path, make in MADE.items():
+        path.write_text(make(), encoding="utf-8")
