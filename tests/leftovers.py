@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-_PAUSE = 0.25
+_PAUSE = 0.5
 _PROC = Path("/proc")
 _ZOMBIE = "Z"
 
