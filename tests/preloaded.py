@@ -1,9 +1,11 @@
 """``python -m proxy`` without the half second of CPU that loading it takes.
 
 One process for all that a test process starts has it loaded, and forks for each. What is forked gets
-arguments, environment and files of its own, and does what ``python -m proxy`` does from there on. Linux only.
+arguments, environment and files of its own, and does what ``python -m proxy`` does from there on. Elsewhere
+than on Linux each is loaded by itself.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -12,28 +14,58 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
+PROGRAM = [sys.executable, "-m", "proxy"]
 _ROOT = Path(__file__).parents[1]
-_LARGEST = 200_000
+_LARGEST = 1_000_000
 _MOST_FILES = 1024
 
 
-class Preloaded:
-    """A process that was forked, as ``subprocess.Popen`` has one; what it says goes to ``out``."""
+def run(*arguments: str, folder: Path, env: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    """What comes of a command within a minute."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = start(arguments, env, out, err, folder)
+        try:
+            process.wait(60)
+        finally:
+            process.kill()
+        said = [os.pread(each.fileno(), _LARGEST, 0).decode() for each in (out, err)]
+    return subprocess.CompletedProcess(process.args, process.wait(), *said)
 
-    def __init__(self, arguments: Sequence[str], out: IO[bytes], env: Mapping[str, str]) -> None:
-        self.args = [sys.executable, "-m", "proxy", *arguments]
+
+def start(
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    out: IO[bytes],
+    err: IO[bytes] | None = None,
+    folder: Path | None = None,
+) -> "Preloaded | subprocess.Popen[bytes]":
+    """A process that has begun; what it says goes to files, and without ``err`` to the same one."""
+    if sys.platform.startswith("linux"):
+        return Preloaded(arguments, env, out, err or out, folder or Path.cwd())
+    command = [*PROGRAM, *arguments]
+    return subprocess.Popen(command, env=env, cwd=folder, stdout=out, stderr=err or out)
+
+
+class Preloaded:
+    """A process that was forked, as ``subprocess.Popen`` has one."""
+
+    def __init__(
+        self, arguments: Sequence[str], env: Mapping[str, str], out: IO[bytes], err: IO[bytes], folder: Path
+    ) -> None:
+        self.args = [*PROGRAM, *arguments]
         self.returncode: int | None = None
-        wanted = {"arguments": [*arguments], "env": {**env}, "folder": str(Path.cwd())}
+        wanted = {"arguments": [*arguments], "env": {**env}, "folder": str(folder)}
         # Its number comes here, and how it ended.
         self._news, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            files = [out.fileno(), theirs.fileno()]
+            files = [out.fileno(), err.fileno(), theirs.fileno()]
             socket.send_fds(_template()[1], [json.dumps(wanted).encode()], files)
         self.pid = int(self._news.recv(100))
 
@@ -89,28 +121,30 @@ def _fork(channel: socket.socket) -> None:
                 if file in running:
                     pid, news = running.pop(file)
                     os.close(file)
-                    with news:
+                    with news, contextlib.suppress(OSError):  # which nobody waits for any more
                         news.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                     continue
-                data, files, *_ = socket.recv_fds(channel, _LARGEST, 2)
+                data, files, *_ = socket.recv_fds(channel, _LARGEST, 3)
                 if not data:
                     sys.exit()
                 if not (pid := os.fork()):
                     for each in (channel, *(news for _, news in running.values())):
                         each.detach()  # or what has its number later is closed with it
-                    return _become(json.loads(data), files[0])
-                os.close(files[0])
-                news = socket.socket(fileno=files[1])
+                    return _become(json.loads(data), *files[:2])
+                *others, last = files
+                for other in others:
+                    os.close(other)
+                news = socket.socket(fileno=last)
                 news.send(b"%d" % pid)
                 end = os.pidfd_open(pid)
                 running[end] = pid, news
                 ready.register(end, select.EPOLLIN)
 
 
-def _become(wanted: dict[str, Any], out: int) -> None:
+def _become(wanted: dict[str, Any], out: int, err: int) -> None:
     """Makes this process what ``python -m proxy`` begins as."""
     os.dup2(out, 1)
-    os.dup2(out, 2)
+    os.dup2(err, 2)
     os.environ.clear()
     os.environ.update(wanted["env"])
     time.tzset()

@@ -4,18 +4,17 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import httpx2
 
+from tests import preloaded
 from tests.peers.redis_server import free_port
-from tests.preloaded import Preloaded
+from tests.preloaded import PROGRAM
 from tests.waiting import until
 
-PROGRAM = [sys.executable, "-m", "proxy"]
 LISTEN = 'listen: {port: "${PORT}", drain: 10ms}\n'
 """What a configuration has to have that is served by itself; it ends at once."""
 
@@ -79,8 +78,8 @@ class ServingProcess:
         """Starts it, and waits for nothing."""
         with self.said.open("ab") as out:
             env = {**os.environ, "PORT": str(self.port), **self._environ}
-            if self.command[:3] == PROGRAM and sys.platform.startswith("linux"):
-                self.process = Preloaded(self.command[3:], out, env)
+            if self.command[:3] == PROGRAM:
+                self.process = preloaded.start(self.command[3:], env, out)
             else:
                 self.process = subprocess.Popen(self.command, env=env, stdout=out, stderr=out)
         self.client = httpx2.Client(base_url=self.root, timeout=10, verify=False, trust_env=False)

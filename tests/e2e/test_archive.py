@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -17,6 +15,7 @@ import pytest
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, encode
 from proxy.memory.stores.store import BlobWrite, Key
+from tests import preloaded
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
@@ -479,12 +478,8 @@ def test_a_forgotten_person_who_calls_again_is_remembered_from_then_on(archiving
 def turnkeeper(tmp_path: Path, url: str) -> Callable[..., Any]:
     def run(*arguments: str) -> Any:
         (tmp_path / "turnkeeper.yaml").write_text(CONFIG)
-        command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "MEMORY_URL": url}
-        whole = [*command, "--config", "turnkeeper.yaml"]
-        return subprocess.run(
-            whole, cwd=tmp_path, env=environ, capture_output=True, check=False, text=True, timeout=60
-        )
+        environ = {**os.environ, "MEMORY_URL": url}
+        return preloaded.run(*arguments, "--config", "turnkeeper.yaml", folder=tmp_path, env=environ)
 
     return run
 

@@ -4,8 +4,6 @@ import asyncio
 import base64
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -17,6 +15,7 @@ import pytest
 import redis
 
 from proxy.memory.stores.encryption import Encryption
+from tests import preloaded
 from tests.e2e.conftest import Address
 from tests.long_call import said
 from tests.peers.fake_upstream import FakeUpstream, Received, Step, answer, completion, sse, stream_of
@@ -273,14 +272,10 @@ def test_the_command_line_knows_names(
     proxy = encrypting(serve, place, upstream, OLD)
     live(proxy)
     (tmp_path / "turnkeeper.yaml").write_text(CONFIG)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **place, "NEW_KEY": OLD}
-    environ["UPSTREAM_BASE_URL"] = upstream.url
+    environ = {**os.environ, **place, "NEW_KEY": OLD, "UPSTREAM_BASE_URL": upstream.url}
 
     def run(*words: str) -> str:
-        command = [sys.executable, "-m", "proxy", *words, "--config", "turnkeeper.yaml"]
-        done = subprocess.run(
-            command, cwd=tmp_path, env=environ, capture_output=True, check=False, text=True, timeout=60
-        )
+        done = preloaded.run(*words, "--config", "turnkeeper.yaml", folder=tmp_path, env=environ)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

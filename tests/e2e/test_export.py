@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import awaited
 
@@ -45,18 +44,9 @@ def url(tmp_path: Path) -> str:
 @pytest.fixture
 def turnkeeper(tmp_path: Path, url: str) -> Callable[..., Any]:
     def run(*arguments: str, **environ: str) -> Any:
-        command = [sys.executable, "-c", "from proxy.cli import main; main()", *arguments]
-        path = os.pathsep.join(p for p in sys.path if p)
-        ours = {**os.environ, "PYTHONPATH": path, "MEMORY_URL": url, **environ}
-        done = subprocess.run(
-            [*command, "--config", "config.yaml"],
-            cwd=tmp_path,
-            env=ours,
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=60,
-        )
+        ours = {**os.environ, "MEMORY_URL": url, **environ}
+        done = preloaded.run(*arguments, "--config", "config.yaml", folder=tmp_path, env=ours)
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     return run

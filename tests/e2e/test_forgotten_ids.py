@@ -3,8 +3,6 @@
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import preloaded
 from tests.e2e.conftest import Address
 from tests.peers.stored_bytes import stored_bytes
 from tests.serving_process import LISTEN, ServingProcess, at_rest
@@ -97,9 +96,9 @@ def test_no_file_and_no_log_names_who_is_forgotten(server: ServingProcess, place
 
 def test_a_terminal_leaves_as_little(server: ServingProcess, places: dict[str, str]) -> None:
     exported = remember(server)
-    command = [sys.executable, "-m", "proxy", "forget", WHO, "--config", str(server.path)]
     environ = {**os.environ, **places, "PORT": str(server.port)}
-    done = subprocess.run(command, env=environ, capture_output=True, check=True, text=True, timeout=60)
+    done = preloaded.run("forget", WHO, "--config", str(server.path), folder=server.path.parent, env=environ)
+    assert done.returncode == 0, done.stderr
     assert WHO not in done.stdout + done.stderr
     assert WHO.encode() not in stored_bytes(*places.values())
     bring_back(server, exported)

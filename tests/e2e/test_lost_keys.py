@@ -3,14 +3,13 @@
 import base64
 import os
 import sqlite3
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.e2e.conftest import Address
 from tests.page_visit import Visit
 from tests.proxy_server import ProxyServer, Serve
@@ -122,11 +121,8 @@ def test_a_terminal_and_the_page_say_it_too(serve: Serve, places: dict[str, str]
     proxy = losing(serve, **places)
     lost = unreadable(proxy)
     (tmp_path / "turnkeeper.yaml").write_text(CONFIG)
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **places, "NEW_KEY": NEW}
-    command = [sys.executable, "-m", "proxy", "forget", "ann", "--config", "turnkeeper.yaml"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environ, capture_output=True, check=False, text=True, timeout=60
-    )
+    environ = {**os.environ, **places, "NEW_KEY": NEW}
+    done = preloaded.run("forget", "ann", "--config", "turnkeeper.yaml", folder=tmp_path, env=environ)
     assert done.returncode == 1
     assert all(session in done.stderr for session in lost)
     assert "turnkeeper forget --session" in done.stderr

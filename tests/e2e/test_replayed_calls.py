@@ -4,13 +4,13 @@ import json
 import os
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import preloaded
 from tests.peers.fake_upstream import FakeUpstream, completion
 from tests.peers.fake_upstream import answer as spoken
 from tests.proxy_server import ProxyServer, Serve
@@ -55,16 +55,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def turnkeeper(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        environ = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(each for each in sys.path if each),
-            "MEMORY_URL": f"sqlite:{folder / 'm.db'}",
-            "TURNKEEPER_CONFIG": "present.yaml",
-        }
-        command = [sys.executable, "-m", "proxy", *arguments]
-        return subprocess.run(
-            command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
-        )
+        own = {"MEMORY_URL": f"sqlite:{folder / 'm.db'}", "TURNKEEPER_CONFIG": "present.yaml"}
+        return preloaded.run(*arguments, folder=folder, env={**os.environ, **own})
 
     return run
 

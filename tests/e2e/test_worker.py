@@ -1,15 +1,15 @@
 """Who works beside the servers reads and writes as they do."""
 
 import json
+import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
 
+from tests import preloaded
 from tests.waiting import until
 
 CONFIG = """
@@ -32,9 +32,8 @@ class Working:
         self.path.write_text(text.replace("FORMAT", form).replace("FOLDER", str(self.path.parent)))
 
     def __enter__(self) -> Self:
-        command = [sys.executable, "-m", "proxy", "worker", str(self.path)]
         with self._said.open("ab") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=out)
+            self.process = preloaded.start(["worker", str(self.path)], os.environ, out)
         assert until(lambda: self.lines or self.process.poll() is not None)
         return self
 
@@ -99,7 +98,6 @@ def test_a_worker_that_can_never_find_anything_does_not_begin(
 ) -> None:
     bare = "\n".join(line for line in CONFIG.splitlines() if not line.startswith("memory:"))
     (tmp_path / "c.yaml").write_text(f"{of_memory}\n{bare.replace('FORMAT', 'text')}")
-    command = [sys.executable, "-m", "proxy", "worker", str(tmp_path / "c.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = preloaded.run("worker", str(tmp_path / "c.yaml"), folder=tmp_path, env=os.environ)
     assert (done.returncode, done.stdout) == (1, "")
     assert says in done.stderr
