@@ -100,15 +100,15 @@ class Preloaded:
 
 
 @cache
-def _template() -> tuple["subprocess.Popen[bytes]", socket.socket]:
+def _template() -> tuple[int, socket.socket]:
     """The process that forks, which ends with this one, and the way to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
+        theirs.set_inheritable(True)
         command = [sys.executable, __file__, str(theirs.fileno())]
-        process = subprocess.Popen(
-            command, cwd=_ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
-        )
-    return process, ours
+        silent = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        pid = os.posix_spawn(sys.executable, command, os.environ, file_actions=silent, setsid=True)
+    return pid, ours
 
 
 def _fork(channel: socket.socket) -> None:
