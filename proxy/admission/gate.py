@@ -47,7 +47,10 @@ class Gate(msgspec.Struct, frozen=True):
             return "default"
         key = self.keys.match(headers)
         if key is None:
-            raise Unauthorized("Send a key that TURNKEEPER_KEYS knows, as 'Authorization: Bearer <key>'.")
+            raise Unauthorized(
+                "Send a key's secret as 'Authorization: Bearer <secret>': what stands behind 'name:' in"
+                " TURNKEEPER_KEYS."
+            )
         if key.scope == "chat" and not path.startswith(_FOR_ALL_KEYS):
             raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
         return key.tenant

@@ -4,7 +4,7 @@ import pytest
 
 from proxy.admission.gate import Gate, is_loopback_address, is_loopback_name
 from proxy.admission.keys import Keys
-from proxy.errors import RequestError
+from proxy.errors import RequestError, Unauthorized
 
 OPEN = Gate(Keys())
 LOCKED = Gate(Keys.parse("acme:whole,phone:part:chat"))
@@ -154,3 +154,9 @@ def test_these_host_headers_mean_this_machine(header):
 )  # fmt: skip
 def test_other_host_headers_may_mean_another(header):
     assert not is_loopback_name(header)
+
+
+@pytest.mark.parametrize("shown", ["Bearer acme:whole", "whole", "Bearer acme"])
+def test_a_key_with_its_name_is_told_to_be_the_secret_alone(shown):
+    with pytest.raises(Unauthorized, match="as 'Authorization: Bearer <secret>': what stands behind 'name:'"):
+        LOCKED.admit({"authorization": shown}, "/v1/chat/completions")
