@@ -79,22 +79,24 @@ class CircuitBreaker:
             return "closed"
         return "open" if self._clock() < self._until else "half_open"
 
-    def admit(self, *, probe_every: float | None = None, patience: float = 0.0) -> bool:
-        """Whether a call may be made; one that is admitted while the circuit is not closed is a probe.
-
-        With ``probe_every`` a probe passes so many seconds after the last one, though the pause is not over.
-        All pass for ``patience`` seconds after the first of the failures in a row.
-        """
+    def admit(self) -> bool:
+        """Whether a call may be made; one that is admitted while the circuit is not closed is a probe."""
         if self._until is None:
             return True
-        now = self._clock()
-        if now < self._failing_since + patience:
+        return self._admit_probe(max(self._until, self._probed_at + self._backoff.shortest))
+
+    def admit_last(self, *, probe_every: float, patience: float = 0.0) -> bool:
+        """The same where nothing else can answer the call.
+
+        All pass for ``patience`` seconds after the first of the failures in a row, and then a probe each
+        ``probe_every`` seconds, though the pause is not over.
+        """
+        if self._until is None or self._clock() < self._failing_since + patience:
             return True
-        if probe_every is None:
-            due = max(self._until, self._probed_at + self._backoff.shortest)
-        else:
-            due = self._probed_at + probe_every
-        if now < due:
+        return self._admit_probe(self._probed_at + probe_every)
+
+    def _admit_probe(self, due: float) -> bool:
+        if (now := self._clock()) < due:
             return False
         self._probed_at = now
         return True

@@ -358,7 +358,7 @@ class UpstreamUnreachable(UpstreamError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """The upstream keeps failing, and there is no other to ask."""
+    """The upstream keeps failing, and no other answers."""
 
     status = 503
     code = "upstream_unavailable"

@@ -24,9 +24,9 @@ from proxy.upstream.target import Target
 # With less than this left, in seconds, an upstream could not answer anyway.
 _LEAST = 0.02
 _A_MOMENT = 1.0
-# So often calls find out, in seconds, whether the only upstream there is works again.
+# Where all upstreams fail, calls find out so often, in seconds, whether one works again.
 _PROBE_EVERY = 1.0
-# It is asked once by each call for so many seconds after it began to fail: there is nowhere else to go.
+# Each call asks it once for so many seconds after it began to fail: there is nowhere else to go.
 _PATIENCE = 3.0
 # A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
 _SOON = 0.25
@@ -72,7 +72,6 @@ class Dispatch:
         for rank, target in enumerate(others, 1):
             if request.names_model(target):
                 self._candidates.append(Candidate(rank, target, request, self.dialogue))
-        self._is_alone = len(self._candidates) == 1
         self._attempts = attempts
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -98,7 +97,10 @@ class Dispatch:
 
         Raises UpstreamError where another upstream would fail in the same way.
         """
-        while (candidate := self._take()) is not None:
+        while (candidate := self._next()) is not None:
+            self._candidates.remove(candidate)
+            candidate.tries += 1
+            candidate.talks = False
             target = candidate.target
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
@@ -148,31 +150,24 @@ class Dispatch:
                         loser.response.close()
         return answer
 
-    def _take(self) -> "Candidate | None":
+    def _next(self) -> "Candidate | None":
         """The candidate to ask next, or to wait for; one whose circuit is open gives way to others."""
         now, latest = self._time(), self._due - _LEAST
         if now > latest:
             return None
-        for chosen in self._candidates:
-            if chosen.ready <= now + _SOON and chosen.breaker.admit():
-                break
-        else:
-            # A whole answer may take long to come; taking a request may not.
-            latest = min(latest, max(self._patience, now + _A_MOMENT))
-            waiting = [each for each in self._candidates if each.ready <= latest]
-            if not waiting:
-                return None
-            chosen = min(waiting, key=lambda each: (each.breaker.state != "closed", each.ready))
-            failures = self._attempts.failures
-            patience = 0.0 if failures else _PATIENCE
-            if self._is_alone and not chosen.breaker.admit(probe_every=_PROBE_EVERY, patience=patience):
-                if not failures:
-                    self._failure = UpstreamUnavailable(chosen.target.name, retry_after=_PROBE_EVERY)
-                return None
-        self._candidates.remove(chosen)
-        chosen.tries += 1
-        chosen.talks = False
-        return chosen
+        for candidate in self._candidates:
+            if candidate.ready <= now + _SOON and candidate.breaker.admit():
+                return candidate
+        # A whole answer may take long to come; taking a request may not.
+        latest = min(latest, max(self._patience, now + _A_MOMENT))
+        waiting = [each for each in self._candidates if each.ready <= latest]
+        waiting.sort(key=lambda each: (each.breaker.state != "closed", each.ready))
+        for candidate in waiting:
+            if candidate.admit_last():
+                return candidate
+        if waiting and not self._attempts.failures:
+            self._failure = UpstreamUnavailable(waiting[0].target.name, retry_after=_PROBE_EVERY)
+        return None
 
     def _deadlines(self, target: Target) -> Deadlines:
         now, total = self._time(), self._since + target.total
@@ -259,6 +254,10 @@ class Candidate:
     def breaker(self) -> CircuitBreaker:
         """The circuit breaker of the model that it is asked for."""
         return self.target.health.breaker(self.request.model)
+
+    def admit_last(self) -> bool:
+        """Whether it may be asked where the circuits of all others are open."""
+        return self.breaker.admit_last(probe_every=_PROBE_EVERY, patience=0.0 if self.tries else _PATIENCE)
 
     def run_tools(self, response: Response, due: float) -> Response:
         """The response as the client sees it, the proxy's own tools carried out in it."""

@@ -1,6 +1,9 @@
-"""A model that fails for seconds is left alone, though there is no other: one call a second asks it."""
+"""Models that fail for seconds are left alone, though there is no other: one call a second asks each."""
 
 import time
+from collections.abc import Iterator
+
+import pytest
 
 from tests.peers.fake_upstream import FakeUpstream, answer, by_default
 from tests.proxy_server import ProxyServer, Serve
@@ -10,7 +13,19 @@ CONFIG = """
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}", retries: 1}}
 pipelines: {default: {upstreams: [main]}}
 """
+TWO = """
+upstreams:
+  main: {base_url: "${UPSTREAM_BASE_URL}", retries: 1}
+  reserve: {base_url: "${RESERVE}", retries: 1}
+pipelines: {default: {upstreams: [main, reserve]}}
+"""
 BROKEN = answer({"error": {"message": "Out of order."}}, 500)
+
+
+@pytest.fixture
+def reserve() -> Iterator[FakeUpstream]:
+    with FakeUpstream() as fake:
+        yield fake
 
 
 def opened(serve: Serve, upstream: FakeUpstream) -> ProxyServer:
@@ -62,3 +77,40 @@ def test_it_is_well_within_a_second(serve: Serve, upstream: FakeUpstream) -> Non
     assert until(lambda: proxy.chat().status_code == 200, 10)
     assert time.monotonic() - began < 3
     assert [proxy.chat().status_code for _ in range(10)] == [200] * 10
+
+
+def test_where_all_of_several_fail_each_is_asked_once_a_second(
+    serve: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    proxy = serve(TWO, RESERVE=reserve.url)
+    for each in (upstream, reserve):
+        each.says(*BROKEN)
+    assert until(lambda: proxy.chat().status_code == 503, 10)
+    asked = [len(upstream.requests), len(reserve.requests)]
+    began, statuses = time.monotonic(), list[int]()
+    while len(statuses) < 20:
+        statuses.append(proxy.chat().status_code)
+    most = 1 + (time.monotonic() - began)
+    assert len(upstream.requests) - asked[0] <= most
+    assert len(reserve.requests) - asked[1] <= most
+    assert statuses.count(503) >= 20 - 2 * most
+    reserve.script = by_default
+    began = time.monotonic()
+    assert until(lambda: proxy.chat().status_code == 200, 10)
+    assert time.monotonic() - began < 3
+    assert [proxy.chat().status_code for _ in range(10)] == [200] * 10
+
+
+def test_failures_of_a_moment_at_all_of_several_keep_no_call_off(
+    serve: Serve, upstream: FakeUpstream, reserve: FakeUpstream
+) -> None:
+    proxy = serve(TWO, RESERVE=reserve.url)
+    for each in (upstream, reserve):
+        each.says(*BROKEN)
+    began, statuses = time.monotonic(), list[int]()
+    while time.monotonic() < began + 2:
+        statuses.append(proxy.chat().status_code)
+    assert len(statuses) > 5
+    assert set(statuses) == {500}, "an upstream's own error"
+    reserve.script = by_default
+    assert proxy.chat().status_code == 200
