@@ -159,6 +159,14 @@ def _put(path: str, value: Any) -> Request:
     return Request("PUT", path, _json(value))
 
 
+def _patch(path: str, value: Any) -> Request:
+    return Request("PATCH", path, _json(value))
+
+
+def _form(path: str, **fields: str) -> Request:
+    return Request("POST", path, urlencode(fields).encode(), {"content-type": _FORM})
+
+
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -200,6 +208,15 @@ def _and_page(shown: Callable[[], Request]) -> Sequence[Request]:
     return [shown(), Request("GET", f"/turns/{_LAST_TURN}")]
 
 
+def _and_remove(method: str, path: str) -> Sequence[Request]:
+    """A session of 15 MB, whose user has its name, and the removal of either."""
+    name = _new_session()
+    contents = _lines(10_000, "word " * 280)
+    stored = _put(f"{_MEMORY}/sessions/{name}", {"user": name, "contents": contents})
+    removal = path.format(name)
+    return [stored, _form(removal) if method == "POST" else Request(method, removal)]
+
+
 def _asking(model: str, pipeline: str = "default", session: str | None = None) -> Request:
     """A turn for a model that answers as its name says."""
     return _turn(chat([user("Hi")]).replace(b"paced-1-0", model.encode()), pipeline, session)
@@ -213,8 +230,7 @@ def _signed(event: Any) -> Request:
 
 
 def _draft(path: str, yaml: str, request: bytes = b"") -> Request:
-    fields = {"pipeline": "default", "request": request.decode(), "yaml": yaml}
-    return Request("POST", path, urlencode(fields).encode(), {"content-type": _FORM})
+    return _form(path, pipeline="default", request=request.decode(), yaml=yaml)
 
 
 _NEW = "(a new one)"
@@ -223,6 +239,10 @@ _PART = {"type": "text", "text": ""}
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
 _LAST_TURN = "{turn}"
 """Stands for the turn that was asked for before."""
+_LAST_FACT = "{fact}"
+"""Stands for the fact that was made before."""
+_ENDLESS = ("/v1/turns", "/live/events")
+"""Paths whose answers are read for a second."""
 _MUCH = "4111 1111 a.b@c.example **_`[x](y) <think> +49 170 aaaaaaaaaaaaaaaaaaaaaa "
 """Something of all that filters look for."""
 _LONG, _USER, _AGENT = f"{_MEMORY}/sessions/long", f"{_MEMORY}/users/attacker", f"{_MEMORY}/agents/busy"
@@ -369,9 +389,7 @@ def _memory() -> Iterator[Attack]:
             f"{_MEMORY}/sessions", {"id": _new_session(), "contents": _lines(10_000, "word " * 280)}
         ),
         "PUT of a state of 80,000 names": lambda: _put(f"{_LONG}/state", _numbered(80_000)),
-        "PATCH of a state of 8,000 bytes": lambda: Request(
-            "PATCH", f"{_LONG}/state", _json({"k": "x" * 7_900})
-        ),
+        "PATCH of a state of 8,000 bytes": lambda: _patch(f"{_LONG}/state", {"k": "x" * 7_900}),
         "a summary of 20,000 messages": lambda: _post(
             f"{_MEMORY}/sessions/own/summaries", {"messages": [user("Hi")] * 20_000}
         ),
@@ -385,6 +403,7 @@ def _memory() -> Iterator[Attack]:
         "a search for what every turn says": lambda: _post(
             f"{_MEMORY}/search", {"user": "attacker", "query": "word line", "limit": 100}
         ),
+        "a profile of 4,000 characters": lambda: _put(f"{_USER}/profile", {"text": "x" * 4000}),
         "a fact of 1 MB": lambda: _post(f"{_USER}/facts", {"text": text}),
         "a fact of 2,000 characters": lambda: _post(f"{_USER}/facts", {"text": "x" * 2000}),
         "an episode of 1 MB": lambda: _post(
@@ -404,7 +423,14 @@ def _memory() -> Iterator[Attack]:
     }
     for name, request in sent.items():
         yield Attack(name, _only(request))
+    fact = _post(f"{_USER}/facts", {"text": "x" * 2000})
+    changed = _patch(f"{_USER}/facts/{_LAST_FACT}", {"text": "y" * 2000})
+    yield Attack(
+        "a fact that is changed and removed",
+        lambda: [fact, changed, Request("DELETE", changed.path)],
+    )
     for path in (
+        f"{_MEMORY}/users?limit=100",
         f"{_MEMORY}/sessions?limit=100",
         f"{_MEMORY}/sessions?archived=true&limit=100",
         _LONG,
@@ -414,14 +440,21 @@ def _memory() -> Iterator[Attack]:
         f"{_LONG}/turns?limit=100",
         f"{_USER}/export",
         f"{_USER}/facts",
+        f"{_USER}/profile",
         f"{_USER}/system_messages",
         f"{_AGENT}/episodes?limit=1000",
         "/metrics",
         "/v1/models",
+        "/v1/models/paced-1-0",
         "/healthz",
         "/readyz",
     ):
         yield Attack(f"GET {path}", _only(partial(Request, "GET", path), times=3))
+    yield Attack("eight at once: GET /v1/turns", _only(partial(Request, "GET", "/v1/turns")), at_once=8)
+    for path in (f"{_LONG}/summaries", f"{_USER}/profile"):
+        yield Attack(f"DELETE {path}", _only(partial(Request, "DELETE", path)))
+    yield Attack("DELETE of a session of 15 MB", lambda: _and_remove("DELETE", f"{_MEMORY}/sessions/{{}}"))
+    yield Attack("DELETE of a user with 15 MB", lambda: _and_remove("DELETE", f"{_MEMORY}/users/{{}}"))
 
 
 def _pages() -> Iterator[Attack]:
@@ -434,16 +467,23 @@ def _pages() -> Iterator[Attack]:
         "/conversations/long?before=5000",
         "/conversations/long/delete",
         "/conversations/long/edit/9999",
+        "/conversations/long/replay",
+        "/conversations/long/archive/delete",
         "/conversations/archive/all",
         "/users",
         "/users/attacker?query=word",
         "/users/attacker/export",
         "/users/attacker/forget",
+        "/agents?id=busy",
         "/agents/busy",
         "/health",
         "/playground",
+        "/login",
+        "/assets/page.js",
     ):
         yield Attack(f"GET {path}", _only(partial(Request, "GET", path), times=2))
+    followed = _only(partial(Request, "GET", "/live/events"))
+    yield Attack("eight at once: GET /live/events", followed, at_once=8)
     shown: Mapping[str, Callable[[], Request]] = {
         "10,000 messages": lambda: turn(*_lines(10_000)),
         "240,000 letters": lambda: turn(user("word " * 48_000), session=_NEW),
@@ -458,16 +498,19 @@ def _pages() -> Iterator[Attack]:
         )
     yield Attack(
         "POST /conversations/long/edit/9999, 200,000 characters",
-        lambda: [
-            Request(
-                "POST",
-                "/conversations/long/edit/9999",
-                urlencode({"shown": "x", "text": "word " * 40_000}).encode(),
-                {"content-type": _FORM},
-            )
-        ],
+        lambda: [_form("/conversations/long/edit/9999", shown="x", text="word " * 40_000)],
     )
     grows = "request:\n  - rewrite: " + json.dumps({"replace": [{"pattern": "a", "with": "a" * 1000}] * 4})
+    yield Attack(
+        "POST /login, with a key of 500,000 characters", lambda: [_form("/login", key="x" * 500_000)]
+    )
+    yield Attack("POST /logout", lambda: [_form("/logout")])
+    for path in ("/conversations/{}/delete", "/conversations/{}/archive/delete", "/users/{}/forget"):
+        yield Attack(f"POST {path.format('of-15-MB')}", partial(_and_remove, "POST", path))
+    yield Attack(
+        "POST /users/attacker/facts",
+        lambda: [_post(f"{_USER}/facts", {"text": "x" * 2000}), _form(f"/users/attacker/facts/{_LAST_FACT}")],
+    )
     drafts = {
         "a playground draft that grows a thousandfold": (grows, chat([user("a")])),
         "a playground draft of 250,000 characters": ("request: [redact]", chat([user("4111 " * 50_000)])),
@@ -526,24 +569,31 @@ def _ask(port: int, request: Request) -> Answer:
     body = request.body
     with contextlib.closing(client):
         if headers["content-type"] == _FORM:
-            form = _ask(port, Request("GET", request.path.removesuffix("/run"), key=request.key))
-            token = _TOKEN.search(form.body)
+            token = _TOKEN.search(_ask(port, Request("GET", "/playground", key=request.key)).body)
             body += b"&token=" + (token[1] if token else b"")
         client.request(request.method, request.path, body, headers)
         answer = client.getresponse()
+        if request.path in _ENDLESS:
+            end = time.monotonic() + 1
+            while time.monotonic() < end and answer.read1():
+                pass
+            return Answer(answer.status, answer.headers, b"")
         return Answer(answer.status, answer.headers, answer.read())
 
 
 def _attack(port: int, requests: Sequence[Request]) -> list[str]:
     """Makes the requests; the status of each, and what its answer went without."""
-    statuses, last = [], ""
+    statuses, turn, fact = [], "", ""
     for request in requests:
+        path = request.path.replace(_LAST_TURN, turn).replace(_LAST_FACT, fact)
         try:
-            answer = _ask(port, request._replace(path=request.path.replace(_LAST_TURN, last)))
+            answer = _ask(port, request._replace(path=path))
         except OSError as error:
             statuses.append(type(error).__name__)
             continue
-        last = answer.headers["x-request-id"].replace("req_", "turn_")
+        turn = answer.headers["x-request-id"].replace("req_", "turn_")
+        if answer.status == http.client.CREATED and path.endswith("/facts"):
+            fact = json.loads(answer.body)["id"]
         degraded = answer.headers.get("x-turnkeeper-degraded")
         statuses.append(f"{answer.status}{' without ' + degraded if degraded else ''}")
     return statuses

@@ -11,7 +11,13 @@ import pytest
 
 from bench import conversation
 from bench.memory import ROWS, send
-from bench.victim import served
+from bench.victim import attacks, served
+from filters.base import AnswerFilter, RequestFilter
+from proxy.page import app as pages
+from proxy.page import conversations, health, live, playground, turns, users
+from proxy.rest.endpoint import Methods
+from proxy.server.routes import Routes
+from proxy.settings.filter_registry import FilterRegistry
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +73,32 @@ def test_what_others_wait_for_one_caller_is_measured():
     assert name == "700,000 metadata keys"
     assert answered.startswith("413 in ")
     assert all(re.fullmatch(r"-?\d+ \(-?\d+\)", waited) for waited in (stream, call, durable))
+
+
+def test_every_path_page_and_filter_is_tried_at_its_largest():
+    rows = list(attacks())
+    requests = (request for row in rows if row.stored for request in row.requests())
+    sent = {f"{request.method} {request.path.partition('?')[0]}" for request in requests}
+    untried = {name for name in served_paths() if not any(map(pattern(name).fullmatch, sent))}
+    assert untried == set()
+    names = FilterRegistry(installed=False).names
+    assert all(any(f"the filter {name}, " in row.name for row in rows) for name in names(RequestFilter))
+    assert all(any(f"answer filter {name}, " in row.name for row in rows) for name in names(AnswerFilter))
+
+
+def served_paths():
+    """The method and path of all but chat and explanations; models are listed under several bases alike."""
+    for route in Routes(None)._router.routes:
+        methods = route.app._endpoints if isinstance(route.app, Methods) else ["GET"]
+        if "/models" not in route.path or route.path.startswith("/v1/"):
+            yield from (f"{method} {route.path}" for method in methods)
+    for module in (live, conversations, turns, playground, users, health):
+        yield from (f"{method} {path}" for method, path, _ in module.ROUTES)
+    yield from (f"{method} {path}" for method, path, _ in pages._ROUTES)
+
+
+def pattern(name):
+    return re.compile(re.sub(r"\{[^}]+\}", "[^/]+", name))
 
 
 def test_what_large_requests_leave_behind_is_measured():
