@@ -164,7 +164,7 @@ class Recorder:
             for task in late:
                 task.cancel()
         self.backlog.flush()
-        self.lost_turns += self._pending
+        self.lost_turns, self._pending = self.lost_turns + self._pending, 0
         if self.lost_turns:
             _log.error("%d turns could not be written to memory", self.lost_turns)
 

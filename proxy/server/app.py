@@ -162,6 +162,11 @@ class App:
         """The memory of new calls, if any."""
         return self._generation.runtime.memory
 
+    @property
+    def pending_turns(self) -> int:
+        """How many turns are yet to be written to memory."""
+        return self.memory.recorder.pending if self.memory else 0
+
     def swap(self, runtime: Runtime) -> None:
         """Answers new calls with ``runtime``; active turns end with what they began with.
 
@@ -198,7 +203,7 @@ class App:
         generations = (self._generation, *self._closing.values())
         return GaugeValues(
             in_flight=self._turns,
-            queued=runtime.memory.recorder.pending if runtime.memory else 0,
+            queued=self.pending_turns,
             lost=self._lost_turns + sum(generation.lost_turns for generation in generations),
             failing=bool(runtime.memory and runtime.memory.degraded),
             breakers=runtime.breakers,

@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import logging
+import os
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
@@ -22,6 +26,12 @@ from proxy.server.protocol import Protocol
 from proxy.server.reload import Reload
 from proxy.settings.settings import Settings
 
+END_WITHIN: Final = 3.0
+"""Seconds beyond the grace of calls in which a process ends: memory writes what is pending."""
+
+# What has not ended by then ends with the process, before that is killed; of these seconds the log has some.
+_MARGIN: Final = 0.3
+_LOGGING: Final = 0.1
 # Few objects are looked at at a time, so that no call waits for the collector.
 _GC_THRESHOLDS: Final = (2_000, 25, 100)
 # In seconds. Calls wait on the loop: threads that write to memory or to the log give way to it after so long.
@@ -31,6 +41,8 @@ _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
 # They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
 _THREADS: Final = 4
+
+_log: Final = logging.getLogger("turnkeeper")
 
 Work = Callable[[], Coroutine[None, None, None]]
 
@@ -85,6 +97,13 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
     )
 
 
+class _WorkThreads(ThreadPoolExecutor):
+    """Threads that the end of the loop does not wait for: whoever wanted their results is gone by then."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
+        super().shutdown(wait=False, cancel_futures=True)
+
+
 class Server(uvicorn.Server):
     """A uvicorn server that announces its end, and reloads the configuration on SIGHUP.
 
@@ -106,7 +125,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         ignore_late_lookups(loop)
-        loop.set_default_executor(ThreadPoolExecutor(_THREADS, "work"))
+        loop.set_default_executor(_WorkThreads(_THREADS, "work"))
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
         for work in self._works:
@@ -146,10 +165,22 @@ class Server(uvicorn.Server):
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handles SIGTERM and SIGINT: /readyz says so while calls last, and those under way may end."""
+        if not self.should_exit:
+            # In a thread: what holds up the end may be the loop.
+            seconds = (self.config.timeout_graceful_shutdown or 0.0) + END_WITHIN - _MARGIN
+            threading.Thread(target=self._end_late, args=(seconds,), daemon=True).start()
         self._app.drain()
         if sys.platform != "win32":  # Ctrl-C reaches all processes, and the first one sends SIGTERM as well
             sig = signal.SIGTERM
         super().handle_exit(sig, frame)
+
+    def _end_late(self, seconds: float) -> None:
+        """Ends the process after so many seconds, whatever holds it up, and says what is not written."""
+        time.sleep(seconds)
+        if count := self._app.pending_turns:
+            _log.error("%d turns could not be written to memory", count)
+        time.sleep(_LOGGING)
+        os._exit(0)
 
     def _abort_unread(self) -> None:
         # A client that does not read could not be told either that its call is cancelled.

@@ -36,8 +36,6 @@ from proxy.settings.settings import Settings, unshared_limits
 # A process that lives for less long is started again after a pause.
 _SHORT_LIFE: Final = 5.0
 _RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
-# Beyond the calls' grace: memory writes what is pending.
-_DRAIN_TIMEOUT: Final = 3.0
 _HOST_BYTES: Final = 8
 _BACKGROUND: Final = -1
 """The index of the background process."""
@@ -88,8 +86,9 @@ class Workers:
                 reload=self._reload,
                 on_exit=metrics.forget_process if count > 1 else lambda _: None,
                 on_loss=self._log_loss,
+                on_kill=self._log_kill,
                 on_stop=lambda: _close(sockets),
-                timeout=self._settings.listen.grace + _DRAIN_TIMEOUT,
+                timeout=self._settings.listen.grace + process.END_WITHIN,
             )
             return supervisor.run()
 
@@ -173,6 +172,13 @@ class Workers:
             self._written.names_lost()
         self._log.error("%s (pid %d) has ended; it is started again", name, pid)
 
+    def _log_kill(self, index: int, pid: int) -> None:
+        self._log.error(
+            "Process %d (pid %d) did not end in time, and was killed; what it had not written is lost",
+            index + 1,
+            pid,
+        )
+
 
 class Supervisor:
     """Keeps ``count`` processes running, each of which calls ``work`` with its index.
@@ -182,7 +188,7 @@ class Supervisor:
     with the pid of each process that has ended, and ``on_loss`` with its index and pid where that was not
     wanted: it is replaced at once or, where it lived briefly, after a pause. On SIGTERM or SIGINT ``on_stop``
     is called, and all processes have ``timeout`` seconds to end, the background process last; a second
-    signal ends them at once.
+    signal ends them at once. ``on_kill`` is called with those that serve and had to be killed.
     """
 
     def __init__(  # noqa: PLR0913 - each hook is a moment in a process's life
@@ -194,6 +200,7 @@ class Supervisor:
         reload: Callable[[], bool],
         on_exit: Callable[[int], None],
         on_loss: Callable[[int, int], None],
+        on_kill: Callable[[int, int], None],
         on_stop: Callable[[], None],
         timeout: float,
     ) -> None:
@@ -202,6 +209,7 @@ class Supervisor:
         self._reload = reload
         self._on_exit = on_exit
         self._on_loss = on_loss
+        self._on_kill = on_kill
         self._on_stop = on_stop
         self._timeout = timeout
         self._running: dict[int, tuple[int, float]] = {}
@@ -266,8 +274,11 @@ class Supervisor:
             index, start = self._running.pop(pid)
             self._on_exit(pid)
             if self._stopping:
-                # A background process is killed when time is up: what it has not done is due in the store.
-                well = well and status in ({0, signal.SIGKILL} if index == _BACKGROUND else {0})
+                # However the background process ends, what it has not done is due in the store.
+                if index != _BACKGROUND and status:
+                    well = False
+                    if status == signal.SIGKILL:
+                        self._on_kill(index, pid)
                 continue
             if index not in self._wanted:
                 continue

@@ -34,6 +34,19 @@ from tests.proxy_server import CONFIG, ProxyServer
 from tests.serving_process import LISTEN, ServingProcess, at_rest
 from tests.waiting import until
 
+STUCK = """
+import time
+from pathlib import Path
+
+from filters.base import RequestFilter
+
+
+class Stuck(RequestFilter):
+    def apply(self, messages, context):
+        Path(__file__).with_name("began").touch()
+        time.sleep(60)
+        return messages
+"""
 CALL = {"model": "fake", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
 
 
@@ -270,7 +283,24 @@ def test_a_process_that_does_not_end_in_time_is_killed(
         assert stopped
         os.kill(stopped, signal.SIGSTOP)
         assert serving.stop() == code
+        assert until(lambda: ("was killed" in serving.log) == bool(code), 5)
         assert not any(Path(f"/proc/{process}").exists() for process in processes)
+
+
+@pytest.mark.parametrize("path", ["/v1/explain", "/v1/chat/completions"], ids=["in a thread", "on the loop"])
+def test_a_filter_that_never_ends_does_not_hold_up_the_end(
+    tmp_path: Path, upstream: FakeUpstream, path: str
+) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK)
+    config = LISTEN.replace("drain", "grace: 100ms, drain") + CONFIG
+    config = "filters: [stuck.py]\n" + config.replace("request: []", "request: [stuck]")
+    with (
+        ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving,
+        RawClient(serving.port) as client,
+    ):
+        client.send(request(path))
+        assert until((tmp_path / "began").exists)
+        assert serving.stop() == 0
 
 
 def test_new_calls_are_taken_until_a_balancer_has_noticed(tmp_path: Path, upstream: FakeUpstream) -> None:

@@ -38,7 +38,8 @@ def work(place):
 
 signals.block()
 nothing = lambda *_: None
-Supervisor(1, work, reload=nothing, on_exit=nothing, on_loss=nothing, on_stop=nothing, timeout=5.0).run()
+Supervisor(1, work, reload=nothing, on_exit=nothing, on_loss=nothing, on_kill=nothing,
+           on_stop=nothing, timeout=5.0).run()
 """
 
 
