@@ -214,7 +214,8 @@ def _and_remove(method: str, path: str) -> Sequence[Request]:
     contents = _lines(10_000, "word " * 280)
     stored = _put(f"{_MEMORY}/sessions/{name}", {"user": name, "contents": contents})
     removal = path.format(name)
-    return [stored, _form(removal) if method == "POST" else Request(method, removal)]
+    deleted = [Request("DELETE", f"{_MEMORY}/sessions/{name}")] * ("archive" in path)
+    return [stored, *deleted, _form(removal) if method == "POST" else Request(method, removal)]
 
 
 def _asking(model: str, pipeline: str = "default", session: str | None = None) -> Request:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
+from proxy.memory.stores import sqlite_slices
 from proxy.memory.stores.sql import (
     ACQUIRE,
     APPEND,
@@ -71,6 +73,8 @@ Outcome = bool | SessionDeleted
 _MAX_COMMITTED: Final = 32
 _MAX_STATES: Final = 500
 _SWEPT_AT_ONCE: Final = 5
+_STAGED_FOR: Final = 60.0
+_NAME_BYTES: Final = 16
 # The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
 _LOCK_WAIT: Final = 0.5
 
@@ -154,12 +158,17 @@ class SqliteStore:
         return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Waits for the commit, at most 0.1 s unless something is wrong."""
+        """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
+        if not put.version and _is_large(put):
+            return await self._write_in_slices(key, put)
         return await self._swap(key, put, _append, PATIENCE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, longer where there is much to write."""
-        return await self._swap(key, put._replace(at=math.inf), _replace, BACKGROUND_DEADLINE)
+        put = put._replace(at=math.inf)
+        if _is_large(put):
+            return await self._write_in_slices(key, put)
+        return await self._swap(key, put, _replace, BACKGROUND_DEADLINE)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part, read in a thread: thousands of entries would block the loop."""
@@ -169,8 +178,12 @@ class SqliteStore:
     async def delete(self, key: Key) -> bool:
         """Deletes the session after the writes in flight."""
         now = wall_time()
-        work = partial(_delete, key_arguments(key) | {"blob": b"", "now": now})
-        return await self._change(key, _Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
+        arguments, has_more = key_arguments(key) | {"blob": b"", "now": now}, list[bool]()
+        work = partial(_delete, arguments, has_more)
+        existed = await self._change(key, _Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
+        if has_more[-1]:
+            await self._work_on(partial(sqlite_slices.remove_deleted, arguments))
+        return existed
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last, writes in flight included."""
@@ -195,26 +208,22 @@ class SqliteStore:
         arguments = {"now": wall_time(), "since": 0.0, "limit": limit}
         if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
             return []
-        taking = self._writer.submit(partial(_take_due, arguments, lease))
-        return await self._writer.result(taking, BACKGROUND_DEADLINE)
+        return await self._work(partial(_take_due, arguments, lease))
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
         arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
-        settling = self._writer.submit(partial(_execute, SETTLE, arguments))
-        settled = await self._writer.result(settling, BACKGROUND_DEADLINE)
+        settled = await self._work(partial(_execute, SETTLE, arguments))
         return DueSession(session.key, repr(due)) if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
         await self._opened(BACKGROUND_DEADLINE)
-        work = partial(_acquire, lease_arguments(name, token, ttl, former))
-        return await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
+        return await self._work(partial(_acquire, lease_arguments(name, token, ttl, former)))
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        work = partial(_execute, RELEASE, {"name": name, "token": token})
-        await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
+        await self._work(partial(_execute, RELEASE, {"name": name, "token": token}))
 
     async def ping(self) -> None:
         """Writes something: nothing less shows a full disk."""
@@ -225,6 +234,28 @@ class SqliteStore:
         self._closed = True
         self._reader.close()
         await self._writer.aclose()
+
+    async def _work(self, work: Work[T]) -> T:
+        """The outcome of work that no call waits for."""
+        return await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
+
+    async def _work_on(self, work: Work[bool]) -> None:
+        """Does work again and again, in a transaction each, until there is no more of it."""
+        while await self._work(work):
+            pass
+
+    async def _write_in_slices(self, key: Key, put: BlobWrite) -> bool:
+        """Replaces both parts, or makes the session, by one that is staged before."""
+        name = secrets.token_bytes(_NAME_BYTES)
+        try:
+            await self._work(partial(sqlite_slices.stage, name, wall_time() + _STAGED_FOR))
+            for start, entries in sqlite_slices.slices(put.cold):
+                await self._work(partial(sqlite_slices.write, name, start, entries))
+            swap = partial(_put_in_place, name, len(put.cold))
+            return await self._swap(key, put._replace(cold=()), swap, BACKGROUND_DEADLINE)
+        finally:
+            with contextlib.suppress(StoreError):  # what is left behind is swept
+                await self._work_on(partial(sqlite_slices.remove_staged, name))
 
     async def _swap(
         self,
@@ -310,8 +341,12 @@ class SqliteStore:
         await self._opened(BACKGROUND_DEADLINE)
         if self._pending:
             with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._writer.result(self._writer.submit(_no_operation), BACKGROUND_DEADLINE)
+                await self._work(_no_operation)
         return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": wall_time()})
+
+
+def _is_large(put: BlobWrite) -> bool:
+    return sum(map(len, put.cold)) > sqlite_slices.SLICE
 
 
 # --- what the writer's thread does, inside a transaction
@@ -340,11 +375,23 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
     return _append(arguments, cold, connection)
 
 
-def _delete(arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    """Leaves a tombstone; whether there was a session."""
+def _put_in_place(
+    name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
+) -> Outcome:
+    """Replaces both parts by a hot one and a session that is staged."""
+    if not sqlite_slices.is_whole(name, entries, connection):
+        return False
+    outcome = _append(arguments, cold, connection)
+    if outcome is True:
+        sqlite_slices.put_in_place(name, entries, arguments, connection)
+    return outcome
+
+
+def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Connection) -> bool:
+    """Leaves a tombstone, and the rest of a cold part that is large; whether there was a session."""
     rows = connection.execute(READ.named, arguments).fetchall()
     connection.execute(TOMBSTONE.named, arguments)
-    connection.execute(EXPIRE_COLD.named, arguments)
+    has_more.append(sqlite_slices.remove_deleted(arguments, connection))
     return bool(rows)
 
 
@@ -373,6 +420,8 @@ def _sweep(connection: sqlite3.Connection) -> bool:
     """Removes a few expired sessions; whether there may be more. A look is free, a transaction is not."""
     arguments = sweep_arguments(_SWEPT_AT_ONCE)
     rows = connection.execute(EXPIRED.named, arguments).fetchall()
+    if rows and sqlite_slices.remove_expired(arguments, connection):
+        return True
     if rows:
         connection.execute(SWEEP.named, arguments)
     return len(rows) == _SWEPT_AT_ONCE

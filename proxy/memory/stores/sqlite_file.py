@@ -33,8 +33,12 @@ Row = tuple[object, ...]
 Work = Callable[[sqlite3.Connection], T]
 """What the writer's thread does inside a transaction."""
 
-GATHERING: Final = 0.05
-"""Seconds between two commits at the least: with the commit itself, a write is durable within 0.1 s."""
+GATHERING: Final = 0.02
+"""Seconds between two commits at the least.
+
+A turn is durable within 0.1 s of its end: that leaves room for the 0.05 s by which others may hold up the
+loop and the writer's thread, and for the commit itself.
+"""
 SHARED_GATHERING: Final = 0.005
 """The same where other processes serve the same calls: they see a turn once it is committed."""
 PATIENCE: Final = 1.0

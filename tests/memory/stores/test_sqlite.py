@@ -12,7 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import closing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -457,6 +457,86 @@ async def test_what_has_expired_leaves_the_file(store: SqliteStore, path: Path):
             await asyncio.sleep(0.05)
         assert other.execute("SELECT session FROM turnkeeper_sessions").fetchall() == [(b"call-1",)]
         assert other.execute("SELECT * FROM turnkeeper_cold").fetchall() == []
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["replaced", "made"])
+async def test_others_write_while_a_large_session_is_written_or_deleted(
+    store: SqliteStore, path: Path, is_new: bool
+):
+    words = tuple(b"%6d" % i * 5000 for i in range(300))
+    if is_new:
+        await store.ping()
+        replacing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"2", 0, ttl=60, cold=words)))
+    else:
+        put = BlobWrite(b"2", await written(store, cold=(b"before",)), ttl=60, cold=words)
+        replacing = asyncio.ensure_future(store.replace(KEY, put))
+    others = 0
+    while not replacing.done():
+        assert await store.write(Key("acme", f"other-{others}"), BlobWrite(b"1", version=0, ttl=60))
+        others += not replacing.done()
+    assert await replacing
+    assert others > 5, "between the slices"
+    assert await store.cold(KEY) == list(words)
+    held = await store.read(KEY)
+    assert held and held.blob == b"2"
+    with other_program(path) as other:
+        count = "SELECT count(*) FROM turnkeeper_cold"
+        assert other.execute(count).fetchone() == (len(words),), "nothing is left of what was there before"
+        assert await store.delete(KEY)
+        assert other.execute(count).fetchone() == (0,)
+        assert other.execute("SELECT count(*) FROM turnkeeper_sessions").fetchone() == (others + 2,)
+    assert await store.cold(KEY) == []
+
+
+@pytest.mark.parametrize("how", ["another was faster", "its caller left"])
+async def test_a_large_session_that_does_not_take_its_place_leaves_nothing(
+    store: SqliteStore, path: Path, how: str
+):
+    version, words = await written(store, cold=(b"before",)), tuple(b"%6d" % i * 5000 for i in range(300))
+    put = BlobWrite(b"2", version + (how == "another was faster"), ttl=60, cold=words)
+    replacing = asyncio.ensure_future(store.replace(KEY, put))
+    if how == "its caller left":
+        with other_program(path) as other:
+            while other.execute("SELECT count(*) FROM turnkeeper_cold").fetchone()[0] < 100:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        replacing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await replacing
+    else:
+        assert not await replacing
+    assert await store.read(KEY) == StoredBlob(b"1", version)
+    assert await store.cold(KEY) == [b"before"]
+    with other_program(path) as other:
+        assert other.execute("SELECT count(*) FROM turnkeeper_cold").fetchone() == (1,)
+        assert other.execute("SELECT count(*) FROM turnkeeper_sessions").fetchone() == (1,)
+
+
+async def test_a_large_session_that_a_kill_left_halfway_is_swept(path: Path):
+    code = f"""
+        import asyncio, os
+        from pathlib import Path
+        from proxy.memory.stores import sqlite, sqlite_slices
+        from proxy.memory.stores.store import BlobWrite, Key
+
+        sqlite_slices.is_whole = lambda *_: os._exit(9)
+        store = sqlite.SqliteStore(Path({str(path)!r}), deadline=5)
+        put = BlobWrite(b"2", 0, ttl=60, cold=[b"words" * 1000] * 600)
+        asyncio.run(store.replace(Key("acme", "call-1"), put))
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], cwd=ROOT, check=False)
+    assert done.returncode == 9
+    with other_program(path) as other:
+        count = "SELECT count(*) FROM turnkeeper_cold"
+        assert other.execute(count).fetchone() == (600,)
+        other.execute("UPDATE turnkeeper_sessions SET expires = 1")  # as after a minute
+        async with aclosing(SqliteStore(path, deadline=PATIENCE)) as store:
+            assert await store.read(KEY) is None
+            assert await store.list("acme") == []
+            await store.ping()
+            async with asyncio.timeout(30):
+                while other.execute("SELECT count(*) FROM turnkeeper_sessions").fetchone() != (0,):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+        assert other.execute(count).fetchone() == (0,)
 
 
 async def test_what_was_deleted_is_not_left_in_the_file(store: SqliteStore, path: Path):
