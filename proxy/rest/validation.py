@@ -1,5 +1,6 @@
 """Bodies and queries as pydantic models, with errors that say what to write instead."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -8,6 +9,7 @@ from pydantic_core import ErrorDetails
 from starlette.requests import Request
 
 from proxy.errors import RequestError, expected_type
+from proxy.turn.request import mend_json
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,9 +31,19 @@ _TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
 
 
 def validated(model: type[Model], body: bytes) -> Model:
-    """A body as a value; raises RequestError, which names the field and never repeats what stood there."""
+    """A body as a value; raises RequestError, which names the field and never repeats what stood there.
+
+    Half a character is no error, as it is none in a chat request.
+    """
     try:
-        return model.model_validate_json(body)
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            if not _is_no_json(error):
+                raise
+            with contextlib.suppress(ValueError, RecursionError):
+                body = mend_json(body)
+            return model.model_validate_json(body)
     except ValidationError as error:
         raise _request_error(error, model) from None
 
@@ -53,7 +65,7 @@ def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestErr
     """The first field's errors in one sentence."""
     details = error.errors(include_url=False, include_input=False)
     keys = ", ".join(model.model_fields)
-    if details[0]["type"] == "json_invalid":
+    if _is_no_json(error):
         return RequestError(f"The body is not JSON; write an object with the keys: {keys}.")
     if not details[0]["loc"]:
         return RequestError(f"Write an object as JSON; its keys are: {keys}.")
@@ -75,6 +87,10 @@ def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestErr
         first, *others = dict.fromkeys(advice)
         message = f"'{path}': {' or '.join([first, *(other.removeprefix(_EXPECTED) for other in others)])}."
     return RequestError(message, param=path)
+
+
+def _is_no_json(error: ValidationError) -> bool:
+    return error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
 
 
 def _path(error: ErrorDetails) -> str:

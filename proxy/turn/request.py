@@ -128,21 +128,25 @@ def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, R
 
 
 def _mended_fields(body: bytes, message: str) -> dict[str, Raw]:
-    """The fields of a body whose only error is half a character, as in a text cut inside an emoji.
-
-    A replacement character stands in its place. A body of more than a megabyte stays as it is: the standard
-    library's parser would hold up all calls.
-    """
-    if len(body) > _LARGEST_MENDED:
-        raise RequestError(f"The body is not JSON: {message}.")
+    """The fields of a body whose only error is half a character."""
     try:
-        value = json.loads(body)
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-        return _decode_fields(_LONE_SURROGATES.sub(REPLACEMENT, text).encode())
+        return _decode_fields(mend_json(body))
     except RecursionError:
         raise RequestError(_TOO_DEEP) from None
     except (ValueError, msgspec.ValidationError):
         raise RequestError(f"The body is not JSON: {message}.") from None
+
+
+def mend_json(body: bytes) -> bytes:
+    """JSON with a replacement character for each half of one, as in a text cut inside an emoji.
+
+    Raises ValueError for what is wrong otherwise, and for more than a megabyte: the standard library's parser
+    would hold up all calls. Raises RecursionError for what is nested too deeply.
+    """
+    if len(body) > _LARGEST_MENDED:
+        raise ValueError("it is too large to be mended")
+    text = json.dumps(json.loads(body), ensure_ascii=False, allow_nan=False)
+    return _LONE_SURROGATES.sub(REPLACEMENT, text).encode()
 
 
 def decode_raw(value: object) -> object:
