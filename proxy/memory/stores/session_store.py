@@ -244,6 +244,7 @@ class SessionStore:
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
+        self._written.pop(key, None)  # what is written here lasts as long as it says
         encode = partial(self._codec.encode, key)
 
         def work() -> BlobWrite:
