@@ -148,17 +148,16 @@ class SharedConnection(asyncio.Protocol):
         """Whether commands can be sent."""
         return not self._transport.is_closing()
 
-    def send(self, *commands: tuple[Any, ...]) -> list[asyncio.Future[Any]]:
-        """The replies to commands, each with the server's error as its exception; waiting may end early."""
+    def send(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
+        """The reply to a command, with the server's error as its exception; waiting may end early."""
         if not self.is_open:  # it may have ended since it was made
             raise Lost(_CLOSED_BY_SERVER)
-        loop = asyncio.get_running_loop()
-        replies = [loop.create_future() for _ in commands]
-        self._transport.write(b"".join(map(hiredis.pack_command, commands)))
-        self._replies.extend(replies)
+        reply = asyncio.get_running_loop().create_future()
+        self._transport.write(hiredis.pack_command(command))
+        self._replies.append(reply)
         if self._watch is None and self._patience < math.inf:
-            self._look_again(replies[0])
-        return replies
+            self._look_again(reply)
+        return reply
 
     async def aclose(self) -> None:
         """Closes the connection; replies that are waited for fail."""
@@ -281,8 +280,7 @@ class PipelinedRedis(Redis):
         """The reply as it came: bytes, numbers, lists and nothing."""
         if options:
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        (reply,) = (self.shared(args) or await self._connected()).send(args)
-        return await reply
+        return await (self.shared(args) or await self._connected()).send(args)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - as redis-py has it
         """Closes all connections."""
@@ -321,7 +319,7 @@ class PipelinedCluster(RedisCluster):
             return await super().execute_command(*args, **options)
         try:
             shared = self._shared.get(node.name) or await self._connected(node)
-            return await shared.send(args)[0]
+            return await shared.send(args)
         except self.redirects:
             return await super().execute_command(*args)
 

@@ -210,7 +210,7 @@ class Link:
         if (shared := client.shared(command)) is None:
             return await self.run(work)
         not_carried_out: tuple[type[Exception], ...] = (NoScriptError, *client.redirects)
-        reply = self._tracked(shared.send(command)[0])
+        reply = self._tracked(shared.send(command))
         loop = asyncio.get_running_loop()
         due = loop.time() + self._deadline
         timer = loop.call_at(due, _time_out, reply, _ROUNDS)
