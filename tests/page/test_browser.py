@@ -97,6 +97,15 @@ def pages_of(proxy: ProxyServer) -> list[str]:
     ]
 
 
+def test_at_no_width_between_is_a_page_cut_off(spoken: ProxyServer, opened) -> None:
+    page = opened()
+    for path in pages_of(spoken):
+        page.goto(spoken.root + path)
+        for width in (360, 561, 768, 801, 901, 1024):
+            page.set_viewport_size({"width": width, "height": 800})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path} at {width}"
+
+
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("size", WIDTHS, ids=["desk", "phone"])
 def test_each_page_is_whole_accessible_and_fits(spoken: ProxyServer, opened, scheme: str, size):
