@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from operator import or_
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,7 @@ from proxy.memory.archive.statements import (
     TURN,
     json_array,
 )
-from proxy.memory.archive.terms import GUESS, SLIP
+from proxy.memory.archive.terms import GUESS
 from proxy.memory.archive.vectors import similarity_scores
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.stores.sql import id_text
@@ -170,16 +170,19 @@ def _ranked(
     if not rows:
         return []
     owner_id, size = rows[0]
-    groups = [_worth(group, lambda worth: worth > SLIP) for group in question.groups]
+    groups, guesses = [], []
+    for group in question.groups:
+        groups.append({stem: worth for stem, worth in group.items() if worth >= GUESS})
+        guesses.append({stem: worth for stem, worth in group.items() if worth < GUESS})
     lookup = question._replace(groups=codec.lexicon.query_terms(owner, groups))
     passages = yield from _candidates(codec, owner_id, lookup, size)
     matches = word_matches(lookup, passages.values(), size)
-    slips = matches.missing(_worth(group, lambda worth: worth <= SLIP) for group in question.groups)
-    if any(slips):
-        slips = codec.lexicon.query_terms(owner, slips)
-        if rows := (yield from _matching(codec, owner_id, slips, size)):
+    guesses = matches.missing(guesses)
+    if any(guesses):
+        guesses = codec.lexicon.query_terms(owner, guesses)
+        if rows := (yield from _matching(codec, owner_id, guesses, size)):
             passages |= _passages(rows)
-            lookup = lookup._replace(groups=[*map(or_, lookup.groups, slips)])
+            lookup = lookup._replace(groups=[*map(or_, lookup.groups, guesses)])
             matches = word_matches(lookup, passages.values(), size)
     scores = matches.own_scores()
     similar: dict[int, float] = {}
@@ -205,10 +208,6 @@ def _candidates(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps
         works.append(_matching(codec, owner, lookup.groups, size))
     results: list[Rows] = yield from gather(*works)
     return _passages(chain(*results))
-
-
-def _worth(group: Mapping[str, float], wanted: Callable[[float], bool]) -> dict[str, float]:
-    return {stem: worth for stem, worth in group.items() if wanted(worth)}
 
 
 def _matching(codec: RowCodec, owner: int, groups: Sequence[dict[str, float]], size: int) -> Steps[Rows]:
@@ -258,25 +257,18 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
 
 
 def _word_counts(lookup: Lookup, passages: Collection[Passage]) -> dict[int, dict[int, float]]:
-    """By passage and word of the question, how often it has the word; guesses where no passage has it."""
+    """By passage and word of the question, how often it has the word."""
     words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for word, group in enumerate(lookup.groups):
         for term, worth in group.items():
             words_of[term].append((word, worth))
-    terms = {one.id: [*filter(words_of.__contains__, one.terms.split())] for one in passages}
-    present = set(chain(*terms.values()))
-    exact = {word for term in present for word, worth in words_of[term] if worth >= GUESS}
-    tells = {
-        term: [(word, worth) for word, worth in words_of[term] if worth >= GUESS or word not in exact]
-        for term in present
-    }
     counts: dict[int, dict[int, float]] = {}
-    for passage, found in terms.items():
+    for one in passages:
         worths: dict[int, list[float]] = {}
-        for term in found:
-            for word, worth in tells[term]:
+        for term in filter(words_of.__contains__, one.terms.split()):
+            for word, worth in words_of[term]:
                 worths.setdefault(word, []).append(worth)
-        counts[passage] = {word: max(each) * len(each) for word, each in worths.items()}
+        counts[one.id] = {word: max(each) * len(each) for word, each in worths.items()}
     return counts
 
 

@@ -29,20 +29,18 @@ from proxy.memory.archive.numbers import number_runs
 from proxy.memory.stores.store import Owner
 
 GUESS: Final = 0.5
-"""Terms of less weight count for a word where no other term of it does."""
-SLIP: Final = 0.39
-"""The weight of what a shorter word is without a slip, which is looked for where nothing else is found."""
+"""Terms of less weight are looked for where no other term of their word is found."""
 
 _MAX_CACHED: Final = 20_000
 _MAX_GROUPS: Final = 4000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
 # How much a term is worth that the question does not have: in another language's endings, a synonym, the end
-# of a compound, and half of a long word, of which the other half may be mistyped.
+# of a compound, and what a word may have in common with one that is mistyped.
 _OTHER_STEM: Final = 0.95
 _SYNONYM: Final = 0.7
 _COMPOUND: Final = 0.6
-_HALF: Final = 0.4
+_MISTYPED: Final = 0.4
 _SHORTEST_OTHER: Final = 3
 _LONG_WORD: Final = 8
 _SHORTEST_SLIP: Final = 5
@@ -159,8 +157,7 @@ class Lexicon:
         """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
 
         Speech recognition writes compounds as one word or as several, and people ask in other words. What is
-        worth less than ``GUESS`` counts where the word is not found otherwise, and what is worth no more than
-        ``SLIP`` is looked for where nothing else of it is.
+        worth less than ``GUESS`` is looked for where the word is not found otherwise.
         """
         spelt = list(_spelt(without_courtesies(text)))
         folded = [*map(fold, spelt)]
@@ -221,9 +218,9 @@ class Lexicon:
             for part in _compound_ends(first, len(folded)):
                 group.setdefault(part, _COMPOUND)
         for half in _possible_halves(folded):
-            group.setdefault(half, _HALF)
+            group.setdefault(half, _MISTYPED)
         for slip in _slips(folded):
-            group.setdefault(stems.stem(tongue, slip), SLIP)
+            group.setdefault(stems.stem(tongue, slip), _MISTYPED)
         return group
 
     def query_terms(self, owner: Owner, groups: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
