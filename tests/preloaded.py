@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -37,6 +37,22 @@ def run(*arguments: str, folder: Path, env: Mapping[str, str]) -> "subprocess.Co
             process.kill()
         said = [os.pread(each.fileno(), _LARGEST, 0).decode() for each in (out, err)]
     return subprocess.CompletedProcess(process.args, process.wait(), *said)
+
+
+@contextlib.contextmanager
+def greeting(
+    *arguments: str, env: Mapping[str, str], err: IO[bytes] | None = None
+) -> "Iterator[tuple[Preloaded | subprocess.Popen[bytes], str]]":
+    """A process, and the first line that it says; it is killed at the end, if it still runs."""
+    reading, writing = os.pipe()
+    with os.fdopen(reading, encoding="utf-8") as said:
+        with os.fdopen(writing, "wb") as out:
+            process = start(arguments, env, out, err)
+        try:
+            yield process, said.readline()
+        finally:
+            process.kill()
+            process.wait()
 
 
 def start(

@@ -1,9 +1,6 @@
 """A proxy that is killed at any moment loses no turn and no summary, and says nothing twice."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
@@ -13,6 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests import preloaded
 from tests.long_call import LongCall, config, is_notes, model, noted
 from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default, chunk, delta
 from tests.peers.redis_server import RedisServer, free_port
@@ -36,8 +34,8 @@ class Killable:
         self.start("serve")
 
     def start(self, *command: str) -> None:
-        program = [sys.executable, "-m", "proxy", *command, str(self.config)]
-        self.process = subprocess.Popen(program, env=self.environ)
+        with self.config.with_name("killed.log").open("ab") as out:
+            self.process = preloaded.start([*command, str(self.config)], self.environ, out)
         end = time.monotonic() + 30
         while time.monotonic() < end:
             with suppress(httpx2.TransportError):
@@ -136,11 +134,8 @@ def test_a_worker_of_its_own_summarises_where_the_server_does_not(
         call.check(call.turn())
     time.sleep(0.3)
     assert killable.summaries() == []
-    program = [sys.executable, "-m", "proxy", "worker", str(killable.config)]
-    worker = subprocess.Popen(program, env=killable.environ)
-    try:
+    with preloaded.greeting("worker", str(killable.config), env=killable.environ) as (worker, _):
         awaited(killable.summaries)
-    finally:
-        worker.send_signal(signal.SIGTERM)
+        worker.terminate()
         assert worker.wait(20) == 0
     call.check(call.turn())

@@ -4,10 +4,7 @@ import contextlib
 import json
 import logging
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -19,6 +16,7 @@ import httpx2
 import pytest
 
 from proxy.observe.log import LogEntry, logging_to
+from tests import preloaded
 from tests.peers.fake_upstream import CLOSE, END, HEAD, ROLE, FakeUpstream, answer, chunk, delta, event
 from tests.peers.redis_server import free_port
 from tests.proxy_server import CONFIG, Serve
@@ -36,18 +34,18 @@ def logged(
     config = f'keys: "acme:{KEY}"\nlisten: {{port: 0}}\nlog: {settings}\n' + CONFIG
     (folder / "config.yaml").write_text(config)
     environ = {**os.environ, "UPSTREAM_BASE_URL": upstream, "UPSTREAM_API_KEY": UPSTREAM_KEY}
-    command = [sys.executable, "-m", "proxy", "serve", str(folder / "config.yaml")]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=environ, text=True, encoding="utf-8", **pipes) as process:
-        root = process.stdout.readline().split()[-1]
+    command = ["serve", str(folder / "config.yaml")]
+    errors = folder / "errors.log"
+    with errors.open("wb") as log, preloaded.greeting(*command, env=environ, err=log) as (process, greeting):
+        root = greeting.split()[-1]
         headers = {"Authorization": f"Bearer {key}", "X-Request-Id": "req-1"}
         sent = {"content": body} if isinstance(body, bytes) else {"json": body}
         with httpx2.Client(timeout=10, verify=False) as client:
             for _ in range(calls):
                 got = client.post(f"{root}/v1/chat/completions", headers=headers, **sent)
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=20)
-    return errors.splitlines(), got
+        process.terminate()
+        process.wait(20)
+    return errors.read_text().splitlines(), got
 
 
 def test_a_turn_is_one_line_of_json_without_a_word_of_it(tmp_path: Path, upstream: FakeUpstream) -> None:
@@ -221,8 +219,7 @@ def test_a_port_that_is_taken_is_told_instead_of_a_greeting(tmp_path: Path) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (tmp_path / "config.yaml").write_text(f"listen: {{port: {port}}}\n" + CONFIG)
-        command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+        done = preloaded.run("serve", str(tmp_path / "config.yaml"), folder=tmp_path, env=os.environ)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"Port {port} on 127.0.0.1 is taken" in done.stderr
     assert "Traceback" not in done.stderr

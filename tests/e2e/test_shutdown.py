@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests import preloaded
 from tests.peers.fake_upstream import (
     DONE,
     END,
@@ -71,13 +70,9 @@ def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
 def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream: FakeUpstream) -> None:
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
     (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0, grace: 1s}\n")
-    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
     environ = {**os.environ, "UPSTREAM_BASE_URL": upstream.url}
-    with subprocess.Popen(
-        command, env=environ, stdout=subprocess.PIPE, text=True, encoding="utf-8"
-    ) as process:
-        assert process.stdout
-        root = process.stdout.readline().split()[-1]
+    with preloaded.greeting("serve", str(tmp_path / "config.yaml"), env=environ) as (process, line):
+        root = line.split()[-1]
         with httpx2.stream("POST", f"{root}/v1/chat/completions", json=CALL, timeout=10) as got:
             began = time.monotonic()
             process.send_signal(signal.SIGTERM)
@@ -196,16 +191,10 @@ def is_listening(port: int) -> bool:
 def test_a_signal_right_behind_the_greeting_is_not_lost(tmp_path: Path, pause: float) -> None:
     """A supervisor may change its mind before there is a loop to end."""
     (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0}\n")
-    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout
-        process.stdout.readline()
+    with preloaded.greeting("serve", str(tmp_path / "config.yaml"), env=os.environ) as (process, _):
         time.sleep(pause)
         process.send_signal(signal.SIGTERM)
-        try:
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+        assert process.wait(20) == 0
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02, 0.05, 0.1])
@@ -214,23 +203,15 @@ def test_a_reload_right_behind_the_greeting_is_carried_out(
     tmp_path: Path, pause: float, workers: int
 ) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0}\n")
-    command = [sys.executable, "-m", "proxy", "serve", str(tmp_path / "config.yaml"), f"--workers={workers}"]
+    command = ["serve", str(tmp_path / "config.yaml"), f"--workers={workers}"]
     said = tmp_path / "said.log"
-    with (
-        said.open("wb") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as process,
-    ):
-        assert process.stdout
-        process.stdout.readline()
+    with said.open("wb") as log, preloaded.greeting(*command, env=os.environ, err=log) as (process, _):
         time.sleep(pause)
-        try:
-            process.send_signal(signal.SIGHUP)
-            again = "The configuration was read again"
-            assert until(lambda: said.read_text().count(again) == workers, 15)
-            process.terminate()
-            assert process.wait(20) == 0
-        finally:
-            process.kill()
+        process.send_signal(signal.SIGHUP)
+        again = "The configuration was read again"
+        assert until(lambda: said.read_text().count(again) == workers, 15)
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_whoever_is_told_to_end_reads_nothing_again(serving: ServingProcess, upstream: FakeUpstream) -> None:

@@ -1,11 +1,11 @@
 """Turns shown while they go by, over HTTP and in a terminal."""
 
 import json
-import subprocess
-import sys
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,6 +13,7 @@ import pytest
 
 from proxy.commands.tap import event_line, find_key
 from proxy.observe.feed import Event
+from tests import preloaded
 from tests.peers.fake_upstream import DONE, END, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
@@ -112,24 +113,17 @@ async def _drain(proxy: ProxyServer) -> None:
 
 def test_the_command_shows_a_line_for_each(proxy: ProxyServer) -> None:
     proxy.chat(headers={"X-Session-Id": "room-\x1b[31m1".replace("\x1b", ""), "X-User-Id": "ann"})
-    command = [sys.executable, "-m", "proxy", "tap", "--url", proxy.root]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as tap:
-        timer = threading.Timer(20, tap.kill)
-        timer.start()
-        assert tap.stdout
-        line = tap.stdout.readline()
-        timer.cancel()
-        tap.kill()
+    with preloaded.greeting("tap", "--url", proxy.root, env=os.environ) as (_, line):
+        pass
     assert "done" in line and "ann" in line and "fake" in line
 
 
-def test_the_command_says_why_not(proxy: ProxyServer, serve: Serve) -> None:
+def test_the_command_says_why_not(proxy: ProxyServer, serve: Serve, tmp_path: Path) -> None:
     for url, said in (
         ("http://127.0.0.1:1", "with --url"),
         (serve(KEYS).root, "set TURNKEEPER_KEY to the secret"),
     ):
-        command = [sys.executable, "-m", "proxy", "tap", "--url", url]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        done = preloaded.run("tap", "--url", url, folder=tmp_path, env=os.environ)
         assert done.returncode == 1
         assert said in done.stderr
         assert "Traceback" not in done.stderr

@@ -2,8 +2,6 @@
 
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -17,6 +15,7 @@ from proxy.circuit import Backoff
 from proxy.memory.facts.extraction import ENOUGH
 from proxy.server.reload import Reload
 from proxy.settings.load import load
+from tests import preloaded
 from tests.e2e.conftest import Address
 from tests.e2e.test_agora_life_cycle import SECRET, notice, seconds, tell
 from tests.peers.fake_upstream import FakeUpstream, Received, answer, completion
@@ -155,11 +154,8 @@ def test_what_was_said_before_a_kill_is_looked_at_after_it(
 @contextmanager
 def working(path: Path, environ: dict[str, str]) -> Iterator[None]:
     """``turnkeeper worker`` beside the servers."""
-    command = [sys.executable, "-m", "proxy", "worker", str(path)]
-    process = subprocess.Popen(command, env={**os.environ, "PORT": "1", **environ})
-    try:
+    with preloaded.greeting("worker", str(path), env={**os.environ, "PORT": "1", **environ}) as (process, _):
         yield
-    finally:
         process.terminate()
         process.wait(15)
 
