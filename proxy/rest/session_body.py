@@ -22,7 +22,7 @@ from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.session import Entry, Session, decode, encode, ordered
 from proxy.memory.speech import MAX_SPEECH
 from proxy.rest.endpoint import checked_id
-from proxy.turn.request import check_count, decode_raw, read_messages
+from proxy.turn.request import check_count, decode_raw, mend_json, read_messages
 
 Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]
@@ -127,7 +127,7 @@ def session_fields(session: Session) -> dict[str, Any]:
 def state_from(body: bytes, param: str | None = None) -> State:
     """A session's state; raises RequestError and TooLarge, which name ``param``."""
     try:
-        state = msgspec.json.decode(body, type=State)
+        state = _state(body)
         decode(encode(Session(state=state)))  # so that what is written can be read
     except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
         name = f"'{param}'" if param else "The state"
@@ -135,6 +135,16 @@ def state_from(body: bytes, param: str | None = None) -> State:
         raise RequestError(message, param=param) from None
     check_state(state, param)
     return state
+
+
+def _state(body: bytes) -> State:
+    """A JSON object; half a character in it is no error, as in a chat request. Raises ValueError."""
+    try:
+        return msgspec.json.decode(body, type=State)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return msgspec.json.decode(mend_json(body), type=State)
 
 
 def check_state(state: State, param: str | None = None) -> None:

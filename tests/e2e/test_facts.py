@@ -566,3 +566,13 @@ def test_half_a_character_costs_no_body_of_the_memory_api(proxy, path: str, body
     assert "\ud83d" not in got.text and (path.endswith("search") or "Likes jazz \ufffd" in got.text)
     wrong = proxy.client.post(path, content=body[:-1])
     assert wrong.status_code == 400 and wrong.json()["error"]["message"].startswith("The body is not JSON")
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+def test_half_a_character_costs_no_state_of_a_session(proxy, method: str) -> None:
+    proxy.client.post("/v1/memory/sessions", json={"id": "s1"}).raise_for_status()
+    got = proxy.client.request(method, "/v1/memory/sessions/s1/state", content=f'{{"mood": {HALF}}}')
+    assert (got.status_code, got.json()) == (200, {"mood": "Likes jazz \ufffd"})
+    for wrong in ('{"mood"', "[]", '{"mood": 1e999}', ""):
+        got = proxy.client.request(method, "/v1/memory/sessions/s1/state", content=wrong)
+        assert got.status_code == 400 and "must be a JSON object" in got.text
