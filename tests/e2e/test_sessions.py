@@ -206,6 +206,17 @@ def test_a_history_as_agora_sends_it_is_taken_as_it_stands(proxy: ProxyServer) -
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("empty", [{}, {"content": None}, {"content": " "}, {"content": []}])
+def test_a_message_without_words_is_left_out_and_the_answer_says_so(
+    proxy: ProxyServer, way: str, empty: dict[str, Any]
+) -> None:
+    body = {"contents": [user("Hi"), {"role": "assistant", **empty}, {"role": "user", **empty}]}
+    got = WAYS[way](proxy, "s1", body)
+    assert got.status_code < 300 and got.json()["contents"] == contents(proxy, "s1")
+    assert [message["content"] for message in contents(proxy, "s1")] == ["Hi"]
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_a_key_that_is_null_is_left_out(proxy: ProxyServer, way: str) -> None:
     nothing = dict.fromkeys(("user", "summaries", "state", "turnkeeper"))
     assert WAYS[way](proxy, "s1", {**nothing, "contents": AGORA}).status_code < 300
