@@ -70,8 +70,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def user(self) -> str | None:
         """The speaker (Agora's ``metadata.user``)."""
+        metadata = self.metadata
+        user = metadata.get("user") if isinstance(metadata, dict) else None
+        if user is None and self.others:
+            user = self.others.get("user")
         # Of names that lost a character, two could be one.
-        user = self._mark("user")
         return user if isinstance(user, str) and REPLACEMENT not in user else None
 
     @property

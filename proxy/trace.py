@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final, Self
 
 import msgspec
@@ -17,6 +18,7 @@ from proxy.upstream.body import ChatRequest
 
 _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_CHUNK_TIMES: Final = 200
+_user: Final = attrgetter("user")
 
 
 class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -149,7 +151,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """The turn's user, and the users of its messages."""
         if self.named_users is not None:
             return set(self.named_users)
-        return {name for name in (self.report.user, *(m.user for m in self.messages)) if name is not None}
+        return {self.report.user, *map(_user, self.messages)} - {None}
 
     def messages_by(self, user: str) -> Messages:
         """A user's messages: those that name the user, and the newest one if the turn is the user's."""
