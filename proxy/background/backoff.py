@@ -80,6 +80,11 @@ class JobCircuit:
         """Whether only probes are admitted."""
         return self.failing and (len(self._sessions) > 1 or self._unusable >= _REPEATED)
 
+    @property
+    def pause(self) -> float:
+        """The seconds until the next probe is admitted; 0 while the circuit is closed."""
+        return max(0.0, self._until - _now()) if self.open else 0.0
+
     async def admit(self, *, has_failed: bool = False) -> bool:
         """Waits while the circuit is open; returns whether this session is the next probe.
 

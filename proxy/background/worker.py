@@ -11,7 +11,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
-from proxy.memory.stores.session_store import SessionStore, first_due
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 
 EVERY: Final = 5.0
@@ -19,8 +19,10 @@ EVERY: Final = 5.0
 
 _AT_ONCE: Final = 4
 _TAKEN_AT_ONCE: Final = 20
-# Work that fails rests here, in its back-off, and is not taken by others all the time.
-_RESTING: Final = 30.0
+# A session that is written again and again while its work fails is due again with each turn.
+_TAKEN_EVERY: Final = 1.0
+# For so long a session is no other process's; work that fails rests here, in its back-off.
+_TAKEN_FOR: Final = 30.0
 # More sessions than that wait in the store for a model that is away, or for a slot.
 _MOST_RESTING: Final = 100
 _MOST_QUEUED: Final = 10_000
@@ -52,9 +54,8 @@ class SessionJob(Protocol):
         """
         ...
 
-    @property
-    def has_fallback(self) -> bool:
-        """Whether ``run_fallback`` does anything."""
+    def fallback_is_due(self, session: Session) -> bool:
+        """Whether ``run_fallback`` has anything to do for a session."""
         ...
 
     async def run_fallback(self, key: Key) -> None:
@@ -82,14 +83,15 @@ class Worker:
     ) -> None:
         self._store = store
         self._jobs = jobs
-        self._due = [job.due_at for job in jobs]
         self._tenants = tenants
         self._services = services
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._queue: dict[tuple[str, Key], SessionJob] = {}
         self._taken: dict[Key, DueSession] = {}
-        self._again: set[tuple[str, Key]] = set()
+        # Those whose work was due when they were written; those that were worked on then are looked at later.
+        self._written: set[Key] = set()
+        self._again: set[Key] = set()
         self._side_tasks: set[asyncio.Task[None]] = set()
         self._circuits = {job.name: JobCircuit(job.name) for job in jobs}
         self._outage = Outage("Memory does not answer: %s", "Memory answers again")
@@ -97,22 +99,18 @@ class Worker:
         self._look_at = 0.0
         self._woken = asyncio.Event()
 
-    def session_written(self, key: Key, session: Session) -> None:
-        """Starts the jobs that are due for a session that was just written, while the worker runs."""
-        now = wall_time()
-        for job in self._jobs if self._running else ():
-            item, due = (job.name, key), job.due_at(session)
-            if item in self._tasks or item in self._queue:
-                self._again.add(item)  # it may be past its last look
-            elif due > now:
-                if due + _SLACK < self._look_at:
-                    self._look_at = due + _SLACK
-                    self._woken.set()
-            elif self._has_room(job):
-                self._start(job, key)
-                continue
-            if job.has_fallback and self._circuits[job.name].failing and due <= now:
-                self._spawn(self._run_fallback(job, key))
+    def session_written(self, key: Key, due: float) -> None:
+        """Has a session looked at that was just written, at once or when its work is due."""
+        if due > wall_time():
+            self._take_at(due)
+        elif not self._running:
+            return
+        elif self._works_on(key):
+            self._again.add(key)
+        else:
+            if not self._written:
+                self._spawn(self._check_written())
+            self._written.add(key)
 
     @property
     def failing(self) -> Mapping[str, bool]:
@@ -126,8 +124,8 @@ class Worker:
         try:
             while self._jobs or services:
                 self._look_at = wall_time() + every
-                if self._jobs and await self._take():
-                    self._look_at = 0.0
+                if self._jobs:
+                    self._look_at = wall_time() + await self._take(every)
                 while (pause := self._look_at - wall_time()) > 0 or self._is_busy:
                     self._woken.clear()
                     with contextlib.suppress(TimeoutError):
@@ -147,36 +145,61 @@ class Worker:
     def _is_busy(self) -> bool:
         return bool(self._queue) or self._slots.locked()
 
-    async def _take(self) -> bool:
-        """Takes sessions that are due and starts their jobs; returns whether there were any."""
+    def _take_at(self, due: float) -> None:
+        """Has the store asked at that time, or before."""
+        if due + _SLACK < self._look_at:
+            self._look_at = due + _SLACK
+            self._woken.set()
+
+    async def _take(self, every: float) -> float:
+        """Takes sessions that are due and starts their jobs; returns the pause until the next time."""
         try:
-            taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=lease.TTL)
-            for each in taken:
-                await self._check(each)
+            taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=_TAKEN_FOR)
+            await asyncio.gather(*map(self._check_taken, taken))
         except StoreError as error:
             self._outage.begin(error)
-            return False
+            return every
         self._outage.end()
-        return bool(taken)
+        if len(taken) == _TAKEN_AT_ONCE:
+            return 0.0
+        return min(every, _TAKEN_EVERY) if taken else every
 
-    async def _check(self, due_session: DueSession) -> None:
-        """Starts the jobs that are due for a session; it is taken again after the lease, until none is."""
-        key, now = due_session.key, wall_time()
+    async def _check_taken(self, taken: DueSession) -> None:
+        key = taken.key
+        if key.tenant in self._tenants:
+            due = await self._check(key)
+            if (latest := await self._store.settle(taken, due)) and self._works_on(key):
+                self._taken[key] = latest
+
+    async def _check_written(self) -> None:
+        while self._written:
+            keys = [self._written.pop() for _ in range(min(len(self._written), _TAKEN_AT_ONCE))]
+            # What cannot be read now is taken when it is due.
+            for due in await asyncio.gather(*map(self._check, keys), return_exceptions=True):
+                if isinstance(due, float):
+                    self._take_at(due)
+
+    async def _check(self, key: Key) -> float:
+        """Starts the jobs that are due for a session; returns when it is to be looked at again."""
         try:
-            await asyncio.sleep(0)  # turns come first
             stored = await self._store.load(key, background=True)
         except UNREADABLE:
-            await self._store.settle(due_session, now + _UNREADABLE_FOR)
-            return
+            return wall_time() + _UNREADABLE_FOR
+        first, now = NEVER_DUE, wall_time()
         if stored is None:
-            await self._store.settle(due_session, NEVER_DUE)
-        elif key.tenant in self._tenants:
-            rests = self._works_on(key) or self._is_left(stored.session, now)
-            due = now + _RESTING if rests else first_due(self._due, stored.session)
-            latest = await self._store.settle(due_session, due) if due > now else due_session
-            self.session_written(key, stored.session)
-            if latest and self._works_on(key):
-                self._taken[key] = latest
+            return first
+        for job in self._jobs:
+            due, circuit = job.due_at(stored.session), self._circuits[job.name]
+            if due <= now:
+                # What fails rests, and so do those that wait for its model.
+                due = now + _TAKEN_FOR + circuit.pause
+                is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
+                if is_new and self._has_room(job):
+                    self._start(job, key)
+                elif circuit.failing and job.fallback_is_due(stored.session):
+                    self._spawn(self._run_fallback(job, key))
+            first = min(first, due)
+        return first
 
     async def _give_back(self, unfinished: Sequence[DueSession]) -> None:
         """Has sessions due now that were taken: another worker need not wait until their leases end."""
@@ -189,10 +212,6 @@ class Worker:
         """Whether jobs of a session run, rest after a failure, or wait for a slot."""
         items = [(job.name, key) for job in self._jobs]
         return any(item in self._tasks or item in self._queue for item in items)
-
-    def _is_left(self, session: Session, now: float) -> bool:
-        """Whether some of what is due for a session is not begun yet, as too many others wait for it."""
-        return any(job.due_at(session) <= now and not self._has_room(job) for job in self._jobs)
 
     def _has_room(self, job: SessionJob) -> bool:
         """Whether one more session may wait here; others are due in the store, and are taken again."""
@@ -221,14 +240,9 @@ class Worker:
 
         def ended(_: object) -> None:
             self._tasks.pop(item, None)
-            if self._running and item in self._again:
-                self._start(job, key)
-            self._again.discard(item)
-            if not self._works_on(key):
-                self._taken.pop(key, None)
+            self._leave(key)
             self._start_next()
 
-        self._again.discard(item)
         task = self._tasks[item] = asyncio.get_running_loop().create_task(self._run_until_done(job, key))
         task.add_done_callback(ended)
 
@@ -239,10 +253,16 @@ class Worker:
             if not self._is_full(job):
                 self._start(job, item[1])
                 break
-            self._again.discard(item)
-            if not self._works_on(item[1]):
-                self._taken.pop(item[1], None)
+            self._leave(item[1])
         self._woken.set()
+
+    def _leave(self, key: Key) -> None:
+        """Has a session looked at again that was written while it was worked on, once it is no more."""
+        if not self._works_on(key):
+            self._taken.pop(key, None)
+            if key in self._again:
+                self._again.discard(key)
+                self.session_written(key, 0.0)
 
     async def _run_until_done(self, job: SessionJob, key: Key) -> None:
         circuit, failures = self._circuits[job.name], SessionFailures()
@@ -271,7 +291,7 @@ class Worker:
         """Runs a job once the circuit admits this session; ``None`` where another process has the lease."""
         circuit = self._circuits[job.name]
         while True:
-            if job.has_fallback and (circuit.open or failures.repeated):
+            if circuit.open or failures.repeated:
                 await self._run_fallback(job, key)
             if circuit.open:
                 self._start_next()  # a session that waits takes no slot
@@ -298,6 +318,8 @@ class Worker:
         return done
 
     async def _run_fallback(self, job: SessionJob, key: Key) -> None:
-        async with lease.lease(self._store, job.name, key) as ours:
-            if ours:
-                await job.run_fallback(key)
+        stored = await self._store.load(key, background=True)
+        if stored and job.fallback_is_due(stored.session):
+            async with lease.lease(self._store, job.name, key) as ours:
+                if ours:
+                    await job.run_fallback(key)

@@ -37,7 +37,6 @@ class CallNotes:
     """
 
     name: Final = "calls"
-    has_fallback: Final = True
 
     def __init__(
         self,
@@ -71,6 +70,10 @@ class CallNotes:
         Raises SummaryFailed.
         """
         return await self._run(key, self._writer, settled=True)
+
+    def fallback_is_due(self, session: Session) -> bool:
+        """Whether the newest call is to be listed, or over."""
+        return self.due_at(session) <= self._clock()
 
     async def run_fallback(self, key: Key) -> None:
         """List the newest call; last lines stand in until a model answers."""

@@ -107,6 +107,11 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         if self.archiving and self.archiving.archivist:
             self.archiving.archivist.start()
 
+    def compare(self) -> None:
+        """Has the archivist compare store and archive: it was not told of all that was written."""
+        if self.archiving and self.archiving.archivist:
+            self.archiving.archivist.compare()
+
     async def aclose(self) -> None:
         """Writes what is pending, within 2.5 seconds for all of it, and closes the stores."""
         clock = asyncio.get_running_loop().time

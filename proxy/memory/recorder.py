@@ -49,8 +49,8 @@ _log: Final = logging.getLogger("turnkeeper")
 
 SessionListener = Callable[[Key, Session], None]
 """Called with a session that was just written; it returns at once."""
-WriteListener = Callable[[Key, bytes | None], None]
-"""The same with the session's bytes, ``None`` where they are not at hand."""
+WriteListener = Callable[[Key, float], None]
+"""The same, with the time from which on there is background work, in seconds since 1970."""
 
 
 async def _never_erased(_: Owner) -> None:
@@ -320,7 +320,7 @@ class Writer:
         store: SessionStore,
         window: Window,
         listeners: Sequence[SessionListener] = (),
-        write_listener: WriteListener | None = None,
+        write_listeners: Sequence[WriteListener] = (),
         *,
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
@@ -331,7 +331,7 @@ class Writer:
         self.window = window
         self.health = health or HealthCheck(store)
         self._listeners = listeners
-        self._write_listener = write_listener
+        self._write_listeners = write_listeners
         self._reasoning = reasoning
         self._redaction = redaction
         self._erased = erased
@@ -440,8 +440,12 @@ class Writer:
         """Calls the listeners with a session that was written."""
         for listener in self._listeners:
             listener(key, session)
-        if self._write_listener:
-            self._write_listener(key, self.store.written_bytes(key))
+        self.session_written(key, self.store.written_due(key))
+
+    def session_written(self, key: Key, due: float) -> None:
+        """Has work done on a session that was written, by this process or another, once that is due."""
+        for listener in self._write_listeners:
+            listener(key, due)
 
     async def _stored(self, key: Key, view: SessionView | None = None) -> StoredSession:
         """The session as it is stored, or as a turn read it."""

@@ -93,7 +93,6 @@ class Summaries:
     """Summaries of the sessions in a store; without a writer they are digests. It is a background job."""
 
     name: Final = "summaries"
-    has_fallback: Final = True
 
     def __init__(
         self,
@@ -121,6 +120,10 @@ class Summaries:
         if session and plan:
             await self._make(key, session, plan, self._author)
         return plan is not None
+
+    def fallback_is_due(self, session: Session) -> bool:
+        """Whether there is anything that cannot wait for a model."""
+        return fallback_plan(session, self._window) is not None
 
     async def run_fallback(self, key: Key) -> None:
         """Makes a digest where a summary is due, until a model answers."""
@@ -228,8 +231,13 @@ class Summaries:
 
     async def _covered(self, key: Key, session: Session, plan: Plan) -> Sequence[Entry]:
         """The entries that a plan covers; a merger is made of texts alone."""
-        entries = () if plan.merge else await self._store.entries(key, session, since=plan.behind)
-        return [entry for entry in entries if plan.covers(entry)]
+        covered: list[Entry] = []
+        if not plan.merge:
+            async for page in self._store.pages(key, session, since=plan.behind):
+                covered += filter(plan.covers, page)
+                if page and page[-1].turn_ref > plan.reach:
+                    break
+        return covered
 
     async def _append(
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author

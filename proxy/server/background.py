@@ -9,7 +9,6 @@ from typing import Final
 
 from uvicorn.loops.auto import auto_loop_factory
 
-from proxy.background.changes import ChangedSessions
 from proxy.memory.tasks import ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
@@ -81,25 +80,26 @@ class ServersLink:
         if runtime.memory is None:  # no server would write anything
             yield
             return
-        changes = ChangedSessions(runtime.memory)
+        memory = runtime.memory
 
         def receive(message: Message) -> None:
             if isinstance(message, WrittenMessage):
-                changes.add(message.sessions, sender=message.sender, incomplete=message.incomplete)
+                for key, due in message.sessions:
+                    memory.writer.session_written(key, due)
+                if message.incomplete:
+                    memory.compare()
 
         end_with_parent(self._lifeline)
         generation.start_background()
         self._bus.receive(receive)
-        tasks = {loop.create_task(changes.run()), loop.create_task(self._report(runtime))}
+        report = loop.create_task(self._report(runtime))
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+            report.cancel()
+            await asyncio.wait({report})
             self._bus.stop_receiving()  # what comes from now on is the next generation's
             self._bus.read(receive)
-            await changes.aclose()
 
     async def _report(self, runtime: Runtime) -> None:
         while True:

@@ -23,10 +23,6 @@ _BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
 _GATHERING: Final = 0.05
 _MOST_WRITTEN: Final = 10_000
-_MOST_WRITTEN_BYTES: Final = 4_000_000
-_LARGEST_SESSION: Final = LARGEST // 2
-# What a name takes in a message, beside its letters, which have up to four bytes.
-_NAME_BYTES: Final = 20
 _ORPHAN_LIVES: Final = 60.0
 _log = logging.getLogger("turnkeeper")
 
@@ -62,13 +58,12 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
 
 
 class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
-    """Sessions were written by the process ``sender``, each with its bytes, or ``None`` for too many.
+    """Sessions were written, each with the time from which on there is background work.
 
     ``incomplete`` is whether others were written, too, whose names are lost.
     """
 
-    sender: int
-    sessions: Sequence[tuple[Key, bytes | None]] = ()
+    sessions: Sequence[tuple[Key, float]] = ()
     incomplete: bool = False
 
 
@@ -182,28 +177,21 @@ class Bus:
 
 
 class WrittenSessions:
-    """Sends the sessions that were written to the background process, a moment later, by its ``inbox``.
+    """Tells the background process of the sessions that were written, a moment later, by its ``inbox``.
 
-    Nothing waits for it. What the inbox has no room for is sent later: 10,000 names at the most, and 4 MB of
-    sessions. A session of more than 100 KB is sent by its name alone, and so is one beyond these.
+    Nothing waits for it. What the inbox has no room for is sent later: 10,000 names at the most.
     """
 
     def __init__(self, inbox: Inbox) -> None:
         self._inbox = inbox[1]
-        self._sessions: dict[Key, bytes | None] = {}
-        self._bytes = 0
+        self._sessions: dict[Key, float] = {}
         self._incomplete = False
         self._timer: asyncio.TimerHandle | None = None
         self._encoder = msgspec.msgpack.Encoder()
 
-    def session_written(self, key: Key, blob: bytes | None) -> None:
-        """Takes a session's newest bytes, if there are any at hand."""
-        self._bytes -= len(self._sessions.pop(key, None) or b"")
-        if blob and len(blob) <= min(_LARGEST_SESSION, _MOST_WRITTEN_BYTES - self._bytes):
-            self._sessions[key] = blob
-            self._bytes += len(blob)
-        else:
-            self._sessions[key] = None
+    def session_written(self, key: Key, due: float) -> None:
+        """Takes the name of a session, and when work on it is due."""
+        self._sessions[key] = due
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHERING, self._send)
 
@@ -213,29 +201,22 @@ class WrittenSessions:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what there is room for: in one message as many sessions as fit, one at least."""
+        """Sends what there is room for."""
         while self._sessions or self._incomplete:
-            batch: list[tuple[Key, bytes | None]] = []
-            room = LARGEST
-            for key, blob in islice(self._sessions.items(), _BATCH):
-                room -= len(blob or b"") + 4 * (len(key.tenant) + len(key.session)) + _NAME_BYTES
-                if batch and room < _NAME_BYTES:
-                    break
-                batch.append((key, blob))
-            data = self._encoder.encode(WrittenMessage(os.getpid(), batch, self._incomplete))
+            batch = [*islice(self._sessions.items(), _BATCH)]
+            data = self._encoder.encode(WrittenMessage(batch, self._incomplete))
             if len(data) > LARGEST:  # ids of many kilobytes
-                data = self._encoder.encode(WrittenMessage(os.getpid(), incomplete=True))
+                data = self._encoder.encode(WrittenMessage(incomplete=True))
             try:
                 self._inbox.send(data)
             except OSError:
                 break
             self._incomplete = False
-            for key, blob in batch:
+            for key, _ in batch:
                 del self._sessions[key]
-                self._bytes -= len(blob or b"")
         if len(self._sessions) > _MOST_WRITTEN:
             self._sessions.clear()
-            self._bytes, self._incomplete = 0, True
+            self._incomplete = True
 
     def _send(self) -> None:
         self._timer = None

@@ -43,7 +43,6 @@ from proxy.memory.recorder import (
     WRITE_TOLERANCE,
     HealthCheck,
     Recorder,
-    SessionListener,
     WriteListener,
     Writer,
 )
@@ -257,25 +256,25 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     worker, jobs = None, _build_jobs(settings, stores, summaries, facts, models)
     stores.calls.due = stores.background.due = [job.due_at for job in jobs]
     calls = _build_calls(own, stores.calls, stores.redaction)
-    listeners: list[SessionListener] = [traces.session_written]
+    write_listeners: list[WriteListener] = [notify] if notify else []
     if notify is None:
         if archiving:
             keep = own.archive.seconds
             archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
             archiving = msgspec.structs.replace(archiving, archivist=archivist)
-            listeners.append(archivist.enqueue)
+            write_listeners.append(archivist.enqueue)
         services: tuple[Service, ...] = ()
         if archiving and archiving.retriever.embedder:
             embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
             services = (embedding,)
         worker = Worker(stores.background, jobs, tenant_names(settings), services)
-        listeners.append(worker.session_written)
+        write_listeners.append(worker.session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(
         stores.calls,
         window,
-        listeners,
-        notify,
+        [traces.session_written],
+        write_listeners,
         reasoning=own.reasoning,
         health=health,
         redaction=view,

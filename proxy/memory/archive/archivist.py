@@ -11,8 +11,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-import msgspec
-
 from proxy.circuit import Backoff, Outage
 from proxy.clock import wall_time
 from proxy.memory.archive.archive import Archive
@@ -25,8 +23,6 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _MOST_PENDING: Final = 10_000
-# An archive may be behind for long: of more sessions than that the names wait, and the store has the rest.
-_MOST_VALUES: Final = 1_000
 _TOGETHER: Final = 32
 # A call that is going on has the machine to itself; a session that never pauses is saved all the same.
 _QUIET: Final = 1.0
@@ -54,13 +50,11 @@ _UNSETTLED: Final = 200
 
 
 class _Pending(NamedTuple):
-    """The newest state of a session, of the time ``as_of``; pending ``since``, to be saved from ``due`` on.
+    """A session that was written, ``since`` when for the first time; it is to be saved from ``due`` on.
 
-    It is in the store alone where there is no ``session``. ``failed`` is whether saving it has failed.
+    ``failed`` is whether saving it has failed.
     """
 
-    session: Session | None
-    as_of: float
     since: float
     due: float
     failed: bool = False
@@ -124,16 +118,15 @@ class Archivist:
         """Whether the archive could not be written last."""
         return self._outage.active
 
-    def enqueue(self, key: Key, session: Session) -> None:
-        """Have the newest state of a session saved, without waiting for it."""
+    def enqueue(self, key: Key, due: float = 0.0) -> None:  # noqa: ARG002 - jobs are due, the archive is always
+        """Have a session saved that was written, without waiting for it; it is read from the store then."""
         former = self._pending.pop(key, None)
         if former is None and len(self._pending) >= _MOST_PENDING:
             self._incomplete = self._compare_anew = True
             return
         now = wall_time()
         since = former.since if former else now
-        value = session if len(self._pending) < _MOST_VALUES else None
-        self._pending[key] = _Pending(value, now, since, min(now + self._quiet, since + _LONGEST_DUE))
+        self._pending[key] = _Pending(since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
 
@@ -234,8 +227,7 @@ class Archivist:
         group = {key: self._pending.pop(key) for key in keys}
         self._saving |= group
         try:
-            newest = [(key, await self._newest(key, one), one.as_of) for key, one in group.items()]
-            await self._save([(key, session, as_of) for key, session, as_of in newest if session is not None])
+            await self._save_stored(keys)
         except StoreError:
             for key, pending in group.items():
                 self._pending.setdefault(key, pending._replace(failed=True))
@@ -248,21 +240,21 @@ class Archivist:
             for key in group:
                 del self._saving[key]
 
-    async def _newest(self, key: Key, pending: _Pending) -> Session | None:
-        """The state to be saved, if there still is one; it is read again where saving it has failed."""
-        session = pending.session
-        if session is None:
-            with contextlib.suppress(*UNREADABLE):
-                stored = await self._store.load(key, background=True)
-                return stored and stored.session
-        elif pending.failed:
-            # Another process may have saved what came since; a correction does not change ``updated``.
-            with contextlib.suppress(StoreError, *UNREADABLE):
-                stored = await self._store.load(key, background=True)
-                newest = stored.session if stored else session
-                if not made_anew(newest, session) and newest.updated >= session.updated:
-                    return newest
-        return session
+    async def _save_stored(self, keys: Sequence[Key]) -> None:
+        """Save sessions as they are in the store now, as far as they can be read. Raises StoreError."""
+        as_of = wall_time()
+        stored = await asyncio.gather(*map(self._stored, keys))
+        states = zip(keys, stored, strict=True)
+        await self._save([(key, session, as_of) for key, session in states if session is not None])
+
+    async def _stored(self, key: Key) -> Session | None:
+        """The session in the store, if it can be read. Raises StoreError."""
+        try:
+            stored = await self._store.load(key, background=True)
+        except UNREADABLE as error:
+            _log.warning("A session cannot be read for the archive: %s", error)
+            return None
+        return stored.session if stored else None
 
     async def _save(self, states: Sequence[tuple[Key, Session, float]]) -> None:
         """Save sessions and what moved out of them. Raises StoreError; other errors are logged."""
@@ -339,20 +331,9 @@ class Archivist:
                     if updated > (as_of := saved.get(name, 0.0)) - _SLACK or as_of > ahead
                 ]
                 for keys in (due[i : i + _TOGETHER] for i in range(0, len(due), _TOGETHER)):
-                    states = [(key, await self._stored(key), written[key.session]) for key in keys]
-                    fresh = [one for one in states if one[1] and one[0] not in self._pending]
-                    await self._save([(key, session, as_of) for key, session, as_of in fresh if session])
+                    await self._save_stored(keys)
                 await self._save_pending()
         self._compared_at = began
-
-    async def _stored(self, key: Key) -> Session | None:
-        """The session in the store, as far as it can be read."""
-        try:
-            stored = await self._store.load(key, background=True)
-        except (StoreError, msgspec.DecodeError) as error:
-            _log.warning("A session cannot be read for the archive: %s", error)
-            return None
-        return stored.session if stored else None
 
     async def _sweep(self) -> None:
         """Delete what is past its time and index what has an older lexicon, saving sessions in between."""

@@ -69,7 +69,6 @@ class FactExtraction:
     """
 
     name: Final = "facts"
-    has_fallback: Final = False
 
     def __init__(
         self,
@@ -108,10 +107,16 @@ class FactExtraction:
         session = await self._read(key)
         if session is None or self.due_at(session) > began:
             return False
-        entries: Sequence[Entry] = session.entries
-        if _may_have_moved(session):
-            entries = await self._store.entries(key, session, since=session.learned_until)
-        batch = _batch([*unexamined_entries(session, entries)], _MAX_TOKENS >> min(unusable, _TRIES))
+        entries: list[Entry] = []
+        batch: list[Entry] = []
+        async for page in self._store.pages(key, session, since=session.learned_until):
+            entries += page
+            due = [*unexamined_entries(session, entries)]
+            batch = _batch(due, _MAX_TOKENS >> min(unusable, _TRIES))
+            if len(batch) < len(due):
+                break  # for what comes behind that there is no room
+        if not batch:  # what had moved was deleted meanwhile
+            return False
         # Facts of users who are erased after ``began`` are refused.
         problem = await self._extract(key, session, entries, batch, at=began, skip_invalid=unusable >= _TRIES)
         await self._mark(key, session, batch[-1].turn_ref)
@@ -119,6 +124,10 @@ class FactExtraction:
             _log.warning("No model finds facts in some turns; they are passed over")
             raise InvalidFacts(problem)
         return True
+
+    def fallback_is_due(self, session: Session) -> bool:  # noqa: ARG002 - the same of all
+        """Whether anything can be done without a model: nothing."""
+        return False
 
     async def run_fallback(self, key: Key) -> None:
         """Do nothing: the turns wait for the model."""

@@ -3,13 +3,15 @@
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
 from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
-from proxy.memory.errors import StoreError
+from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import START, Entry, Session, TurnRef, decode
 from proxy.memory.stores.codec import Codec
@@ -72,6 +74,7 @@ class _Cached(NamedTuple):
     blob: bytes
     session: Session
     at: float
+    due: float
 
 
 class _Written(NamedTuple):
@@ -148,10 +151,10 @@ class SessionStore:
         cached = self._cache.get(key)
         return None if cached is None else cached.session
 
-    def written_bytes(self, key: Key) -> bytes | None:
-        """The bytes of the session as this process wrote it last, while they are cached."""
+    def written_due(self, key: Key) -> float:
+        """When work on the session as this process wrote it last is due; now where it is cached no more."""
         cached = self._cache.get(key)
-        return None if cached is None else cached.blob
+        return 0.0 if cached is None else cached.due
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
@@ -185,7 +188,7 @@ class SessionStore:
         written = await self._write(key, encoded)
         if written:
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(blob, session, loop.time())
+            self._cache[key] = _Cached(blob, session, loop.time(), encoded.due)
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -202,21 +205,35 @@ class SessionStore:
         _, _, encoded = await asyncio.to_thread(self._encoded, key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
 
-    async def entries(self, key: Key, session: Session, *, since: TurnRef = START) -> tuple[Entry, ...]:
-        """All entries behind a turn, its own and some before; fewer where the session is deleted meanwhile.
+    async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
+        """All entries; fewer where the session is deleted meanwhile."""
+        pages = [page async for page in self.pages(key, session)]
+        return tuple(chain.from_iterable(pages))
 
-        The cold part is read from its end, and no further than that: it grows as long as a call lasts.
+    async def pages(
+        self, key: Key, session: Session, *, since: TurnRef = START
+    ) -> AsyncIterator[Sequence[Entry]]:
+        """All entries behind a turn, its own and some before, page by page; the last one is the hot part.
+
+        Of the cold part, which grows as long as a call lasts, no more is read than is asked for.
         """
-        entries: tuple[Entry, ...] = session.entries
-        end, limit = session.cold_count, _FIRST_PAGE
-        while end > 0 and not (entries and entries[0].turn_ref < since):
-            start = max(0, end - limit)
-            page = await self.cold_entries(key, start=start, limit=end - start)
+        start, end = 0, session.cold_count
+        if session.entries and session.entries[0].turn_ref <= since:
+            start = end
+        while since > START and end - start > _FIRST_PAGE:
+            middle, is_behind = (start + end) // 2, False
+            with suppress(Unreadable):  # what cannot be read any more is old
+                entries = await self.cold_entries(key, start=middle, limit=1)
+                is_behind = not entries or entries[0].turn_ref > since
+            start, end = (start, middle) if is_behind else (middle, end)
+        limit = _FIRST_PAGE
+        while start < session.cold_count:
+            page = await self.cold_entries(key, start=start, limit=min(limit, session.cold_count - start))
             if not page:
                 break
-            entries = (*page, *entries)
-            end, limit = start, min(_PAGE, 2 * limit)
-        return entries
+            yield page
+            start, limit = start + len(page), min(_PAGE, 2 * limit)
+        yield session.entries
 
     async def cold_entries(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[Entry]:
         """Entries of the cold part, from the one at index ``start`` on."""
