@@ -18,7 +18,7 @@ from proxy.background.summariser import Summariser
 from proxy.background.worker import Service, SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
-from proxy.memory.archive.archivist import Archivist
+from proxy.memory.archive.archivist import QUIET, Archivist
 from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.archive.recall import (
     MODEL_TIMEOUT,
@@ -83,6 +83,8 @@ if TYPE_CHECKING:
 _ANY_MODEL: Final = "default"
 # What counting may cost a turn, in seconds, where no memory says.
 _COUNTING_DEADLINE: Final = 0.05
+# A session is archived long before it expires: it is read from the store then.
+_BEFORE_EXPIRY: Final = 10
 
 
 class Stores(NamedTuple):
@@ -259,8 +261,13 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     write_listeners: list[WriteListener] = [notify] if notify else []
     if notify is None:
         if archiving:
-            keep = own.archive.seconds
-            archivist = Archivist(stores.calls, archiving.archive, tenant_names(settings), keep=keep)
+            archivist = Archivist(
+                stores.calls,
+                archiving.archive,
+                tenant_names(settings),
+                keep=own.archive.seconds,
+                quiet=min(QUIET, own.window.ttl / _BEFORE_EXPIRY),
+            )
             archiving = msgspec.structs.replace(archiving, archivist=archivist)
             write_listeners.append(archivist.enqueue)
         services: tuple[Service, ...] = ()

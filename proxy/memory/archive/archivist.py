@@ -25,7 +25,8 @@ _BACKOFF: Final = Backoff(0.1, 5.0)
 _MOST_PENDING: Final = 10_000
 _TOGETHER: Final = 32
 # A call that is going on has the machine to itself; a session that never pauses is saved all the same.
-_QUIET: Final = 1.0
+QUIET: Final = 1.0
+"""How many seconds a session is left alone after a turn, before it is archived."""
 _LONGEST_DUE: Final = 20.0
 # Sessions that are quiet soon after the first are saved with it, in one statement; as a share of that second.
 _GATHER: Final = 0.25
@@ -87,7 +88,7 @@ class Archivist:
         tenants: Sequence[str],
         *,
         keep: float,
-        quiet: float = _QUIET,
+        quiet: float = QUIET,
     ) -> None:
         self._store = store
         self._archive = archive
