@@ -332,7 +332,8 @@ class Archivist:
                     if updated > (as_of := saved.get(name, 0.0)) - _SLACK or as_of > ahead
                 ]
                 for keys in (due[i : i + _TOGETHER] for i in range(0, len(due), _TOGETHER)):
-                    await self._save_stored(keys)
+                    # Those that are pending are saved once they are quiet.
+                    await self._save_stored([key for key in keys if key not in self._pending])
                 await self._save_pending()
         self._compared_at = began
 
