@@ -1,5 +1,6 @@
 """Beside callers whose requests are as large as any, the turns of the others are durable and stay."""
 
+import json
 import re
 import sqlite3
 import threading
@@ -66,7 +67,8 @@ class Crowd:
     def __init__(self, root: str, content: Any, callers: int = 4) -> None:
         self.remembered: Counter[str] = Counter()
         self.answered = 0
-        self._root, self._content = root, content
+        # Made once: to make it each time would hold up the small ones, which are sent from here, too.
+        self._root, self._body = root, body_of(content, stream=True)
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._talk, args=(i,)) for i in range(callers)]
 
@@ -89,7 +91,7 @@ class Crowd:
             session = f"large-{caller}-{turn}"
             turn += 1
             try:
-                got = post(self._root, session, self._content, stream=True)
+                got = post(self._root, session, self._body)
             except httpx2.TransportError:
                 return  # the server has ended
             whole = got.status_code == 200 and b"[DONE]" in got.content
@@ -97,11 +99,14 @@ class Crowd:
             self.remembered[session] += whole and "x-turnkeeper-degraded" not in got.headers
 
 
-def post(root: str, session: str, content: Any, **fields: Any) -> httpx2.Response:
+def body_of(content: Any, **fields: Any) -> bytes:
     message = content if isinstance(content, dict) else user(content)
-    body = {"model": "fake", "messages": [message], **fields}
-    named = {"X-Session-Id": session}
-    return httpx2.post(f"{root}/v1/chat/completions", json=body, headers=named, timeout=60, verify=False)
+    return json.dumps({"model": "fake", "messages": [message], **fields}).encode()
+
+
+def post(root: str, session: str, body: bytes) -> httpx2.Response:
+    named = {"X-Session-Id": session, "Content-Type": "application/json"}
+    return httpx2.post(f"{root}/v1/chat/completions", content=body, headers=named, timeout=60, verify=False)
 
 
 def stored(folder: Path) -> set[str]:
@@ -125,7 +130,7 @@ def small_talk(server: ServingProcess, kind: str) -> Iterator[tuple[Crowd, set[s
         assert until(lambda: crowd.answered, 60)
         sessions = {f"small-{i}" for i in range(SMALL)}
         for session in sorted(sessions):
-            got = post(server.root, session, f"This is {session}.")
+            got = post(server.root, session, body_of(f"This is {session}."))
             assert (got.status_code, got.headers.get("x-turnkeeper-degraded")) in {
                 (200, None),
                 (200, "memory"),

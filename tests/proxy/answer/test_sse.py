@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.answer.sse import Framing, data_of, events
+from proxy.answer.sse import Framing, data_of, decode_json, events
 from proxy.errors import UpstreamBroken
 
 ENDS = [b"\n\n", b"\r\n\r\n", b"\r\r", b"\n\r\n", b"\r\n\n", b"\n\r"]
@@ -63,3 +63,8 @@ def test_data_is_read_the_same_however_lines_end(lines: list[bytes], data: st.Da
     event = b"".join(line + end for line, end in zip(lines, ends, strict=True))
     said = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
     assert data_of(event) == b"\n".join(said)
+
+
+def test_json_is_read_leniently() -> None:
+    """As some servers write it: with line breaks and tabs as they are, half characters, and broken UTF-8."""
+    assert decode_json(b'\xef\xbb\xbf{"a": "one\ttwo\n\\ud83c \xff"}') == {"a": "one\ttwo\n\ud83c \ufffd"}

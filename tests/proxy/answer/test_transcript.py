@@ -77,6 +77,33 @@ def test_pieces_that_have_no_id_and_no_name_take_none_away(none) -> None:
     assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [CALL]
 
 
+def test_an_id_and_a_name_may_come_after_the_first_piece() -> None:
+    """And the name again, without the id."""
+    pieces = [
+        {"index": 0, "id": "", "type": "function", "function": {"name": "", "arguments": ""}},
+        {"index": 0, "id": "call_1", "function": {"name": "weather", "arguments": '{"town": '}},
+        {"index": 0, "function": {"name": "weather", "arguments": '"Rome"}'}},
+    ]
+    assert transcript(b"".join(delta(tool_calls=[piece]) for piece in pieces)).tool_calls == [CALL]
+
+
+def test_a_function_call_comes_in_pieces_too() -> None:
+    pieces = [{"name": "weather", "arguments": ""}, {"arguments": '{"town": '}, {"arguments": '"Rome"}'}]
+    [call] = transcript(b"".join(delta(function_call=piece) for piece in pieces)).tool_calls or ()
+    assert call["function"] == CALL["function"]
+
+
+def test_a_choice_without_an_index_is_the_first() -> None:
+    stream = stream_of("Hello", " there.").replace(b'"index":0,', b"").replace(b'"index": 0, ', b"")
+    assert b"index" not in stream
+    told = transcript(stream)
+    assert (told.text, told.finished) == ("Hello there.", True)
+
+
+def test_an_answer_that_broke_off_without_a_call_has_none() -> None:
+    assert transcript(delta(content="Half a ")).complete_calls is None
+
+
 def test_a_call_that_broke_off_with_its_answer_is_not_whole() -> None:
     torn = {**CALL, "function": {"name": "weather", "arguments": '{"town'}}
     body = delta(tool_calls=[CALL, {**torn, "id": "call_2"}])
@@ -198,6 +225,7 @@ def test_a_whole_answer_that_is_cut_anywhere_is_read_as_far_as_it_goes(body: byt
         lengths.append(len(part.text))
     assert lengths == sorted(lengths), "more bytes are no fewer words"
     assert lengths[-1] == len(said.text)
+    assert transcript(body[: body.index(b"rd,")]).text == 'Ä "quoted" \\ wo', "the text that is cut, too"
     assert transcript(body[:-3]).tool_calls == said.tool_calls
 
 
@@ -211,3 +239,5 @@ def test_a_stream_that_is_cut_anywhere_is_read_as_far_as_it_goes(blank: bytes) -
         assert part.text.startswith(before), "more bytes are no fewer words"
         before = part.text
     assert before == said.text
+    cut = delta(content="Hello, my ") + delta(content="friend").partition(b"end")[0]
+    assert transcript(cut.replace(b"\n\n", blank)).text == "Hello, my fri", "the text that is cut, too"
