@@ -1,21 +1,100 @@
-"""Turns that hosts share for their pages: few bytes a second leave a process, however many turns it has."""
+"""Turns that hosts share for their pages: as they were, encrypted, and few bytes a second of each process."""
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from proxy import shared_traces
 from proxy.memory.stores.codec import Plain
+from proxy.memory.stores.encryption import Encryption
+from proxy.memory.stores.redis_turns import RedisTurns
 from proxy.memory.stores.store import KeptTurn
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, Traces
+from tests.peers import redis_server
 from tests.proxy.test_traces import end
 
 pytestmark = pytest.mark.anyio
 KEEP = 20
+
+
+@pytest.fixture
+async def turns(tmp_path: Path) -> AsyncIterator[RedisTurns]:
+    with redis_server.single(tmp_path) as server:
+        async with aclosing(RedisTurns(server.url)) as opened:
+            yield opened
+
+
+def sharing(turns: RedisTurns, key: bytes = b"k" * 32) -> tuple[Traces, SharedTraces]:
+    traces, shared = Traces(), SharedTraces(turns, Encryption([key]), with_text=True)
+    traces.set_retention(Retention(turns=KEEP, content=True))
+    traces.shared = shared
+    return traces, shared
+
+
+async def test_a_turn_is_at_another_host_what_it_was(turns: RedisTurns) -> None:
+    traces, shared = sharing(turns)
+    id_ = end(traces, session="s", user="ann")
+    await shared.flush()
+    _, elsewhere = sharing(turns)
+    (own,), (other,) = traces.newest("t", "s"), await elsewhere.with_content(await elsewhere.reports("t"))
+    assert other.report.id == id_
+    assert other.start == pytest.approx(own.start, abs=0.5)
+    assert other.end - other.start == pytest.approx(own.end - own.start)
+    assert [(name, at - other.start) for name, at in other.marks] == [
+        (name, pytest.approx(at - own.start)) for name, at in own.marks
+    ]
+    assert len(other.chunks) == own.count
+    assert (other.count, other.answer, other.size) == (own.count, b"ab", own.size)
+    assert other.content
+    assert own.content
+    assert other.content.request.messages == own.content.request.messages
+    _, stranger = sharing(turns, b"s" * 32)
+    assert await stranger.reports("t") == []
+
+
+async def test_what_was_sent_is_not_sent_again(turns: RedisTurns, monkeypatch: pytest.MonkeyPatch) -> None:
+    traces, shared = sharing(turns)
+    sent = []
+
+    async def add(_tenant: str, batch: Sequence[KeptTurn], *, keep: int) -> None:
+        sent.append([turn.id for turn in batch])
+
+    monkeypatch.setattr(turns, "add", add)
+    first = end(traces)
+    await shared.flush()
+    second = end(traces)
+    await shared.flush()
+    await shared.flush()
+    assert sent == [[first], [second]]
+
+
+@pytest.mark.parametrize("erased", [{"user": "ann"}, {"session": "s"}])
+async def test_the_turns_of_a_session_and_of_a_user_are_found_by_hashes_with_a_key(
+    turns: RedisTurns, monkeypatch: pytest.MonkeyPatch, erased: dict[str, str]
+) -> None:
+    names = []
+    add = turns.add
+
+    async def noting(tenant: str, batch: Sequence[KeptTurn], *, keep: int) -> None:
+        names.extend(name for turn in batch for name in turn.names)
+        await add(tenant, batch, keep=keep)
+
+    monkeypatch.setattr(turns, "add", noting)
+    traces, shared = sharing(turns)
+    end(traces, session="s", user="ann")
+    other = end(traces, session="other", user="bob")
+    await shared.flush()
+    assert len(names) == 4
+    assert hashlib.blake2b(b"uann", digest_size=len(names[0]) // 2).hexdigest() not in names
+    assert await shared.erase("t", **erased) == 1
+    assert [trace.report.id for trace in await shared.reports("t")] == [other]
 
 
 class Kept:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.names import NamedDatabase
+from proxy.memory.archive.names import NamedDatabase, _rows
 from proxy.memory.archive.records import Fact, Query
 from proxy.memory.archive.sql import Steps, fetch
 from proxy.memory.session import Entry, Session
+from proxy.memory.stores.codec import NAME_MARK
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.sql import Statement
 from proxy.memory.stores.store import Key, Owner
@@ -116,6 +117,29 @@ async def test_all_that_is_asked_by_name_is_found(url: str) -> None:
         assert (await archive.forget(ANN, at=NOW + 1)).facts == 2
         assert await archive.list_users("acme") == []
         assert await plain_names(archive) == []
+
+
+async def test_any_way_of_reading_may_be_the_first(url: str) -> None:
+    async with opened(url, OLD) as archive:
+        await archive.save_session(call("one"), talk(ANN, "Hello."), as_of=NOW)
+    statement = Statement(
+        "SELECT session FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
+    )
+
+    def work() -> Steps[Any]:
+        return (yield from fetch(statement, {"tenant": b"acme", "session": call("one").session.encode()}))
+
+    for how in ("read", "read_inline", "write"):
+        async with opened(url, OLD) as archive:
+            ((name,),) = await getattr(archive._database, how)(work)
+            assert bytes(name).decode() == call("one").session
+
+
+def test_bytes_that_only_begin_like_a_name_stay_as_they_are() -> None:
+    names = Encryption([OLD]).names([])
+    assert names
+    for cell in (NAME_MARK.encode() + b"\xff", NAME_MARK.encode() + b"no name", b"\xff", b"", 5, None):
+        assert _rows(names, [(cell,)]) == [(cell,)]
 
 
 async def test_names_outlive_the_key_that_they_were_encrypted_with(url: str) -> None:

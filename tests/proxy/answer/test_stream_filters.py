@@ -22,6 +22,7 @@ STREAM = ROLE + delta(content="he") + delta(content="llo") + delta(finish="stop"
 ODD = st.binary(max_size=60) | st.sampled_from(
     [b"data: 5\n\n", b"data: null\n\n", b'data: {"choices": 5}\n\n', b"data: []\n\n", b"data: words\n\n"]
 )
+TEXT = {"type": "text", "text": "a"}
 cuts = st.lists(st.integers(0, 30), max_size=6)
 
 
@@ -148,6 +149,18 @@ def test_on_every_ending_all_is_said_and_stages_close_once(name: str) -> None:
 def test_a_line_beside_the_data_stays() -> None:
     body = b"event: message\nid: 7\n" + delta(content="hello") + DONE
     assert run(body, Shout()).startswith(b"event: message\nid: 7\ndata: ")
+
+
+def test_what_comes_after_words_of_our_own_goes_on_under_their_name() -> None:
+    answer = FilteredAnswer([], CONTEXT)
+    answer.adopt_name({"id": "ours", "created": 7})
+    assert answer.active
+    second = delta(index=1, role="assistant")
+    passed = answer.feed(ROLE + second + delta(content="Hi"))
+    chunks = [json.loads(data_of(each)) for each in events(passed)]
+    assert [(chunk["id"], chunk["created"]) for chunk in chunks] == [("ours", 7)] * 3
+    assert ["role" in chunk["choices"][0]["delta"] for chunk in chunks] == [False, True, False]
+    assert words(passed) == "Hi"
 
 
 def test_filters_run_in_their_order() -> None:
@@ -392,6 +405,9 @@ def test_two_choices_know_nothing_of_each_other():
         ({"content": "a", "tool_calls": [1]}, {"tool_calls": [2]}, {"content": "a", "tool_calls": [1, 2]}),
         ({"content": "a"}, {"content": None}, {"content": "a"}),
         ({"content": None}, {"content": "b"}, {"content": "b"}),
+        ({"content": [TEXT]}, {"content": None}, {"content": [TEXT]}),
+        ({"content": [TEXT]}, {"content": "b"}, {"content": [{"type": "text", "text": "ab"}]}),
+        ({"content": "a"}, {"content": [TEXT]}, {"content": [TEXT, TEXT]}),
     ],
 )
 def test_two_deltas_add_up(first, second, both):
