@@ -14,7 +14,7 @@ from proxy import shared_traces
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.redis_turns import RedisTurns
-from proxy.memory.stores.store import KeptTurn
+from proxy.memory.stores.store import KeptTurn, Key
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, Traces
 from tests.peers import redis_server
@@ -31,8 +31,10 @@ async def turns(tmp_path: Path) -> AsyncIterator[RedisTurns]:
             yield opened
 
 
-def sharing(turns: RedisTurns, key: bytes = b"k" * 32) -> tuple[Traces, SharedTraces]:
-    traces, shared = Traces(), SharedTraces(turns, Encryption([key]), with_text=True)
+def sharing(
+    turns: RedisTurns, key: bytes = b"k" * 32, *, with_text: bool = True
+) -> tuple[Traces, SharedTraces]:
+    traces, shared = Traces(), SharedTraces(turns, Encryption([key]), with_text=with_text)
     traces.set_retention(Retention(turns=KEEP, content=True))
     traces.shared = shared
     return traces, shared
@@ -57,6 +59,30 @@ async def test_a_turn_is_at_another_host_what_it_was(turns: RedisTurns) -> None:
     assert other.content.request.messages == own.content.request.messages
     _, stranger = sharing(turns, b"s" * 32)
     assert await stranger.reports("t") == []
+
+
+async def test_no_words_leave_a_process_that_may_send_none(turns: RedisTurns) -> None:
+    traces, shared = sharing(turns, with_text=False)
+    end(traces)
+    await shared.flush()
+    (trace,) = await shared.with_content(await shared.reports("t"))
+    assert (trace.content, trace.answer, trace.size, trace.report.excerpt) == (None, b"", 0, None)
+
+
+async def test_words_are_removed_from_a_session_alone_and_the_rest_of_its_turns_stays(
+    turns: RedisTurns,
+) -> None:
+    traces, shared = sharing(turns)
+    mine, other = end(traces, session="s"), end(traces, session="other")
+    (trace,) = traces.newest("t", "s")
+    shared.set_written("t", trace.number, trace.start + 2.5)
+    shared.remove_contents(Key("t", "s"))
+    await shared.aclose()
+    found = {each.report.id: each for each in await shared.with_content(await shared.reports("t"))}
+    assert {id_: bool(each.content) for id_, each in found.items()} == {mine: False, other: True}
+    assert found[mine].written
+    assert found[mine].written - found[mine].start == pytest.approx(2.5)
+    assert found[other].written is None
 
 
 async def test_what_was_sent_is_not_sent_again(turns: RedisTurns, monkeypatch: pytest.MonkeyPatch) -> None:
