@@ -119,6 +119,31 @@ async def test_all_that_is_asked_by_name_is_found(url: str) -> None:
         assert await plain_names(archive) == []
 
 
+def files(path: Path) -> bytes:
+    """All that the file and its log have, be it deleted or not."""
+    return b"".join(each.read_bytes() for each in path.parent.glob(f"{path.name}*"))
+
+
+async def test_names_that_were_plain_leave_the_files_soon(path: Path) -> None:
+    url = f"sqlite:{path}"
+    async with old_version(url, OLD) as archive:
+        await archive.save_session(call("one"), talk(ANN, "Hello."), as_of=NOW)
+        assert b"unmistakable" in files(path)
+        async with opened(url, OLD) as newer:
+            assert await texts(newer) == ["Hello."]
+            async with asyncio.timeout(10):
+                while b"unmistakable" in files(path):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+
+async def test_what_is_deleted_leaves_the_files_where_names_are_encrypted_too(path: Path) -> None:
+    async with opened(f"sqlite:{path}", OLD) as archive:
+        await archive.save_session(call("one"), talk(ANN, "Hello."), as_of=NOW)
+        assert path.with_name(f"{path.name}-wal").stat().st_size > 0
+        await archive.scrub()
+        assert path.with_name(f"{path.name}-wal").stat().st_size == 0
+
+
 async def test_any_way_of_reading_may_be_the_first(url: str) -> None:
     async with opened(url, OLD) as archive:
         await archive.save_session(call("one"), talk(ANN, "Hello."), as_of=NOW)
