@@ -201,8 +201,8 @@ def test_without_its_parent_every_process_ends_and_the_port_is_free(start: Start
     serving.client.close()
     serving.process.kill()
     serving.process.wait()
-    serving.start()
     assert until(lambda: not any(map(is_alive, pids)))
+    serving.start()
 
 
 def test_sessions_of_one_process_alone_are_worked_on_there(start: Start, upstream: FakeUpstream) -> None:
