@@ -7,7 +7,7 @@ import msgspec
 
 from filters.injection import one_line
 from filters.message import Message, newest_user
-from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, TurnRef, message_of
+from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, message_of
 from proxy.memory.wording import text_hash
 
 NOBODY: Final = ""
@@ -117,14 +117,16 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     """
     own = {None, session.user, session.alias}
     unasked = None if session.forgotten is None else NOBODY
-    turn: TurnRef | None = None
+    turn: tuple[int, int] | None = None
     owners: list[str | None] = []
     asking = calling = unasked
+    # Whole sessions are gone through here, again and again: no properties.
     for entry in entries:
-        if entry.turn_ref != turn:
-            turn, asking, calling = entry.turn_ref, unasked, unasked
+        if turn != (entry.call, entry.turn):
+            turn, asking, calling = (entry.call, entry.turn), unasked, unasked
         if entry.role == "user":
-            asking = None if entry.speaker in own else entry.speaker
+            speaker = entry.asking_user or entry.user
+            asking = None if speaker in own else speaker
         elif entry.role not in _RESULTS:
             calling = asking
         owners.append(calling if entry.role in _RESULTS else asking)

@@ -119,6 +119,11 @@ class Archivist:
         """Whether the archive could not be written last."""
         return self._outage.active
 
+    @property
+    def unsaved(self) -> int:
+        """How many sessions are yet to be saved, those that are being saved among them."""
+        return len(self._pending) + len(self._saving)
+
     def enqueue(self, key: Key, due: float = 0.0) -> None:  # noqa: ARG002 - jobs are due, the archive is always
         """Have a session saved that was written, without waiting for it; it is read from the store then."""
         former = self._pending.pop(key, None)

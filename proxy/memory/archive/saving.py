@@ -6,12 +6,15 @@ is short, as turns may be written to the same file.
 """
 
 import asyncio
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain, takewhile
+from itertools import chain
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.archive.erasure import PURPOSE, is_erased, tombstone_key_numbers, tombstone_keys
@@ -63,6 +66,7 @@ _ATTEMPTS: Final = 5
 _RECENT: Final = 128
 # To see that a session is as it was read costs as much as to write so many rows.
 _ROWS_PER_SESSION: Final = 2
+_place: Final = attrgetter("call", "turn")
 
 
 class _TombstoneRow(NamedTuple):
@@ -75,7 +79,7 @@ class SessionPart(NamedTuple):
     """Entries of a session that follow one another, the first at index ``start``, as they were at ``as_of``.
 
     They replace what is stored of the turns from ``begin`` on and before ``end``. ``guests`` are the users
-    who own entries that are not the session's user's.
+    who own entries that are not the session's user's, and ``names`` all users who may own any.
     """
 
     key: Key
@@ -86,11 +90,7 @@ class SessionPart(NamedTuple):
     end: TurnRef
     as_of: float
     guests: Sequence[str | None]
-
-    @property
-    def names(self) -> set[str]:
-        """All users who may own any of the entries."""
-        return {*filter(None, (self.session.user, *(entry.speaker for entry in self.entries), *self.guests))}
+    names: frozenset[str]
 
     @property
     def is_hot(self) -> bool:
@@ -101,10 +101,7 @@ class SessionPart(NamedTuple):
 def hot_part(codec: RowCodec, key: Key, session: Session, as_of: float) -> SessionPart:
     """The hot part of a session."""
     session = codec.redaction.session(session)
-    guests = other_users(session, session.entries)
-    return SessionPart(
-        key, session, session.entries, session.cold_count, _hot_start(session), _LAST, as_of, guests
-    )
+    return _part(key, session, session.entries, session.cold_count, _hot_start(session), _LAST, as_of)
 
 
 def moved_part(
@@ -114,8 +111,23 @@ def moved_part(
     moved = codec.redaction.entries(moved)
     is_last = start + len(moved) == session.cold_count
     end = _hot_start(session) if is_last else moved[-1].turn_ref
-    guests = other_users(session, moved)
-    return SessionPart(key, session, moved, start, moved[0].turn_ref, end, session.updated, guests)
+    return _part(key, session, moved, start, moved[0].turn_ref, end, session.updated)
+
+
+def _part(  # noqa: PLR0913, PLR0917 - the fields, in their order
+    key: Key,
+    session: Session,
+    entries: Sequence[Entry],
+    start: int,
+    begin: TurnRef,
+    end: TurnRef,
+    as_of: float,
+) -> SessionPart:
+    guests = other_users(session, entries)
+    names = {session.user, *guests, *[entry.asking_user or entry.user for entry in entries]}
+    return SessionPart(
+        key, session, entries, start, begin, end, as_of, guests, frozenset(filter(None, names))
+    )
 
 
 def _hot_start(session: Session) -> TurnRef:
@@ -125,7 +137,7 @@ def _hot_start(session: Session) -> TurnRef:
     return session.entries[0].turn_ref if session.entries else TurnRef(session.call + 1, 0)
 
 
-class _StoredTurn(NamedTuple):
+class _StoredTurn(msgspec.Struct, frozen=True, gc=False):
     item: int
     digest: bytes
     place: int
@@ -151,7 +163,7 @@ class _Stored(NamedTuple):
     erased: Mapping[_TombstoneRow, float | None]
     unchanged: int = 0
 
-    def since(self, begin: TurnRef) -> "_Stored":
+    def since(self, begin: tuple[int, int]) -> "_Stored":
         """The same, with the turns from ``begin`` on."""
         moved = [turn.place for position, turn in self.turns.items() if position[:2] < begin]
         if not moved:
@@ -226,9 +238,9 @@ def _read(
     sessions = [{**key_arguments(part.key), "created": part.session.created} for part in parts]
     ranges = []
     for part, session in zip(parts, sessions, strict=True):
-        turns = [part.begin, *(entry.turn_ref for entry in part.entries)]
-        last = max(turns)
-        (life, turn), (until, end) = min(turns), max(part.end, last._replace(turn=last.turn + 1))
+        turns = [part.begin, *map(_place, part.entries)]
+        call, last = max(turns)
+        (life, turn), (until, end) = min(turns), max(part.end, (call, last + 1))
         ranges.append({**session, "life": life, "turn": turn, "until": until, "end": end})
     # Only what moved out of a session stands before its hot part.
     moved = [i for i, part in enumerate(parts) if part.is_hot and part.session.cold_count]
@@ -271,11 +283,8 @@ def _tombstone_rows(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> l
 # --- what is to be written
 
 
-class _Admission(NamedTuple):
-    """An entry that may be archived; ``guest`` owns it where that is not the session's user."""
-
-    entry: Entry
-    guest: str | None
+_Admission = tuple[Entry, str | None]
+"""An entry that may be archived, and the guest who owns it where that is not the session's user."""
 
 
 def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Admission | None]:
@@ -284,7 +293,7 @@ def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Adm
     An answer to an erased user stays in another user's session, and has no owner.
     """
     if not any(stored.erased.values()):
-        return [*map(_Admission, part.entries, part.guests)]
+        return [*zip(part.entries, part.guests, strict=True)]
 
     def erased_at(kind: int, name: str) -> float:
         rows = _tombstone_rows(keys, part.key.tenant, kind, name)
@@ -301,9 +310,9 @@ def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Adm
         if any(at and is_erased(at, stated=stated_at, recorded=entry.recorded_at) for at in times):
             admissions.append(None)
         elif guest and is_erased(users.get(guest, 0.0), stated=stated_at, recorded=entry.recorded_at):
-            admissions.append(_Admission(entry, NOBODY))
+            admissions.append((entry, NOBODY))
         else:
-            admissions.append(_Admission(entry, guest))
+            admissions.append((entry, guest))
     return admissions
 
 
@@ -321,8 +330,10 @@ def _owners(part: SessionPart, admissions: Sequence[_Admission | None]) -> set[s
     if not any(admissions):
         return set()
     names = {part.session.user}
-    for admission in filter(None, admissions):
-        names |= {admission.guest, admission.entry.speaker if admission.entry.role == "user" else None}
+    for entry, guest in filter(None, admissions):
+        names.add(guest)
+        if entry.role == "user":
+            names.add(entry.asking_user or entry.user)
     return {*filter(None, names)}
 
 
@@ -338,12 +349,12 @@ def _changes(
     As much of it as there is room for.
     """
     stale = dict(stored.turns)
-    positions: Counter[tuple[int, int, str]] = Counter()
+    positions: defaultdict[tuple[int, int, str], int] = defaultdict(int)
     turns: list[_Turn] = []
     for index, admission in enumerate(admissions):
         if admission is None:
             continue
-        entry = admission.entry
+        entry, _ = admission
         group = entry.call, entry.turn, entry.role
         position = positions[group]
         positions[group] += 1
@@ -406,7 +417,7 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
         "digest": digest,
         "blob": codec.encode(part.key, entry),
     }
-    return _Turn(before and before.item, entry, row, users, is_guests, terms)
+    return _Turn(before.item if before else None, entry, row, users, is_guests, terms)
 
 
 def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests: bool) -> bytes:
@@ -426,13 +437,13 @@ class _Recent(NamedTuple):
     """A part as it was saved last, and what is stored of its session from ``begin`` on."""
 
     part: SessionPart
-    begin: TurnRef
+    begin: tuple[int, int]
     stored: _Stored
 
     def stored_of(self, part: SessionPart) -> _Stored | None:
         """What is stored of a part, as far as this says all that the part depends on."""
         former, names = self.part, part.names
-        begin = min([part.begin, *(entry.turn_ref for entry in part.entries)])
+        begin = min([part.begin, *map(_place, part.entries)])
         if (
             not part.is_hot
             or (former.session.created, former.session.user) != (part.session.created, part.session.user)
@@ -442,12 +453,12 @@ class _Recent(NamedTuple):
             return None
         unchanged = 0
         if former.start == part.start:
-            pairs = zip(
-                zip(former.entries, former.guests, strict=True),
-                zip(part.entries, part.guests, strict=True),
-                strict=False,
-            )
-            unchanged = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            for before, now, owned_before, owned in zip(
+                former.entries, part.entries, former.guests, part.guests, strict=False
+            ):
+                if before != now or owned_before != owned:
+                    break
+                unchanged += 1
         owners = {name: id_ for name, id_ in self.stored.owners.items() if name in names}
         return self.stored.since(begin)._replace(owners=owners, unchanged=unchanged)
 
@@ -561,7 +572,7 @@ class SessionWriter:
         if not part.is_hot:
             return
         stored = stored.since(part.begin)
-        begin = min([part.begin, *(TurnRef(*position[:2]) for position in stored.turns)])
+        begin = min([part.begin, *[position[:2] for position in stored.turns]])
         self._recent[part.key] = _Recent(part, begin, stored)
         while len(self._recent) > _RECENT:
             del self._recent[next(iter(self._recent))]
