@@ -176,7 +176,8 @@ def settled(proxy: Any, within: float) -> bool:
 async def _at_rest(app: Any) -> bool:
     """The last byte of an answer overtakes what is written down of it; until then its turn is in flight."""
     now = app.gauges()
-    return not (now.in_flight or now.queued or app.runtime.worker._tasks)
+    worker = app.runtime.worker
+    return not (now.in_flight or now.queued or worker._tasks or worker._side_tasks)
 
 
 def tokens(prompt: Sequence[dict[str, Any]]) -> int:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from proxy.circuit import Backoff
-from proxy.memory.stores.store import DueSession, Key
+from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
 from tests.long_call import LongCall, config, is_notes, marks, model, noted, settle
 from tests.peers.fake_upstream import FakeUpstream, answer, completion
@@ -168,7 +168,7 @@ def test_cleared_summaries_do_not_come_back_before_the_next_turn(call: LongCall,
     assert listed(proxy)
     assert proxy.client.delete(f"{PATH}/summaries").status_code == 204
     for _ in range(2):
-        proxy.run(proxy.app.runtime.worker._check(DueSession(Key("default", "long"), "0")))
+        proxy.run(proxy.app.runtime.worker._check(Key("default", "long")))
         settle(proxy)
         assert listed(proxy) == []
     talk(call, 1)
