@@ -8,21 +8,17 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from proxy.cli import app
+from tests import preloaded
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 GOOD = "upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n"
 
 
 @pytest.fixture
-def turnkeeper(tmp_path, monkeypatch):
-    """The command in this process: to start one for each would take most of a test's time."""
-    monkeypatch.chdir(tmp_path)
-
+def turnkeeper(tmp_path):
     def run(*arguments):
-        return CliRunner().invoke(app, arguments)
+        return preloaded.run(*arguments, folder=tmp_path, env=os.environ)
 
     return run
 
@@ -73,14 +69,14 @@ def test_check_names_each_good_file(turnkeeper, tmp_path):
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).write_text(GOOD)
     done = turnkeeper("check", "a.yaml", "b.yaml")
-    assert (done.exit_code, done.stdout, done.stderr) == (0, "a.yaml: ok\nb.yaml: ok\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "a.yaml: ok\nb.yaml: ok\n", "")
 
 
 def test_check_tells_each_fault_on_a_line_of_its_own(turnkeeper, tmp_path):
     (tmp_path / "a.yaml").write_text(GOOD)
     (tmp_path / "b.yaml").write_text(GOOD + "x: 1\ny: 2\n")
     done = turnkeeper("check", "b.yaml", "none.yaml", "a.yaml")
-    assert (done.exit_code, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (1, "")
     assert [line.split(": ")[:2] for line in done.stdout.splitlines()] == [
         ["b.yaml:3", "x"],
         ["b.yaml:4", "y"],
@@ -101,14 +97,14 @@ def test_a_host_that_cannot_be_looked_up_is_told_by_its_variable(turnkeeper, tmp
     (tmp_path / "a.yaml").write_text(GOOD.replace("practice:", "http://h/v1"))
     monkeypatch.setenv("HTTP_PROXY", f"http://{host}:1")
     done = turnkeeper("serve", "a.yaml")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "HTTP_PROXY in the environment: write http://HOST:PORT\n"
 
 
 @pytest.mark.parametrize("arguments", [("check",), ("chek", "a.yaml"), ("--versio",)])
 def test_wrong_usage_is_exit_code_2(turnkeeper, arguments):
     done = turnkeeper(*arguments)
-    assert done.exit_code == 2
+    assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
@@ -116,13 +112,13 @@ def test_a_malformed_proxy_in_the_environment_is_told(turnkeeper, tmp_path, monk
     (tmp_path / "a.yaml").write_text(GOOD.replace("practice:", "http://model.test/v1"))
     monkeypatch.setenv("http_proxy", "http://[")
     done = turnkeeper("serve", "a.yaml")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "HTTP_PROXY in the environment: write http://HOST:PORT\n"
 
 
 def test_the_version_is_told(turnkeeper):
     done = turnkeeper("--version")
-    assert (done.exit_code, done.stdout.split()[0]) == (0, "turnkeeper")
+    assert (done.returncode, done.stdout.split()[0]) == (0, "turnkeeper")
 
 
 def test_the_version_says_which_build_of_the_interpreter_runs(turnkeeper):
@@ -150,7 +146,7 @@ def test_the_environment_names_the_configuration_that_a_command_is_for(
     (tmp_path / "mine.yaml").write_text(GOOD + "x: 1\n")
     monkeypatch.setenv("TURNKEEPER_CONFIG", "mine.yaml")
     done = turnkeeper(*arguments)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("mine.yaml:3: x: ")
 
 
@@ -160,7 +156,7 @@ def test_a_configuration_that_is_not_where_it_is_sought_is_told_with_how_to_name
 ):
     monkeypatch.setenv("TURNKEEPER_CONFIG", "none.yaml")
     done = turnkeeper(*arguments)
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("none.yaml:1: document: the file cannot be read: ")
     assert "TURNKEEPER_CONFIG" in done.stderr
 
