@@ -21,8 +21,8 @@ _AT_ONCE: Final = 4
 _TAKEN_AT_ONCE: Final = 20
 # A session that is written again and again while its work fails is due again with each turn.
 _TAKEN_EVERY: Final = 1.0
-# For so long a session is no other process's; work that fails rests here, in its back-off.
-_TAKEN_FOR: Final = 30.0
+# Work that fails rests here, in its back-off, and is not taken by others all the time.
+_RESTING: Final = 30.0
 # More sessions than that wait in the store for a model that is away, or for a slot.
 _MOST_RESTING: Final = 100
 _MOST_QUEUED: Final = 10_000
@@ -154,7 +154,7 @@ class Worker:
     async def _take(self, every: float) -> float:
         """Takes sessions that are due and starts their jobs; returns the pause until the next time."""
         try:
-            taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=_TAKEN_FOR)
+            taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=lease.TTL)
             await asyncio.gather(*map(self._check_taken, taken))
         except StoreError as error:
             self._outage.begin(error)
@@ -191,13 +191,14 @@ class Worker:
         for job in self._jobs:
             due, circuit = job.due_at(stored.session), self._circuits[job.name]
             if due <= now:
-                # What fails rests, and so do those that wait for its model.
-                due = now + _TAKEN_FOR + circuit.pause
                 is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
                 if is_new and self._has_room(job):
+                    due = now + lease.TTL  # another process begins it anew soon where this one is killed
                     self._start(job, key)
-                elif circuit.failing and job.fallback_is_due(stored.session):
-                    self._spawn(self._run_fallback(job, key))
+                else:  # what fails rests, and so do those that wait for its model
+                    due = now + _RESTING + circuit.pause
+                    if circuit.failing and job.fallback_is_due(stored.session):
+                        self._spawn(self._run_fallback(job, key))
             first = min(first, due)
         return first
 
