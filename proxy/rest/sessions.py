@@ -1,6 +1,7 @@
 """Sessions over HTTP, with their state, their summaries and their archived turns."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Annotated, Final
@@ -15,7 +16,7 @@ from filters.message import Message
 from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, UpstreamBroken
 from proxy.memory.compaction import fit
-from proxy.memory.errors import SummaryFailed, WriteConflict
+from proxy.memory.errors import StoreError, SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.session import Entry, Session
@@ -100,6 +101,9 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     if memory is None:
         return True
     await memory.written(*key)
+    if memory.archiving:
+        with contextlib.suppress(StoreError):  # to delete it matters more
+            await memory.archiving.archivist.save_before_deletion(key)
     deleted = await memory.store.delete(key)
     if memory.archiving:
         deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted

@@ -314,6 +314,16 @@ def test_turns_outlive_their_session(archiving: ProxyServer):
     assert search(archiving)[0]["text"] == WORDS
 
 
+def test_turns_outlive_their_session_that_is_deleted_at_once(archiving: ProxyServer):
+    with pytest.MonkeyPatch.context() as held_up:
+        held_up.setattr(archiving.app.memory.archiving.archivist, "_quiet", 60)
+        say(archiving, WORDS)
+        awaited(lambda: archiving.client.get("/v1/memory/sessions/s1").status_code == 200)
+        assert archiving.client.delete("/v1/memory/sessions/s1").status_code == 204
+        settle(archiving)
+    assert [each["text"] for each in search(archiving)] == [WORDS]
+
+
 def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_path: Path):
     say(archiving, WORDS, user="")
     settle(archiving)
