@@ -75,6 +75,7 @@ class OtherVersion(ServingProcess):
     def __init__(self, site: Path, folder: Path, *, config: str = CONFIG, **environ: str) -> None:
         # A safe path has none of the folder that the tests run in, where this version is.
         super().__init__(folder, config, PYTHONPATH=str(site), PYTHONSAFEPATH="1", **environ)
+        self.command.insert(1, "-P")  # or this version, which is loaded already, would be forked
 
 
 def speak(server: ServingProcess, text: str, session: str = "call") -> None:
