@@ -15,12 +15,13 @@ from starlette.routing import Route
 from filters.message import Message
 from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, UpstreamBroken
+from proxy.memory.archive.archive import Archive
 from proxy.memory.compaction import fit
 from proxy.memory.errors import StoreError, SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
-from proxy.memory.session import Entry, Session
-from proxy.memory.stores.session_store import SessionWrite
+from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.stores.session_store import SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.rest.endpoint import (
     LARGEST_PAGE,
@@ -102,12 +103,19 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
         return True
     await memory.written(*key)
     if memory.archiving:
-        with contextlib.suppress(StoreError):  # to delete it matters more
-            await memory.archiving.archivist.save_before_deletion(key)
+        with contextlib.suppress(StoreError, *UNREADABLE):  # to delete it matters more
+            await _archive_first(memory.store, memory.archiving.archive, key)
     deleted = await memory.store.delete(key)
     if memory.archiving:
         deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted
     return deleted
+
+
+async def _archive_first(store: SessionStore, archive: Archive, key: Key) -> None:
+    """Archives what a call reads of a session: a background process would not find it later."""
+    as_of = wall_time()
+    if (stored := await store.load(key, background=True)) is not None:
+        await archive.save_sessions([(key, stored.session, as_of)])
 
 
 async def _list(request: Request) -> Response:

@@ -19,6 +19,7 @@ from tests import preloaded
 from tests.peers.fake_upstream import FakeUpstream
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
+from tests.serving_process import LISTEN, ServingProcess
 from tests.waiting import awaited, until
 
 CONFIG = """
@@ -322,6 +323,18 @@ def test_turns_outlive_their_session_that_is_deleted_at_once(archiving: ProxySer
         assert archiving.client.delete("/v1/memory/sessions/s1").status_code == 204
         settle(archiving)
     assert [each["text"] for each in search(archiving)] == [WORDS]
+
+
+def test_a_session_that_is_deleted_at_once_is_archived_beside_a_background_process(
+    tmp_path: Path, upstream: FakeUpstream
+):
+    environ = {"MEMORY_URL": f"sqlite:{tmp_path / 'memory.db'}", "UPSTREAM_BASE_URL": upstream.url}
+    with ServingProcess(tmp_path, LISTEN + CONFIG, **environ) as server:
+        assert server.chat(WORDS, "s1", user="ann").status_code == 200
+        assert until(lambda: server.client.get("/v1/memory/sessions/s1").status_code == 200)
+        assert server.client.delete("/v1/memory/sessions/s1").status_code == 204
+        got = server.client.post("/v1/memory/search", json={"user": "ann", "query": "scarecrow"})
+        assert [each["text"] for each in got.json()["results"]] == [WORDS]
 
 
 def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_path: Path):

@@ -136,15 +136,6 @@ class Archivist:
         if not former:
             self._awake.set()
 
-    async def save_before_deletion(self, key: Key) -> None:
-        """Save a session that is about to be deleted, as far as it is read on a call. Raises StoreError.
-
-        What is enqueued is read from the store later, where it would be no more.
-        """
-        as_of = wall_time()
-        if (session := await self._stored(key)) is not None:
-            await self._archive.save_sessions([(key, session, as_of)])
-
     def compare(self) -> None:
         """Have sessions saved that were written and not enqueued."""
         self._incomplete = self._compare_anew = True
