@@ -48,7 +48,7 @@ def seconds(written: object) -> float:
     number, unit = _parts(written)
     if unit not in _SECONDS or not number:
         example = "such as 50ms, 5s, 30m, 1h or 90d"
-        raise ValueError(f"write a duration above zero, with its unit, {example}{_got(written)}")
+        raise ValueError(f"write a duration above zero, with its unit, {example}{_number_part(written)}")
     return round(number * _SECONDS[unit], 9)  # 1400 ms are 1.4 s to the last digit
 
 
@@ -58,12 +58,12 @@ def size(written: object) -> int:
     count = int(number * _BYTES.get(unit.lower(), 0))
     if not count:
         raise ValueError(
-            f"write a size above zero, with its unit, such as 512KB, 16MB or 16MiB{_got(written)}"
+            f"write a size above zero, with its unit, such as 512KB, 16MB or 16MiB{_number_part(written)}"
         )
     return count
 
 
-def _got(written: object) -> str:
+def _number_part(written: object) -> str:
     """The number that stands there without a unit; of a text, which may be a secret, nothing."""
     return f"; got {written}" if isinstance(written, int | float) and not isinstance(written, bool) else ""
 

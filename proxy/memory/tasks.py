@@ -29,7 +29,7 @@ class Begun(Generic[T]):
         self._end: BaseException | None = None
         try:
             self._first = work.send(None)
-        except BaseException as end:  # noqa: BLE001 - whoever awaits gets it, and the result as StopIteration
+        except BaseException as end:  # noqa: BLE001 - it is raised where this is awaited, and the result as StopIteration
             self._end = end
 
     def __await__(self) -> Generator[Any, Any, T]:

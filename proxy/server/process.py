@@ -98,7 +98,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 
 
 class _WorkThreads(ThreadPoolExecutor):
-    """Threads that the end of the loop does not wait for: whoever wanted their results is gone by then."""
+    """Threads that the end of the loop does not wait for: nothing takes their results by then."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         super().shutdown(wait=False, cancel_futures=True)

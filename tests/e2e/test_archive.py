@@ -330,11 +330,18 @@ def test_a_session_that_is_deleted_at_once_is_archived_beside_a_background_proce
 ):
     environ = {"MEMORY_URL": f"sqlite:{tmp_path / 'memory.db'}", "UPSTREAM_BASE_URL": upstream.url}
     with ServingProcess(tmp_path, LISTEN + CONFIG, **environ) as server:
+
+        def found(query: str) -> list[str]:
+            got = server.client.post("/v1/memory/search", json={"user": "ann", "query": query})
+            return [each["text"] for each in got.json()["results"]]
+
+        # The background has compared store and archive, as it does at its start, and waits for quiet now.
+        assert server.chat("I have a hen.", "s0", user="ann").status_code == 200
+        assert until(lambda: found("hen") == ["I have a hen."])
         assert server.chat(WORDS, "s1", user="ann").status_code == 200
         assert until(lambda: server.client.get("/v1/memory/sessions/s1").status_code == 200)
         assert server.client.delete("/v1/memory/sessions/s1").status_code == 204
-        got = server.client.post("/v1/memory/search", json={"user": "ann", "query": "scarecrow"})
-        assert [each["text"] for each in got.json()["results"]] == [WORDS]
+        assert found("scarecrow") == [WORDS]
 
 
 def test_with_its_session_go_the_turns_of_nobody(archiving: ProxyServer, tmp_path: Path):

@@ -120,7 +120,7 @@ class RedisCounts:
         return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
 
     def take_along(self, key: str) -> Rider | None:
-        """What was put off of a key, for whoever sends it; ``None`` where that is nothing."""
+        """What was put off of a key, to go with another command; ``None`` where that is nothing."""
         together = self._put_off.pop(key, None)
         if not together:
             return None

@@ -21,6 +21,7 @@ from proxy.turn.active import (
     Rival,
     TurnClaim,
     TurnId,
+    is_newer,
     supersedes,
     turn_number,
 )
@@ -250,6 +251,13 @@ def said(text):
 def test_told_short_it_compares_as_the_whole(talk, newest, other):
     newer, older = asked([*talk, newest]), asked([*talk, *other])
     assert supersedes(told(newer), older) == supersedes(newer, older)
+
+
+@pytest.mark.parametrize(("apart", "is_ordered_by_words"), [(0.2, True), (0.3, False)])
+def test_what_a_stalled_server_reads_in_the_wrong_order_is_ordered_by_its_words(apart, is_ordered_by_words):
+    longer, shorter = (asked([said(text) | {"turn_id": 1}]) for text in ("Tell me", "Tell"))
+    assert is_newer(longer, (0.0,), shorter, (apart,)) == is_ordered_by_words
+    assert is_newer(shorter, (apart,), longer, (0.0,)) != is_ordered_by_words
 
 
 ORDERS = st.permutations([(0, 0), (0, 1), (1, 0), (1, 1)])
