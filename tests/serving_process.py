@@ -40,9 +40,17 @@ def niceness(pid: int) -> int:
     return 19
 
 
+def _state(pid: int) -> str:
+    """A process's state as the kernel has it: ``T`` is stopped, and ``Z`` has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return "Z"
+
+
 def kill_all(process: "subprocess.Popen[Any]") -> None:
     """SIGKILL to a server and all that it has started, as where the machine fails."""
     process.send_signal(signal.SIGSTOP)  # or it would start one again
+    assert until(lambda: _state(process.pid) in "TZ"), "it has not stopped"  # it may be about to start one
     for pid in (*children(process.pid), process.pid):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

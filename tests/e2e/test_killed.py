@@ -16,7 +16,7 @@ from tests.peers.fake_upstream import HANG, HEAD, ROLE, FakeUpstream, by_default
 from tests.peers.redis_server import RedisServer, free_port
 from tests.serving_process import at_rest, kill_all
 from tests.tried import Tried
-from tests.waiting import awaited
+from tests.waiting import awaited, until
 
 pytestmark = pytest.mark.faults
 PATH = "/v1/memory/sessions/long/summaries"
@@ -34,15 +34,16 @@ class Killable:
         self.start("serve")
 
     def start(self, *command: str) -> None:
-        with self.config.with_name("killed.log").open("ab") as out:
+        log = self.config.with_name("killed.log")
+        with log.open("ab") as out:
             self.process = preloaded.start([*command, str(self.config)], self.environ, out)
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            with suppress(httpx2.TransportError):
-                if self.client.get("/readyz").status_code == 200:
-                    return
-            time.sleep(0.02)
-        pytest.fail("the server did not come up")
+        until(lambda: self.is_up() or self.process.poll() is not None)
+        assert self.is_up(), log.read_text(errors="replace")
+
+    def is_up(self) -> bool:
+        with suppress(httpx2.TransportError):
+            return self.client.get("/readyz").status_code == 200
+        return False
 
     def kill(self) -> None:
         kill_all(self.process)
