@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from proxy.memory.archive import documents, erasure, facts, saving, search, turns
 from proxy.memory.archive import vectors as vector_index
+from proxy.memory.archive.erasure import Erased
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
     Chunk,
@@ -52,8 +53,8 @@ class Archive:
 
     A user is an ``Owner`` with a tenant and a name; one without a name owns documents alone. What belongs to
     another tenant or user is invisible. Every method is one transaction, but for what may be much and no call
-    waits for: sessions, vectors, and an index that is made anew are written in several short ones. Times are
-    in seconds since 1970.
+    waits for: sessions, vectors, an index that is made anew and all that is deleted go in several short ones.
+    Times are in seconds since 1970.
     """
 
     def __init__(self, database: Database, codec: RowCodec, cache: "FactCache | None" = None) -> None:
@@ -145,18 +146,18 @@ class Archive:
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
         """Delete everything of a user; what was said up to ``at`` is refused from now on."""
-        return await self._write_facts(partial(erasure.forget, self._codec, user, at=at))
+        return await self._erase(partial(erasure.forget, self._codec, user, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
         """Delete all turns of a session, and refuse what was said in it until ``at``; how many."""
-        return await self._write_facts(partial(erasure.forget_session, self._codec, key, at=at))
+        return (await self._erase(partial(erasure.forget_session, self._codec, key, at=at))).turns
 
     async def forget_anonymous(self, key: Key, *, at: float) -> int:
         """Delete the turns of a session that have no user; how many there were.
 
         For a quarter of an hour, what was said in it until ``at`` is refused while it has no user.
         """
-        return await self._write_facts(partial(erasure.forget_anonymous, self._codec, key, at=at))
+        return (await self._erase(partial(erasure.forget_anonymous, self._codec, key, at=at))).turns
 
     async def tombstones(self, tenant: str, *, since: float, until: float) -> Tombstones:
         """The users and sessions that were erased between two times, by any process."""
@@ -213,7 +214,6 @@ class Archive:
         It goes on behind the last ones, until there are no more: while a back-up reads PostgreSQL, what was
         deleted stays in the index.
         """
-        limit = limit or self._codec.dialect.swept
         count, self._swept = await self._database.write(
             partial(erasure.sweep, self._codec, since=self._swept, before=before, limit=limit)
         )
@@ -252,6 +252,15 @@ class Archive:
     async def aclose(self) -> None:
         """Close everything; further calls raise StoreError."""
         await self._database.aclose()
+
+    async def _erase(self, work: Transaction[Erased]) -> ErasureCount:
+        """Erase a little in each transaction, so that others write in between; how much there was."""
+        count, more = ErasureCount(), True
+        while more:
+            erased = await self._write_facts(work)
+            count = ErasureCount(count.turns + erased.turns, count.facts + erased.facts)
+            more = erased.more
+        return count
 
     async def _write_facts(self, work: Transaction[T]) -> T:
         try:

@@ -1,11 +1,21 @@
 """What leaves the archive: erased users and sessions, and turns and facts past their time."""
 
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 from proxy.clock import wall_time
-from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
+from proxy.memory.archive.records import DIGEST_MARK, TombstoneKeys, Tombstones
 from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
-from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value, find_owner, gather
+from proxy.memory.archive.sql import (
+    CHARACTERS_PER_ROW,
+    RowCodec,
+    Rows,
+    Steps,
+    fetch,
+    fetch_value,
+    find_owner,
+    gather,
+)
 from proxy.memory.archive.statements import (
     ANONYMOUS,
     DELETE_IF_EMPTY,
@@ -13,17 +23,16 @@ from proxy.memory.archive.statements import (
     DELETE_OWNER,
     DELETE_TOMBSTONE,
     FACT,
-    FORGET_ANONYMOUS,
-    FORGET_FACTS,
     FORGET_PASSAGES,
-    FORGET_SESSION,
     FORGET_SESSION_PASSAGES,
-    FORGET_TURNS,
     MOVE_TOMBSTONE,
     NAMED_TOMBSTONES,
     RENEW_SESSION,
-    RENEW_SESSIONS_OF,
     SESSION,
+    SOME_FACTS,
+    SOME_OF_NOBODY,
+    SOME_OF_SESSION,
+    SOME_OF_USER,
     TOMBSTONE,
     TOMBSTONES,
     TURN,
@@ -31,59 +40,88 @@ from proxy.memory.archive.statements import (
     USER,
     json_array,
 )
-from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
+from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
 PURPOSE: Final = "tombstones"
 """What the secrets are for that are keys of tombstones."""
 
 
-def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
-    """Delete everything of a user and leave a tombstone."""
+class Erased(NamedTuple):
+    """How many turns and facts a transaction has deleted, and whether there may be more."""
+
+    turns: int
+    facts: int = 0
+    more: bool = False
+
+
+def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
+    """Leave a tombstone, and delete as much of a user as one transaction takes."""
     yield from _leave_tombstone(codec, user.tenant, USER, user.user, at)
     owner = yield from find_owner(user)
     if owner is None:
-        return ErasureCount()
+        return Erased(0)
     own = {"owner": owner}
     # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
     # crosswise would deadlock.
-    facts = yield from fetch(FORGET_FACTS, own)
-    yield from fetch(RENEW_SESSIONS_OF, own)
-    turns = yield from fetch(FORGET_TURNS, own)
-    yield from fetch(FORGET_PASSAGES, own)
-    yield from _unindex(codec, turns)
-    yield from fetch(DELETE_OWNER, own)
-    return ErasureCount(turns=len(turns), facts=len(facts))
+    facts = yield from _some(codec, SOME_FACTS, own)
+    yield from _delete(codec, FACT, facts)
+    if facts:
+        return Erased(0, len(facts), more=True)
+    turns = yield from _some(codec, SOME_OF_USER, own)
+    yield from _delete_turns(codec, turns)
+    if not turns:
+        yield from fetch(FORGET_PASSAGES, own)
+        yield from fetch(DELETE_OWNER, own)
+    return Erased(len(turns), more=bool(turns))
 
 
-def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
-    """Delete a session and leave a tombstone; how many turns it had."""
+def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
+    """Leave a tombstone, and delete as much of a session as one transaction takes."""
     yield from _leave_tombstone(codec, key.tenant, SESSION, key.session, at)
     yield from fetch(RENEW_SESSION, key_arguments(key))
-    turns = yield from fetch(FORGET_SESSION, key_arguments(key))
-    yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
-    yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
-    return len(turns)
+    turns = yield from _some(codec, SOME_OF_SESSION, key_arguments(key))
+    yield from _delete_turns(codec, turns)
+    if not turns:
+        yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
+        yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
+    return Erased(len(turns), more=bool(turns))
 
 
-def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[int]:
-    """Delete the turns of a session that have no user, and leave a tombstone; how many there were."""
+def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
+    """Leave a tombstone, and delete some turns of a session that have no user, in the same way."""
     yield from _leave_tombstone(codec, key.tenant, ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": ANONYMOUS}
     yield from fetch(DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
     yield from fetch(RENEW_SESSION, key_arguments(key))
-    turns = yield from fetch(FORGET_ANONYMOUS, key_arguments(key))
-    if turns:
-        yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
-    return len(turns)
+    turns = yield from _some(codec, SOME_OF_NOBODY, key_arguments(key))
+    yield from _delete_turns(codec, turns)
+    return Erased(len(turns), more=bool(turns))
 
 
-def _unindex(codec: RowCodec, turns: Rows) -> Steps[None]:
-    """Take deleted turns, by id and session, out of the index, and delete sessions that have none left."""
+def _some(codec: RowCodec, statement: Statement, arguments: Arguments) -> Steps[Rows]:
+    """As many of a statement's rows, which have a size in their third column, as one transaction deletes."""
+    batch = codec.dialect.batch
+    rows = yield from fetch(statement, {"limit": batch // CHARACTERS_PER_ROW, **arguments})
+    sizes = accumulate(CHARACTERS_PER_ROW + row[2] for row in rows)
+    return [row for row, size in zip(rows, sizes, strict=True) if size <= batch] or rows[:1]
+
+
+def _delete_turns(codec: RowCodec, turns: Rows) -> Steps[None]:
+    """Delete turns, by id and session, and sessions that have none left."""
+    sessions = json_array({talk for _, talk, *_ in turns})
     if turns:
-        yield from fetch(codec.dialect.unindex, {"kind": TURN, "ids": json_array(item for item, _ in turns)})
-        sessions = json_array({talk for _, talk in turns})
+        yield from fetch(codec.dialect.renew, {"ids": sessions})
+        yield from _delete(codec, TURN, turns)
         yield from fetch(codec.dialect.delete_empty, {"ids": sessions})
+
+
+def _delete(codec: RowCodec, kind: int, rows: Rows) -> Steps[None]:
+    """Delete turns or facts, by id, and take them out of the index."""
+    if rows:
+        ids = json_array(row[0] for row in rows)
+        yield from fetch(codec.dialect.delete[kind], {"ids": ids})
+        yield from fetch(codec.dialect.unindex, {"kind": kind, "ids": ids})
 
 
 def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[float]:
@@ -154,13 +192,10 @@ def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> S
 
 def sweep(codec: RowCodec, *, since: float, before: float, limit: int) -> Steps[tuple[int, float]]:
     """Delete a few turns that were recorded in a time; how many, and when the last of them was recorded."""
-    rows = yield from fetch(codec.dialect.old_turns, {"since": since, "before": before, "limit": limit})
-    if not rows:
-        return 0, 0.0
-    turns = [(item, talk) for item, talk, _ in rows]
-    yield from fetch(codec.dialect.delete_turns, {"ids": json_array(item for item, _ in turns)})
-    yield from _unindex(codec, turns)
-    return len(turns), float(rows[-1][2])
+    between = {"since": since, "before": before} | ({"limit": limit} if limit else {})
+    turns = yield from _some(codec, codec.dialect.old_turns, between)
+    yield from _delete_turns(codec, turns)
+    return len(turns), float(turns[-1][3]) if turns else 0.0
 
 
 def expire(codec: RowCodec, *, now: float, limit: int) -> Steps[int]:

@@ -149,24 +149,18 @@ LATEST_TURNS: Final = Statement(
 
 # --- erasure
 
-_OWN: Final = "owner = :owner OR speaker = :owner"
+_SOME: Final = "SELECT id, talk, length(blob) FROM turnkeeper_turns WHERE"
 _SESSION_IDS: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
-# What is being saved to these sessions is read again: their rows have another version then.
-RENEW_SESSIONS_OF: Final = Statement(
-    f"UPDATE turnkeeper_talks SET mark = mark WHERE id IN (SELECT talk FROM turnkeeper_turns WHERE {_OWN})"
-)
 RENEW_SESSION: Final = Statement(
     "UPDATE turnkeeper_talks SET mark = mark WHERE tenant = :tenant AND session = :session"
 )
+SOME_OF_USER: Final = Statement(f"{_SOME} owner = :owner OR speaker = :owner LIMIT :limit")
+SOME_OF_SESSION: Final = Statement(f"{_SOME} talk IN ({_SESSION_IDS}) LIMIT :limit")
+SOME_OF_NOBODY: Final = Statement(f"{_SOME} owner IS NULL AND talk IN ({_SESSION_IDS}) LIMIT :limit")
+SOME_FACTS: Final = Statement(
+    "SELECT id, 0, length(blob) FROM turnkeeper_facts WHERE owner = :owner LIMIT :limit"
+)
 FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner = :owner")
-FORGET_TURNS: Final = Statement(f"DELETE FROM turnkeeper_turns WHERE {_OWN} RETURNING id, talk")
-FORGET_FACTS: Final = Statement("DELETE FROM turnkeeper_facts WHERE owner = :owner RETURNING id")
-FORGET_SESSION: Final = Statement(
-    f"DELETE FROM turnkeeper_turns WHERE talk IN ({_SESSION_IDS}) RETURNING id, talk"
-)
-FORGET_ANONYMOUS: Final = Statement(
-    f"DELETE FROM turnkeeper_turns WHERE owner IS NULL AND talk IN ({_SESSION_IDS}) RETURNING id, talk"
-)
 FORGET_SESSION_PASSAGES: Final = Statement(
     f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND talk IN ({_SESSION_IDS})"
 )
@@ -175,7 +169,8 @@ DELETE_IF_EMPTY: Final = Statement(
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
 )
 _OLD_TURNS: Final = (
-    "SELECT t.id, t.talk, t.recorded FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
+    "SELECT t.id, t.talk, length(t.blob), t.recorded"
+    " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " WHERE t.recorded >= :since AND t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
 )
 
@@ -425,15 +420,15 @@ class Dialect(msgspec.Struct, frozen=True):
     unindex: Statement
     """Deletes the passages of one kind that belong to the items of ``:ids``."""
     old_turns: Statement
-    """Id, session and time of a few turns of a time, oldest first; sessions that others write are skipped."""
-    delete_turns: Statement
-    """Deletes the turns of ``:ids``."""
+    """Id, session, size and time of a few turns, oldest first; sessions that others write are skipped."""
+    renew: Statement
+    """Gives the rows of the sessions ``:ids`` another version: what is being saved to them is read again."""
+    delete: dict[int, Statement]
+    """By kind: deletes the items of ``:ids``."""
     delete_empty: Statement
     """Deletes the sessions of ``:ids`` that have no turns."""
-    swept: int
-    """How many old turns one transaction deletes."""
     batch: int
-    """How much of sessions one transaction writes, in characters; a row costs some more beside its text."""
+    """How much one transaction writes or deletes, in characters; a row costs some more beside its text."""
 
 
 def json_array(ids: Iterable[int]) -> str:
@@ -490,12 +485,15 @@ def _dialect(
         unindex=Statement(unindex),
         # A session is locked before its turns, as everywhere.
         old_turns=Statement(_OLD_TURNS + skip_locked.replace("UPDATE", "UPDATE OF k")),
-        delete_turns=Statement(f"DELETE FROM turnkeeper_turns WHERE id IN ({ids})"),
+        renew=Statement(f"UPDATE turnkeeper_talks SET mark = mark WHERE id IN ({ids})"),
+        delete={
+            kind: Statement(f"DELETE FROM turnkeeper_{table} WHERE id IN ({ids})")
+            for kind, table in ((TURN, "turns"), (FACT, "facts"))
+        },
         delete_empty=Statement(
             f"DELETE FROM turnkeeper_talks WHERE id IN ({ids})"
             " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
         ),
-        swept=1000 if skip_locked else 20,
         batch=500_000 if skip_locked else 20_000,
     )
 

@@ -94,8 +94,9 @@ _SECOND: Final = 1_000_000_000
 _MAX_QUEUED: Final = 10_000
 _CHORE_EVERY: Final = 1.0
 _CHORE_PAUSE: Final = 0.05
-_CHECKPOINT_WAIT: Final = 1.0
-_CHECKPOINT_ATTEMPTS: Final = 20
+# While the log is emptied nothing is written, not even while readers of it are waited for.
+_CHECKPOINT_WAIT: Final = 0.01
+_CHECKPOINT_ATTEMPTS: Final = 300
 _CHECKPOINT_PAUSE: Final = 0.05
 
 
@@ -527,6 +528,7 @@ async def empty_log(path: Path) -> None:
         if not file.path.exists():
             return True
         with file.errors(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # beside writers, as far as it goes
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 

@@ -7,7 +7,7 @@ from typing import Final
 from proxy.memory.stores.sql import EXPIRED, Arguments, id_bytes
 
 SLICE: Final = 500_000
-"""How many bytes of a cold part are written in one transaction."""
+"""How many bytes of a cold part are written or removed in one transaction."""
 _ENTRIES_AT_ONCE: Final = 250
 # A session is staged under a tenant whose name no other has.
 _TENANT: Final = id_bytes("~staged")
@@ -34,9 +34,13 @@ _PUT_IN_PLACE: Final = (
     " updated = :now, expires = :lasting, deleted = :deleted, due = :due, cold = :entries"
     " WHERE tenant = :staged AND session = :name"
 )
+# The size of a row stands in its head, so that what is large is not read for it.
 _REMOVE: Final = (
-    "DELETE FROM turnkeeper_cold WHERE rowid IN (SELECT turnkeeper_cold.rowid FROM turnkeeper_cold"
-    f" JOIN turnkeeper_sessions ON id = session_id WHERE %s LIMIT {_ENTRIES_AT_ONCE})"
+    "DELETE FROM turnkeeper_cold WHERE rowid IN (SELECT entry FROM (SELECT entry,"
+    " sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM"
+    " (SELECT turnkeeper_cold.rowid AS entry, length(turnkeeper_cold.blob) AS size FROM turnkeeper_cold"
+    f" JOIN turnkeeper_sessions ON id = session_id WHERE %s LIMIT {_ENTRIES_AT_ONCE}))"
+    f" WHERE before < {SLICE})"
 )
 _REMOVE_STAGED: Final = _REMOVE % "tenant = :staged AND session IN (:name, :former)"
 _REMOVE_DELETED: Final = _REMOVE % "tenant = :tenant AND session = :session AND expires <= :now"
@@ -86,7 +90,7 @@ def put_in_place(name: bytes, entries: int, arguments: Arguments, connection: sq
 
 def remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:
     """Removes some of what is staged under a name; whether there is more."""
-    if _is_full(connection.execute(_REMOVE_STAGED, _arguments(name))):
+    if connection.execute(_REMOVE_STAGED, _arguments(name)).rowcount:
         return True
     connection.execute(
         "DELETE FROM turnkeeper_sessions WHERE tenant = :staged AND session IN (:name, :former)",
@@ -97,16 +101,12 @@ def remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:
 
 def remove_deleted(arguments: Arguments, connection: sqlite3.Connection) -> bool:
     """Removes some of the cold part of a session that was deleted; whether there is more."""
-    return _is_full(connection.execute(_REMOVE_DELETED, arguments))
+    return bool(connection.execute(_REMOVE_DELETED, arguments).rowcount)
 
 
 def remove_expired(arguments: Arguments, connection: sqlite3.Connection) -> bool:
     """Removes some of the cold parts of sessions that are swept next; whether there is more."""
-    return _is_full(connection.execute(_REMOVE_EXPIRED, arguments))
-
-
-def _is_full(cursor: sqlite3.Cursor) -> bool:
-    return cursor.rowcount == _ENTRIES_AT_ONCE
+    return bool(connection.execute(_REMOVE_EXPIRED, arguments).rowcount)
 
 
 def _arguments(name: bytes) -> dict[str, object]:

@@ -4,7 +4,8 @@ import asyncio
 import sqlite3
 import threading
 import time
-from contextlib import closing
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,16 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.records import Query
-from proxy.memory.archive.sql import RowCodec, fetch
+from proxy.memory.archive.records import ErasureCount, Fact, Query
+from proxy.memory.archive.sql import CHARACTERS_PER_ROW, RowCodec, fetch
+from proxy.memory.archive.statements import SQLITE
 from proxy.memory.archive.vectors import normalize
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
 from proxy.memory.stores.sqlite_file import DatabaseFile
 from proxy.memory.stores.store import Key, Owner
+from tests.memory.commits import Commits
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
@@ -275,3 +278,51 @@ async def test_an_older_index_is_made_anew_a_few_texts_in_a_transaction(
     assert max(transactions.rows) <= 4
     found = await archive.search(ANN, Query(text="wheelbarrow1", now=9.0, limit=3))
     assert {one.turn_id for one in found} == {1, 8, 15}
+
+
+ERASURES: dict[str, Callable[[Archive], Awaitable[object]]] = {
+    "a user": lambda archive: archive.forget(ANN, at=9.0),
+    "a session": lambda archive: archive.forget_session(KEY, at=9.0),
+    "strangers": lambda archive: archive.forget_anonymous(KEY, at=9.0),
+}
+
+
+@pytest.mark.parametrize("erased", ERASURES)
+async def test_a_transaction_erases_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, erased: str):
+    path, most = tmp_path / "a.db", SQLITE.batch // CHARACTERS_PER_ROW
+    items = Commits(
+        monkeypatch,
+        path,
+        "SELECT (SELECT count(*) FROM turnkeeper_turns) + (SELECT count(*) FROM turnkeeper_facts)",
+    )
+    async with aclosing(open_archive(f"sqlite:{path}", codec=Plain())) as archive:
+        user = "" if erased == "strangers" else "ann"
+        await archive.save_session(KEY, msgspec.structs.replace(session(), user=user), as_of=8.0)
+        for number in range(3 * most):
+            await archive.add_fact(ANN, Fact(id=f"f{number}", text=f"Likes dogs, {number}.", created=5.0))
+        await ERASURES[erased](archive)
+        assert await texts(archive) == []
+        left = await archive.facts(ANN, now=5.0)
+        assert len(left) == (0 if erased == "a user" else 3 * most)
+        with closing(sqlite3.connect(path)) as reader:
+            indexed = reader.execute("SELECT count(*) FROM turnkeeper_passages").fetchone()
+        assert indexed == (items.number,) == (len(left),)
+    erasing = [change for change in items.changes if change > 0]
+    assert sum(erasing) == COUNT + 3 * most - len(left)
+    assert max(erasing) <= most
+
+
+async def test_a_long_turn_is_erased_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    turns = Commits(monkeypatch, tmp_path / "a.db", "SELECT count(*) FROM turnkeeper_turns")
+    async with aclosing(open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())) as archive:
+        long = Session(
+            entries=tuple(
+                Entry(role="user", turn=i, content=f"{i} " * SQLITE.batch, recorded_at=8.0) for i in range(5)
+            ),
+            user="ann",
+            created=5.0,
+            updated=8.0,
+        )
+        await archive.save_session(KEY, long, as_of=8.0)
+        assert await archive.forget(ANN, at=9.0) == ErasureCount(turns=5)
+    assert max(turns.changes) == 1

@@ -70,8 +70,12 @@ async def test_another_program_that_reads_locks_nothing(store: SqliteStore, tmp_
     with program(path, "BEGIN", "SELECT * FROM turnkeeper_sessions") as pid:
         await store.ping()
         assert "which process did it cannot be told" in locked_by(path)
+        emptying = asyncio.ensure_future(empty_log(path))
+        for number in range(50):
+            assert await store.write(Key("acme", f"other-{number}"), BlobWrite(b"1", version=0, ttl=60))
+        assert not emptying.done()
         with pytest.raises(StoreError, match=rf"emptied: it is in use by another program \(.*process {pid}"):
-            await empty_log(path)
+            await emptying
 
 
 async def test_our_own_writer_that_is_behind_is_called_that(store: SqliteStore) -> None:
