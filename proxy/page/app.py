@@ -13,7 +13,8 @@ from starlette.types import Receive, Scope
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.http import body
 from proxy.http.reply import Reply
-from proxy.memory.errors import StoreError
+from proxy.memory.errors import CANNOT_BE_READ, StoreError
+from proxy.memory.session import UNREADABLE
 from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
@@ -49,6 +50,8 @@ class PageApp:
         viewer = identify(headers, runtime.gate.keys)
         try:
             response = await self._response(scope, runtime, headers, receive, reply, viewer)
+        except UNREADABLE:
+            response = self._failure(MemoryUnavailable(CANNOT_BE_READ), viewer)
         except StoreError:
             response = self._failure(MemoryUnavailable("Memory is unavailable; try again soon."), viewer)
         except TimeoutError:

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
 from proxy.http.body import BodyLimit, read_body
 from proxy.http.slices import json_slices
-from proxy.memory.errors import StoreError
+from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
@@ -46,7 +46,9 @@ class Methods:
         async with AsyncExitStack() as admission:
             try:
                 response = await endpoint(Request({**scope, "admission": admission}, receive))
-            except (StoreError, *UNREADABLE):
+            except UNREADABLE:
+                raise MemoryUnavailable(CANNOT_BE_READ) from None
+            except StoreError:
                 raise MemoryUnavailable("Memory does not answer now; try again later.") from None
             await response(scope, receive, send)
 

@@ -144,3 +144,15 @@ def test_a_session_of_another_version_is_memory_that_cannot_be_had(serve: Serve,
         (503, "memory_unavailable")
     ] * 5
     assert proxy.client.delete(path).status_code == 204
+
+
+def test_what_is_kept_under_a_lost_key_is_not_said_to_be_away(serve: Serve, places: dict[str, str]) -> None:
+    before = serve(CONFIG, **places, NEW_KEY=OLD)
+    assert before.client.post(f"{ANN}/facts", json={"text": "Has a dog."}).status_code == 201
+    both = serve(CONFIG.replace('"${NEW_KEY}"', f'"{NEW}", "{OLD}"'), **places)
+    assert [each["text"] for each in both.client.get(f"{ANN}/facts").json()["data"]] == ["Has a dog."]
+    proxy = serve(CONFIG, **places, NEW_KEY=NEW)
+    got = proxy.client.get(f"{ANN}/facts")
+    assert got.status_code == 503
+    assert "'memory.encryption'" in got.json()["error"]["message"]
+    assert "memory.encryption" in Visit(proxy).get("/users/ann").text
