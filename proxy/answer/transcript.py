@@ -1,5 +1,6 @@
 """What an answer says, read back from the bytes that went to the client."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -56,7 +57,7 @@ def transcript(answer: bytes) -> Transcript:
         choices = _first_choices(body or _decode_cut_object(answer) or {})
         messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
         finished = body is not None and bool(messages)
-        return Transcript(_text(messages), assemble_calls(messages), _reasoning(messages), finished)
+        return _transcript_of(messages, finished=finished)
     if answer.startswith(_DATA) and answer.endswith(_END):  # as nearly all are: one line of data an event
         chunks = answer[len(_DATA) : -len(_END)]
         count = chunks.count(_BETWEEN)
@@ -89,7 +90,18 @@ def _stream_transcript(answer: bytes) -> Transcript:
     choices = [choice for chunk in chunks if isinstance(chunk, dict) for choice in _first_choices(chunk)]
     deltas = [delta for choice in choices if isinstance(delta := choice.get("delta"), dict)]
     finished = any(choice.get("finish_reason") for choice in choices)
-    return Transcript(_text(deltas), assemble_calls(deltas), _reasoning(deltas), finished)
+    return _transcript_of(deltas, finished=finished)
+
+
+def _transcript_of(deltas: Sequence[Mapping[str, Any]], *, finished: bool) -> Transcript:
+    """What deltas say, or messages: a character that came in two halves is one, and half of one is none."""
+    heard = Transcript(_text(deltas), assemble_calls(deltas), _reasoning(deltas), finished)
+    try:
+        msgspec.json.encode(heard)
+    except UnicodeEncodeError:
+        halves = json.dumps(msgspec.structs.asdict(heard), ensure_ascii=False)
+        return Transcript(**json.loads(halves.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")))
+    return heard
 
 
 class _Delta(msgspec.Struct, gc=False):

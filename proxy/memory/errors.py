@@ -21,8 +21,8 @@ from typing import Final
 
 _MAX_NAMES: Final = 10
 CANNOT_BE_READ: Final = (
-    "What is stored here cannot be read, and will not be in a while: it is broken, a newer version wrote it, or the"
-    " key that it was encrypted with is missing from 'memory.encryption'."
+    "What is stored here cannot be read, and will not be in a while: it is broken, a newer version wrote it,"
+    " or the key that it was encrypted with is missing from 'memory.encryption'."
 )
 """What a client is told where the store answers with data that cannot be decoded."""
 

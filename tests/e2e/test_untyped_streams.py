@@ -197,3 +197,17 @@ def test_a_whole_answer_that_no_filter_can_read_is_a_fault(serve: Serve, upstrea
     got = serve(CONFIG).chat()
     assert_nothing_leaks(got.content)
     assert b"[email]" in got.content
+
+
+HALVES = b"".join(
+    b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n' % half
+    for half in (b"Fine \\ud83d", b"\\ude00, thanks.")
+)
+
+
+def test_an_emoji_that_comes_in_two_halves_is_remembered_as_one(serve: Serve, upstream: FakeUpstream) -> None:
+    said = ROLE + HALVES + delta(finish="stop") + DONE
+    upstream.says(*sse(said))
+    proxy = serve(CONFIG)
+    assert proxy.chat(stream=True, path=PLAIN, **OF).content == said
+    assert texts(held(proxy))[1:] == [("assistant", "Fine \N{GRINNING FACE}, thanks.")]

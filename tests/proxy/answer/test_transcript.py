@@ -241,3 +241,27 @@ def test_a_stream_that_is_cut_anywhere_is_read_as_far_as_it_goes(blank: bytes) -
     assert before == said.text
     cut = delta(content="Hello, my ") + delta(content="friend").partition(b"end")[0]
     assert transcript(cut.replace(b"\n\n", blank)).text == "Hello, my fri", "the text that is cut, too"
+
+
+HALVES = ["\\ud83d", "\\ude00 and"]
+
+
+def test_a_character_that_comes_in_two_halves_is_one() -> None:
+    """As servers send it that cut texts by UTF-16."""
+    said = [f'data: {{"choices": [{{"delta": {{"content": "{half}"}}}}]}}\n\n' for half in HALVES]
+    told = transcript("".join([*said, "data: [DONE]\n\n"]).encode())
+    assert told.text == "\N{GRINNING FACE} and"
+
+
+def test_half_a_character_is_none() -> None:
+    body = json.dumps(completion("Fine \ud83d")).encode()
+    assert transcript(body).text == "Fine "
+
+
+def test_the_arguments_of_a_call_have_whole_characters() -> None:
+    arguments = ['{"city": "\ud83d', '\ude00 \ud800"}']
+    name = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "map", "arguments": ""}}
+    pieces = [name, *({"index": 0, "function": {"arguments": part}} for part in arguments)]
+    chunks = [json.dumps({"choices": [{"delta": {"tool_calls": [piece]}}]}) for piece in pieces]
+    [call] = transcript("".join(f"data: {chunk}\n\n" for chunk in chunks).encode()).tool_calls or ()
+    assert call["function"]["arguments"] == '{"city": "\N{GRINNING FACE} "}'
