@@ -27,8 +27,14 @@ class Extensible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 def encode(value: object) -> bytes:
-    """A value as msgpack, with the fields that this version does not know where they were."""
-    encoded = msgspec.msgpack.encode(value)
+    """A value as msgpack, with the fields that this version does not know where they were.
+
+    A number of more than 64 bits, which msgpack has not, is stored as a float.
+    """
+    try:
+        encoded = msgspec.msgpack.encode(value)
+    except OverflowError:
+        encoded = msgspec.msgpack.encode(_narrowed(msgspec.to_builtins(value, builtin_types=(bytes,))))
     if not isinstance(value, Extensible) or not value.unknown_fields:
         return encoded
     return msgspec.msgpack.encode(_changed(msgspec.msgpack.decode(encoded), _type(type(value)), _merge))
@@ -44,6 +50,19 @@ def decode(blob: bytes, kind: type[T]) -> T:
         if isinstance(plain, dict):
             plain.setdefault(_UNKNOWN, NO_FIELDS)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=kind)
+
+
+def _narrowed(value: Any) -> Any:
+    """The value with a float for each number of more than 64 bits."""
+    match value:
+        case dict():
+            return {name: _narrowed(each) for name, each in value.items()}
+        case list() | tuple():
+            return [_narrowed(each) for each in value]
+        case int() if not -(2**63) <= value < 2**64:
+            return float(str(value))  # of one beyond all floats, infinity
+        case _:
+            return value
 
 
 def _changed(value: Any, kind: inspect.Type, change: Callable[[Fields, frozenset[str]], Fields]) -> Any:

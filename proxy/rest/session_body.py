@@ -128,6 +128,7 @@ def state_from(body: bytes, param: str | None = None) -> State:
     """A session's state; raises RequestError and TooLarge, which name ``param``."""
     try:
         state = _state(body)
+        msgspec.msgpack.encode(state)
         decode(encode(Session(state=state)))  # so that what is written can be read
     except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
         name = f"'{param}'" if param else "The state"

@@ -163,3 +163,12 @@ def test_references_are_as_they_were() -> None:
     read = decode(msgspec.msgpack.encode(plain))
     assert read.cleared_until == TurnRef(0, 1)
     assert msgspec.msgpack.decode(encode(read)) == plain
+
+
+def test_numbers_of_more_than_64_bits_are_stored_as_floats() -> None:
+    calls = [{"id": "call_1", "function": {"arguments": "{}"}, "extra": [10**30, -(10**400), 2**64 - 1]}]
+    parts = [{"type": "text", "text": "Hi", "size": 10**30}]
+    session = Session(entries=(Entry(role="assistant", turn=0, content=parts, tool_calls=calls),))
+    [entry] = decode(encode(session)).entries
+    assert entry.content == [{"type": "text", "text": "Hi", "size": 1e30}]
+    assert entry.tool_calls == [{**calls[0], "extra": [1e30, float("-inf"), 2**64 - 1]}]
