@@ -1,6 +1,7 @@
 """The archive: every turn as it was heard, facts and documents, in SQLite or PostgreSQL."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -180,7 +181,8 @@ class Archive:
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
         """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
-        await self._write_facts(partial(facts.add_fact, self._codec, user, fact))
+        with contextlib.suppress(facts.ErasedMeanwhile):
+            await self._write_facts(partial(facts.add_fact, self._codec, user, fact))
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """A user's facts that have not expired, the oldest first."""

@@ -13,8 +13,8 @@ from proxy.memory.archive.sql import (
     Steps,
     fetch,
     fetch_value,
-    find_owner,
     gather,
+    locked_owner,
 )
 from proxy.memory.archive.statements import (
     ANONYMOUS,
@@ -58,10 +58,7 @@ class Erased(NamedTuple):
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
     """Leave a tombstone, and delete as much of a user as one transaction takes."""
     yield from _leave_tombstone(codec, user.tenant, USER, user.user, at)
-    owner = yield from find_owner(user)
-    if owner is None:
-        return Erased(0)
-    own = {"owner": owner}
+    own = {"owner": (yield from locked_owner(user))}
     # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
     # crosswise would deadlock.
     facts = yield from _some(codec, SOME_FACTS, own)

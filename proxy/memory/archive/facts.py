@@ -3,15 +3,15 @@
 import msgspec
 
 from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
-from proxy.memory.archive.records import Fact
+from proxy.memory.archive.records import Fact, TombstoneKeys
 from proxy.memory.archive.sql import (
     IndexRow,
     RowCodec,
     Steps,
-    ensure_owner,
     fetch,
     fetch_value,
     find_owner,
+    locked_owner,
     owner_arguments,
 )
 from proxy.memory.archive.statements import (
@@ -28,14 +28,19 @@ from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Key, Owner
 
 
+class ErasedMeanwhile(Exception):
+    """The user was erased while the transaction waited, which is undone."""
+
+
 def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
     """Add or update a fact and supersede the one it replaces; facts older than a tombstone are dropped."""
     keys = yield from tombstone_keys(codec)
-    erased_at = yield from tombstone(keys, user.tenant, USER, user.user)
-    if is_erased(erased_at, stated=fact.created, recorded=fact.created):
+    if (yield from _is_refused(keys, user, fact)):
         return
     fact = msgspec.structs.replace(fact, text=codec.redaction.text(fact.text))
-    owner = yield from ensure_owner(user)
+    owner = yield from locked_owner(user)
+    if (yield from _is_refused(keys, user, fact)):
+        raise ErasedMeanwhile
     arguments = {
         "owner": owner,
         "name": id_bytes(fact.id),
@@ -56,6 +61,11 @@ def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
         superseded = yield from fetch_value(SUPERSEDE, former)
         if superseded is not None:
             yield from fetch(DELETE_PASSAGE, {"kind": FACT, "item": superseded})
+
+
+def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
+    erased_at = yield from tombstone(keys, user.tenant, USER, user.user)
+    return is_erased(erased_at, stated=fact.created, recorded=fact.created)
 
 
 def facts(codec: RowCodec, user: Owner, *, now: float, superseded: bool) -> Steps[list[Fact]]:

@@ -13,6 +13,7 @@ from proxy.memory.archive.statements import (
     DELETE_VECTOR,
     INSERT_OWNER,
     OWNER_ID,
+    RENEW_OWNER,
     UPSERT_PASSAGE,
     Dialect,
 )
@@ -164,6 +165,17 @@ def ensure_owner(owner: Owner) -> Steps[int]:
     if found is None:
         found = yield from fetch_value(INSERT_OWNER, arguments)
     return int(found)
+
+
+def locked_owner(owner: Owner) -> Steps[int]:
+    """The same; no other transaction that locks it goes on, or erases the owner, before this one ends.
+
+    Whoever locks it reads tombstones behind that, and nothing is added while an owner is erased.
+    """
+    while True:
+        found = yield from ensure_owner(owner)
+        if (yield from fetch_value(RENEW_OWNER, {"owner": found})) is not None:
+            return found
 
 
 class IndexRow(NamedTuple):

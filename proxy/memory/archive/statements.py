@@ -28,6 +28,7 @@ INSERT_OWNER: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
     " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
 )
+RENEW_OWNER: Final = Statement("UPDATE turnkeeper_people SET tenant = tenant WHERE id = :owner RETURNING id")
 LIST_OWNERS: Final = Statement(
     "SELECT person FROM turnkeeper_people WHERE tenant = :tenant AND person > :after"
     " ORDER BY person LIMIT :limit"

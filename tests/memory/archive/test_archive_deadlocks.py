@@ -129,6 +129,22 @@ async def test_a_fact_that_is_replaced_while_its_person_is_forgotten_refuses_nei
     assert await archive.facts(ANN, now=0.0) in ([], [LATER])
 
 
+@pytest.mark.parametrize("after", range(1, 8))
+@pytest.mark.parametrize("user", [ANN, Owner("acme", "new")], ids=["known", "new"])
+@pytest.mark.parametrize("forgets_first", [False, True])
+async def test_a_fact_that_is_added_while_its_user_is_forgotten_is_not_left_over(
+    archive: Archive, other: Any, after: int, user: Owner, *, forgets_first: bool
+):
+    deeds: list[Deed] = [
+        lambda archive: archive.add_fact(user, Fact(id="f4", text="Likes horses.", created=NOW)),
+        lambda archive: archive.forget(user, at=NOW + 1),
+    ]
+    await crossed(archive, other, after, *deeds[:: -1 if forgets_first else 1])
+    assert await archive.facts(user, now=0.0) == []
+    assert await other.fetchval("SELECT COUNT(*) FROM turnkeeper_facts WHERE name = $1", b"f4") == 0
+    assert user.user not in await archive.list_users("acme", after="", limit=9)
+
+
 async def test_a_transaction_that_the_server_ends_in_favour_of_another_begins_again(
     archive: Archive, other: Any
 ):
