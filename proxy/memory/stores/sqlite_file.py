@@ -120,12 +120,28 @@ class DatabaseFile:
             connection = self.connect(wait=_OPEN_WAIT)
             try:
                 _migrate(connection)
-                connection.execute(f"PRAGMA busy_timeout = {int(self._wait * 1000)}")
+                connection.execute("PRAGMA busy_timeout = 0")
             except BaseException:
                 connection.close()
                 raise
         self.identity = self.identity_now()
         return connection
+
+    def begin(self, connection: sqlite3.Connection) -> None:
+        """Begins a transaction that may write; raises sqlite3.Error where the file is locked for too long.
+
+        SQLite itself would look less and less often, up to a tenth of a second apart.
+        """
+        due = time.monotonic() + self._wait
+        while True:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if not is_locked(error) or time.monotonic() >= due:
+                    raise
+            else:
+                return
+            time.sleep(_LOCK_PAUSE)
 
     def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
         """A connection to the file as it is, in autocommit mode; a lock is waited for so many seconds.
@@ -483,7 +499,7 @@ class FileWriter:
                 self._disconnect()  # the file was taken away, or another put in its place
             if self._connection is None:
                 self._connection = self._file.open()
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._file.begin(self._connection)
         except StoreError as error:
             raise _NoTransaction(str(error)) from error
         except sqlite3.Error as error:

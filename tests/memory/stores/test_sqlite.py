@@ -21,7 +21,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores import sql
 from proxy.memory.stores.sql import READ, key_arguments
 from proxy.memory.stores.sqlite import SqliteStore
-from proxy.memory.stores.sqlite_file import GATHERING
+from proxy.memory.stores.sqlite_file import GATHERING, DatabaseFile
 from proxy.memory.stores.sqlite_slices import SLICE
 from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
 from tests.memory.commits import Commits
@@ -108,6 +108,29 @@ async def test_a_writer_elsewhere_stops_no_read_and_writes_only_while_it_lasts(
         assert [line.session for line in await hasty.list("acme")] == ["call-1"]
         other.execute("ROLLBACK")
     assert await hasty.write(KEY, BlobWrite(b"2", version=version, ttl=60))
+
+
+async def test_a_lock_is_asked_for_again_and_again_while_another_holds_it(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    statements: list[str] = []
+    open_file = DatabaseFile.open
+
+    def traced(file: DatabaseFile) -> sqlite3.Connection:
+        connection = open_file(file)
+        connection.set_trace_callback(statements.append)
+        return connection
+
+    monkeypatch.setattr(DatabaseFile, "open", traced)
+    await store.ping()
+    with other_program(path, "BEGIN IMMEDIATE") as other:
+        writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60)))
+        statements.clear()
+        while statements.count("BEGIN IMMEDIATE") < 20:
+            assert not writing.done()
+            await asyncio.sleep(0.001)
+        other.execute("COMMIT")
+    assert await writing
 
 
 async def test_a_locked_file_costs_the_deadline_and_never_the_loop(store: SqliteStore, path: Path):
@@ -584,7 +607,7 @@ async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
         names = ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "busy_timeout")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 500]
+    assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 0]
 
 
 async def test_a_connection_keeps_few_pages_of_the_file(hasty: SqliteStore):
