@@ -701,6 +701,7 @@ def _write(
         for ids in [_ids(one, owners)]
         for turn in one.changes.turns
     ]
+    user_ids = {row[name] for *_, row in turns for name in _Users._fields}
     added = [(number, row) for number, item, row in turns if item is None]
     changed = [(number, {**row, "item": item}) for number, item, row in turns if item is not None]
     dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.changes.dropped]
@@ -719,6 +720,7 @@ def _write(
         "erased": sorted(at for at in graves.values() if at is not None),
         "purpose": PURPOSE,
         "keys": numbers,
+        "people": sorted(filter(None, user_ids)),
         **_columns("added", added),
     }
     if not changed and not dropped:

@@ -322,8 +322,11 @@ def _turn_rows(prefix: str, *more: str) -> str:
 
 
 # The version of a session's row is the transaction that wrote it. Nothing is done for a session whose row is
-# not as it was read, and nothing at all where a tombstone or a key of tombstones has come or gone since.
-_SAVED: Final = """WITH s AS (
+# not as it was read, and nothing at all where a tombstone or a key of tombstones has come or gone since, or a
+# user: whoever erases one waits for what is written of him, or is waited for.
+_SAVED: Final = """WITH people AS (
+    SELECT id FROM turnkeeper_people WHERE id = ANY(:people::bigint[]) ORDER BY id FOR SHARE
+), s AS (
     SELECT * FROM unnest(
         :talks::bigint[], :versions::bigint[], :tenants::bytea[], :sessions::bytea[], :createds::float8[],
         :marks::float8[], :updateds::float8[]
@@ -333,7 +336,7 @@ _SAVED: Final = """WITH s AS (
             AS g (tenant, kind, name) JOIN turnkeeper_tombstones t USING (tenant, kind, name) ORDER BY t.at
     ) AND :keys::bigint[] = ARRAY(
         SELECT number FROM turnkeeper_secrets WHERE purpose = :purpose ORDER BY number
-    )
+    ) AND cardinality(:people::bigint[]) = (SELECT COUNT(*) FROM people)
 ), renewed AS (
     UPDATE turnkeeper_talks k SET updated = s.updated, mark =
         CASE WHEN k.mark > s.mark AND k.mark <= :ahead THEN k.mark ELSE s.mark END

@@ -11,9 +11,10 @@ import pytest
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Fact
 from proxy.memory.archive.sql import Database, Steps, Transaction, fetch
+from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
-from proxy.memory.stores.store import Owner
+from proxy.memory.stores.store import Key, Owner
 from tests.peers.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.anyio
@@ -143,6 +144,24 @@ async def test_a_fact_that_is_added_while_its_user_is_forgotten_is_not_left_over
     assert await archive.facts(user, now=0.0) == []
     assert await other.fetchval("SELECT COUNT(*) FROM turnkeeper_facts WHERE name = $1", b"f4") == 0
     assert user.user not in await archive.list_users("acme", after="", limit=9)
+
+
+async def test_turns_that_are_saved_while_their_user_is_forgotten_are_not_left_over(
+    archive: Archive, other: Any
+):
+    said = Entry(role="user", turn=0, content="I like horses.", timestamp=NOW, recorded_at=NOW)
+    session = Session(entries=(said,), user="ann", created=5.0, updated=NOW, next_turn=1)
+    async with other.transaction():  # which holds up who adds the same session
+        columns = "(tenant, session, created, mark, updated)"
+        await other.execute(f"INSERT INTO turnkeeper_talks {columns} VALUES ('acme', 'call', 5.0, 0, 0)")
+        saving = asyncio.ensure_future(archive.save_sessions([(Key("acme", "call"), session, NOW)]))
+        await done_or_waiting(saving, other, 1)
+        forgetting = asyncio.ensure_future(archive.forget(ANN, at=NOW + 1))
+        await done_or_waiting(forgetting, other, 2)
+        await other.execute("DELETE FROM turnkeeper_talks WHERE session = 'call'")
+    await asyncio.gather(saving, forgetting)
+    assert await other.fetchval("SELECT COUNT(*) FROM turnkeeper_turns") == 0
+    assert await archive.list_users("acme", after="", limit=9) == []
 
 
 async def test_a_transaction_that_the_server_ends_in_favour_of_another_begins_again(
