@@ -118,8 +118,8 @@ STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
 def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
     counts = dict.fromkeys(FUNCTION_WORDS, 0)
-    for word in words:
-        for name in _LANGUAGES_OF.get(word, ()):
+    for word in filter(_LANGUAGES_OF.__contains__, words):
+        for name in _LANGUAGES_OF[word]:
             counts[name] += 1
     best = max(counts, key=counts.__getitem__)
     if counts[best] > sum(map(STOP_WORDS.__contains__, words)):

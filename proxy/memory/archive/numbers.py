@@ -55,13 +55,10 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
     """The numbers and codes among the folded words of a text."""
     if _DIGITS.isdisjoint(words) and "".join(words).isalpha():  # most texts have none
         return
-    start, count = 0, len(words)
-    while start < count:
-        word = words[start]
+    end, count = 0, len(words)
+    for start, word in enumerate(words):
         # Nearly all words are none, and need no more than a look.
-        is_plain = len(word) > 1 and word.isalpha() and word not in _WORDS
-        if is_plain or not _is_part(words, start, start):
-            start += 1
+        if start < end or (len(word) > 1 and word.isalpha() and word not in _WORDS):
             continue
         end = start
         said: list[str] = []
@@ -69,9 +66,8 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
             said.append(words[end])
             end += 1 + _clearly(words, end)
         parts = _digits(said)
-        if _NUMBER.search(" ".join(parts)):
+        if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, tuple(_spellings(parts)))
-        start = end
 
 
 def _is_part(words: Sequence[str], at: int, start: int) -> bool:
@@ -87,9 +83,9 @@ def _is_part(words: Sequence[str], at: int, start: int) -> bool:
 def _clearly(words: Sequence[str], at: int) -> int:
     """How many words behind a letter tell which one it is: "B as in Bravo", "B wie Berta"."""
     letter = words[at]
-    for like in _AS_IN:
+    for like in _AS_IN if len(letter) == 1 else ():
         word = at + 1 + len(like)
-        if len(letter) == 1 and tuple(words[at + 1 : word]) == like and words[word : word + 1]:
+        if tuple(words[at + 1 : word]) == like and words[word : word + 1]:
             spoken = words[word]
             if spoken[0] == letter:
                 return len(like) + 1 + (spoken == "x" and [*words[word + 1 : word + 2]] == ["ray"])

@@ -69,7 +69,6 @@ _UNSPACED: Final = (
 _IS_UNSPACED: Final = re.compile(f"[{_UNSPACED}]")
 # What is a word by itself though it stands between others: a Chinese character, and the first syllable of
 # Korean words, which particles follow.
-_FIRST_SINGLE: Final = "\u1100"
 _SINGLE: Final = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]|(?<![\uac00-\ud7af])[\uac00-\ud7af](?=[\uac00-\ud7af])"
 )
@@ -87,9 +86,9 @@ _MARKS: Final = (
 _LETTER: Final = f"[^\\W_{_UNSPACED}]"
 _RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
 _PLAIN: Final = re.compile("[a-z0-9]+")
-# Words of Latin letters alone, before the first of the marks.
+# Words of Latin letters alone, which stand before the first of the marks.
 _LATIN: Final = re.compile("[^\\W_]+")
-_FIRST_MARK: Final = "\u0300"
+_BEYOND_LATIN: Final = re.compile("[\u0300-\U0010ffff]")
 _APOSTROPHES: Final = frozenset("'\u2019\u02bc")
 _APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
 # Where an article or a pronoun is written together with its word.
@@ -130,7 +129,7 @@ class Lexicon:
 
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words; with other forms by which it is found."""
-        spelt = list(_spelt(text))
+        spelt = _spelt(text)
         folded = [*map(fold, spelt)]
         tongue = language(folded, text)
         found: list[str] = []
@@ -140,7 +139,7 @@ class Lexicon:
             found += run.spellings
             place = run.end
         found += self._stems.forms(tongue, spelt[place:] if place else spelt)
-        if not text.isascii() and max(text) >= _FIRST_SINGLE:
+        if _BEYOND_LATIN.search(text):
             single = _SINGLE.findall(unicodedata.normalize("NFKC", text))
             found += [one for one in single if one not in FUNCTION_CHARACTERS]
         return found
@@ -159,7 +158,7 @@ class Lexicon:
         Speech recognition writes compounds as one word or as several, and people ask in other words. What is
         worth less than ``GUESS`` is looked for where the word is not found otherwise.
         """
-        spelt = list(_spelt(without_courtesies(text)))
+        spelt = _spelt(without_courtesies(text))
         folded = [*map(fold, spelt)]
         tongue = language(folded, text)
         plain = [not (_is_stop(word, tongue) or _IS_UNSPACED.search(word)) for word in folded]
@@ -267,16 +266,18 @@ class Stems:
             stem = LEMMAS.get(stem, stem)
         return _DIGRAPH.sub(r"\1", fold(stem)) or fold(word)
 
-    def forms(self, tongue: str, words: Iterable[str]) -> Iterator[str]:
+    def forms(self, tongue: str, words: Iterable[str]) -> list[str]:
         """By what words of a text are found, each but stop words: its stem, ends of compounds, and halves."""
         known = self._forms.setdefault(tongue, {})
+        found: list[str] = []
         for word in words:
             forms = known.get(word)
             if forms is None:
                 if len(known) > _MAX_CACHED:
                     known.clear()
                 forms = known[word] = self._forms_of(tongue, word)
-            yield from forms
+            found += forms
+        return found
 
     def _forms_of(self, tongue: str, word: str) -> tuple[str, ...]:
         folded = fold(word)
@@ -356,26 +357,26 @@ def fold(word: str) -> str:
     return unicodedata.normalize("NFKC", plain).casefold()
 
 
-def _spelt(text: str) -> Iterator[str]:
+def _spelt(text: str) -> list[str]:
     """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
     if not _APOSTROPHES.isdisjoint(text):
         text = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
     if text.isascii():
-        yield from (run[:_MAX_WORD] for run in _PLAIN.findall(text.lower()))
-        return
+        return [run[:_MAX_WORD] for run in _PLAIN.findall(text.lower())]
     folded = unicodedata.normalize("NFKC", _JOINERS.sub("", text)).casefold()
     folded = unicodedata.normalize("NFC", folded)
-    if max(folded, default="") < _FIRST_MARK:
-        yield from (run[:_MAX_WORD] for run in _LATIN.findall(folded))
-        return
+    if not _BEYOND_LATIN.search(folded):
+        return [run[:_MAX_WORD] for run in _LATIN.findall(folded)]
     folded = _ACCENTS.sub("", folded.translate(_OTHER_DIGITS))
+    found: list[str] = []
     for run in _RUN.findall(folded):
         if not _IS_UNSPACED.match(run):
-            yield run[:_MAX_WORD]
+            found.append(run[:_MAX_WORD])
         elif len(run) == 1:
-            yield run
+            found.append(run)
         else:
-            yield from (one + other for one, other in pairwise(run))
+            found += [one + other for one, other in pairwise(run)]
+    return found
 
 
 def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:
@@ -384,6 +385,6 @@ def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:
     name = len(tenant).to_bytes(8, "big") + tenant + owner.user.encode("utf-8", "surrogatepass")
     if key is None:
         prefix = hashlib.blake2b(name, digest_size=5).hexdigest()
-        return lambda stem: prefix + stem
+        return prefix.__add__
     own_key = hmac.digest(key, b"owner\0" + name, "sha256")
     return lambda stem: hmac.digest(own_key, stem.encode("utf-8", "surrogatepass"), "sha256")[:10].hex()
