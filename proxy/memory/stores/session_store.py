@@ -25,6 +25,7 @@ from proxy.memory.stores.store import (
     ListedSession,
     Store,
     StoredBlob,
+    draw_version,
 )
 from proxy.memory.tasks import in_thread_if_long
 
@@ -38,7 +39,8 @@ DueAt = Callable[[Session], float]
 _NEVER: Final = object()
 _PAGE: Final = 1000
 _FIRST_PAGE: Final = 100
-_CACHE_SIZE: Final = 32
+# As many calls as one process answers at once.
+_CACHE_SIZE: Final = 256
 _CACHE_SECONDS: Final = 60.0
 _MAX_WRITTEN: Final = 10_000
 _BACKOFF: Final = Backoff(0.1, 1.0)
@@ -71,7 +73,7 @@ class SessionWrite(NamedTuple):
 
 
 class _Cached(NamedTuple):
-    blob: bytes
+    version: int
     session: Session
     at: float
     due: float
@@ -104,7 +106,7 @@ def no_meter(_operation: str, _outcome: str, _seconds: float) -> None:
 class SessionStore:
     """Sessions over a driver, which stores bytes; it is a store of bytes itself, for episodes.
 
-    The sessions that were written last are cached for a minute: a read that finds the same bytes is not
+    The sessions that were written last are cached for a minute: a read that finds the same version is not
     decoded. One that finds what had been there before gets the cached session to go on from, as after a
     failover to a replica that was behind. ``heads`` are sessions whose newest turns are not written yet:
     calls go on from these. ``meter`` counts the operations: one is ``lost`` where another writer was faster,
@@ -166,7 +168,7 @@ class SessionStore:
         written = self._written.get(key)
         stored = await self.read(key, background=background)
         cached = self._cache.get(key)
-        if stored is not None and cached is not None and cached.blob == stored.blob:
+        if stored is not None and cached is not None and cached.version == stored.version:
             return StoredSession(cached.session, stored.version)
         result = None if stored is None else StoredSession(decode(stored.blob), stored.version)
         is_usual = result is not None and (written is None or result.version != written.replaced)
@@ -182,13 +184,13 @@ class SessionStore:
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
         work, count = partial(self._encoded, key, put), len(put.session.entries) + len(put.cold)
-        session, blob, encoded = await in_thread_if_long(work, count)
+        session, encoded = await in_thread_if_long(work, count)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         written = await self._write(key, encoded)
         if written:
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(blob, session, loop.time(), encoded.due)
+            self._cache[key] = _Cached(encoded.new_version, session, loop.time(), encoded.due)
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -202,7 +204,7 @@ class SessionStore:
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
         self._forget(key)
-        _, _, encoded = await asyncio.to_thread(self._encoded, key, put)
+        _, encoded = await asyncio.to_thread(self._encoded, key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
 
     async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
@@ -361,20 +363,22 @@ class SessionStore:
             lost=False,
         )
 
-    def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, bytes, BlobWrite]:
-        """The session as it is stored, its bytes, and what the driver writes: the same through the codec."""
+    def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite]:
+        """The session as it is stored, and what the driver writes: encoded, and through the codec."""
         session, entries, through = put.session, put.cold, self._codec.encode
         if self._redaction.enabled:
             session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
-        blob, due = extensible.encode(session), first_due(self.due, put.session)
-        cold = [through(key, extensible.encode(entry)) for entry in entries]
-        return (
-            session,
-            blob,
-            BlobWrite(
-                through(key, blob), put.version, put.ttl, cold, put.at, put.background, put.new_version, due
-            ),
+        write = BlobWrite(
+            blob=through(key, extensible.encode(session)),
+            version=put.version,
+            ttl=put.ttl,
+            cold=[through(key, extensible.encode(entry)) for entry in entries],
+            at=put.at,
+            background=put.background,
+            new_version=put.new_version or draw_version(),
+            due=first_due(self.due, put.session),
         )
+        return session, write
 
     async def _with_last_write(
         self, key: Key, stored: StoredSession | None, written: _Written
