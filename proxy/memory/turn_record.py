@@ -133,6 +133,7 @@ def apply_turn(
         speech,
         now=record.at,
         attempt=record.attempt,
+        fingerprint=view.fingerprint if view else None,
         alignment=view.alignment_with(session) if view else None,
     )
     if record.shown_call not in {None, session.shown_call}:
@@ -174,6 +175,13 @@ def may_overgrow(view: SessionView) -> bool:
 def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float) -> bool:
     """Whether a turn will be too long to be recorded once it is answered."""
     before = view.session
-    session, _ = apply_request(before, view.speech, now=now, attempt=attempt, alignment=view.alignment)
+    session, _ = apply_request(
+        before,
+        view.speech,
+        now=now,
+        attempt=attempt,
+        fingerprint=view.fingerprint,
+        alignment=view.alignment,
+    )
     cut, _ = fit(before, session, window, now=now)
     return session is not before and len(cut.entries) >= max(_MAX_ENTRIES, len(before.entries))

@@ -32,6 +32,7 @@ from proxy.memory.session import (
     TurnRef,
     count_until,
     message_of,
+    request_fingerprint,
 )
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
@@ -53,9 +54,9 @@ class SessionView(NamedTuple):
     """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
-    own, and ``redacted`` what memory may see of it. ``alignment`` is ``None`` where nothing was said yet.
-    ``at`` is when the request arrived, in seconds since 1970: not before the latest that the session has, for
-    it read that, whichever host's clock is ahead.
+    own, and ``redacted`` what memory may see of it. ``fingerprint`` is the request's, and ``alignment`` is
+    ``None`` where nothing was said yet. ``at`` is when the request arrived, in seconds since 1970: not before
+    the latest that the session has, for it read that, whichever host's clock is ahead.
     """
 
     session: Session
@@ -63,6 +64,7 @@ class SessionView(NamedTuple):
     window: Sequence[Message]
     redacted: RedactedView
     speech: Speech
+    fingerprint: bytes
     alignment: Alignment | None
     at: float
 
@@ -96,7 +98,9 @@ class RequestView(NamedTuple):
         speech = speech_of(redacted.window)
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
         alignment = align(session, speech, Arrival(self.attempt, at)) if session.entries else None
-        return SessionView(session, version, self.window, redacted, speech, alignment, at)
+        # Behind the answer, when the window has left the processor's caches, it takes three times as long.
+        fingerprint = request_fingerprint(speech, self.attempt)
+        return SessionView(session, version, self.window, redacted, speech, fingerprint, alignment, at)
 
 
 class PromptView(NamedTuple):

@@ -32,8 +32,9 @@ END_WITHIN: Final = 3.0
 # What has not ended by then ends with the process, before that is killed; of these seconds the log has some.
 _MARGIN: Final = 0.3
 _LOGGING: Final = 0.1
-# Few objects are looked at at a time, so that no call waits for the collector.
-_GC_THRESHOLDS: Final = (2_000, 25, 100)
+# Turns leave no cycles behind. With less room than what two hundred of them hold, the collector would look at
+# them in vain all the time.
+_GC_THRESHOLDS: Final = (20_000, 25, 100)
 # In seconds. Calls wait on the loop: threads that write to memory or to the log give way to it after so long.
 _SWITCH_INTERVAL: Final = 0.0005
 # Of mallopt(3): from how many bytes on a block is mapped by itself, and unmapped when it is free.

@@ -24,21 +24,22 @@ from proxy.memory.stores.store import CLOCK_TOLERANCE
 from proxy.memory.wording import continues
 
 
-def apply_request(
+def apply_request(  # noqa: PLR0913 - the request, and what is known of it already
     session: Session,
     speech: Speech,
     *,
     now: float,
     attempt: Attempt = NO_ATTEMPT,
+    fingerprint: bytes | None = None,
     alignment: Alignment | None = None,
 ) -> tuple[Session, QuestionRef | None]:
     """The session after a request, and the words that it asks to be answered: ``None`` once superseded.
 
     The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970: one that a
-    newer request has overtaken takes nothing back. ``alignment`` is that of its speech with the session,
-    where it is known already.
+    newer request has overtaken takes nothing back. ``fingerprint`` is its own, and ``alignment`` that of its
+    speech with the session, where they are known already.
     """
-    arrival, fingerprint = Arrival(attempt, now), request_fingerprint(speech, attempt)
+    arrival, fingerprint = Arrival(attempt, now), fingerprint or request_fingerprint(speech, attempt)
     latest = session.latest_request
     if latest is None:
         is_known = False

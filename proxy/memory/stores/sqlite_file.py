@@ -309,11 +309,12 @@ class ForeignCommits:
     def count_if_certain(self) -> int | None:
         """The count, where it is certain that no other process has committed since this one did."""
         stamp, count = self._seen
-        if stamp is None or stamp != self._stamp():
+        if stamp is None:
             return None
         # Whatever is written from now on shows only once the file's clock has ticked.
         tick = _COARSE_TICK if stamp.written % _SECOND == 0 else _TICK
-        return count if time.time_ns() - stamp.written > tick else None
+        is_certain = time.time_ns() - stamp.written > tick and stamp == self._stamp()
+        return count if is_certain else None
 
     def transaction_started(self, connection: sqlite3.Connection) -> Transaction:
         """Is called within each transaction of this process, once no other may write."""
