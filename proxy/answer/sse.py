@@ -3,11 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from proxy.errors import UpstreamBroken
+
+T = TypeVar("T")
 
 # One or more blank lines end an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
 _BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
@@ -144,6 +146,17 @@ def decode_cut_json(data: bytes) -> Any:
         return decode_json((text[:end] + '"' * is_open + "".join(closing[::-1])).encode())
     except MalformedJson:
         return decode_json((text[:whole_end] + "".join(whole_closing[::-1])).encode())
+
+
+def whole_characters(value: T) -> T:
+    """A value of JSON with whole characters: two halves in a row are one, and half of one alone is none."""
+    try:
+        msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        halves = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        whole: T = json.loads(halves.decode("utf-16", "ignore"))
+        return whole
+    return value
 
 
 def encode_json(value: Any) -> bytes:

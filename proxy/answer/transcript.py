@@ -1,6 +1,5 @@
 """What an answer says, read back from the bytes that went to the client."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -16,6 +15,7 @@ from proxy.answer.sse import (
     decode_json,
     encode_json,
     events,
+    whole_characters,
 )
 
 _BATCH: Final = 2_000
@@ -94,14 +94,9 @@ def _stream_transcript(answer: bytes) -> Transcript:
 
 
 def _transcript_of(deltas: Sequence[Mapping[str, Any]], *, finished: bool) -> Transcript:
-    """What deltas say, or messages: a character that came in two halves is one, and half of one is none."""
-    heard = Transcript(_text(deltas), assemble_calls(deltas), _reasoning(deltas), finished)
-    try:
-        msgspec.json.encode(heard)
-    except UnicodeEncodeError:
-        halves = json.dumps(msgspec.structs.asdict(heard), ensure_ascii=False)
-        return Transcript(**json.loads(halves.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")))
-    return heard
+    """What deltas say, or messages."""
+    text, calls, thoughts = whole_characters((_text(deltas), assemble_calls(deltas), _reasoning(deltas)))
+    return Transcript(text, calls, thoughts, finished)
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -247,10 +242,10 @@ def starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     function = piece.get("function") or piece.get("custom")
     named = piece.get("id") and isinstance(function, dict) and function.get("name")
     differs = bool(named and call.get("id") and call["id"] != piece["id"])
-    return differs and (bool(call.get("custom")) or _is_whole(call))
+    return differs and (bool(call.get("custom")) or has_whole_arguments(call))
 
 
-def _is_whole(call: Mapping[str, Any]) -> bool:
+def has_whole_arguments(call: Mapping[str, Any]) -> bool:
     """Whether a call's arguments are a whole object."""
     try:
         return isinstance(msgspec.json.decode(call["function"]["arguments"]), dict)
@@ -263,7 +258,7 @@ def is_complete(call: Mapping[str, Any]) -> bool:
     function = call.get("function")
     if not isinstance(function, dict) or not function.get("name"):
         return False
-    return not function.get("arguments") or _is_whole(call)
+    return not function.get("arguments") or has_whole_arguments(call)
 
 
 def _add_piece(call: dict[str, Any], piece: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from proxy.answer.sse import MalformedJson, decode_json
 from proxy.answer.transcript import call_index, starts_new_call
 
 Chunk = dict[str, Any]
@@ -15,8 +16,8 @@ _ARGUMENTS = {"function": "arguments", "custom": "input"}
 def decode_object(data: bytes) -> Chunk | None:
     """A JSON object, or ``None``."""
     try:
-        chunk = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunk = decode_json(data)
+    except MalformedJson:
         return None
     return chunk if isinstance(chunk, dict) else None
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from filters.message import Message
-from proxy.answer.transcript import transcript
-from proxy.tools.chunk import decode_object
+from proxy.answer.sse import whole_characters
+from proxy.answer.transcript import has_whole_arguments, transcript
 from proxy.tools.memory_tools import MemoryTools
 from proxy.tools.offer import Offer
 
@@ -110,9 +110,10 @@ class Dialogue:
                 {**call, "id": call["id"] or f"call{self.rounds:03}{i:02}"}
                 for i, call in enumerate(done.calls)
             ]
+            text, calls = whole_characters(done.text), whole_characters(calls)
             results = await self._results(calls)
             shown = [_with_object_arguments(call) for call in calls]
-            self.messages.append(Message(role="assistant", content=done.text or None, tool_calls=shown))
+            self.messages.append(Message(role="assistant", content=text or None, tool_calls=shown))
             self.messages += results
             self.usages += [done.usage] if done.usage else []
             self.rounds += 1
@@ -121,7 +122,7 @@ class Dialogue:
         """Runs the calls beside the client's own; the model does not get their results."""
         async with self._running:
             self.assign_to(response)
-            await self._results(done.side_calls)
+            await self._results(whole_characters(done.side_calls))
 
     async def _results(self, calls: Sequence[Call]) -> list[Message]:
         until, results = asyncio.get_running_loop().time() + _ROUND_TIMEOUT, []
@@ -135,6 +136,6 @@ class Dialogue:
 def _with_object_arguments(call: Call) -> Call:
     """A call as any upstream takes it: chat templates decode the arguments, and want an object."""
     function = call["function"]
-    if decode_object(function["arguments"].encode("utf-8", "replace")) is not None:
+    if has_whole_arguments(call):
         return call
     return {**call, "function": {**function, "arguments": "{}"}}

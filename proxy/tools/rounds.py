@@ -4,10 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from proxy.answer.response import Headers, Response, is_stream, read_all
-from proxy.answer.sse import DONE, Framing, data_of, events
+from proxy.answer.sse import DONE, Framing, data_of, encode_json, events
 from proxy.answer.transcript import text_of
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.tools.chunk import (
@@ -275,7 +273,7 @@ class StreamedRound(_AnswerRound):
 
 
 def _event_of(chunk: Chunk) -> bytes:
-    return b"data: " + msgspec.json.encode(chunk) + b"\n\n"
+    return b"data: " + encode_json(chunk) + b"\n\n"
 
 
 class WholeRound(_AnswerRound):
@@ -318,4 +316,4 @@ class WholeRound(_AnswerRound):
         whole = {**answer, **named, "choices": [{**choice, "message": merged, "finish_reason": reason}]}
         if usages := [usage for usage in (*self._dialogue.usages, self.usage) if usage]:
             whole["usage"] = sum_usage(usages)
-        return msgspec.json.encode(whole)
+        return encode_json(whole)

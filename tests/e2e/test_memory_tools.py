@@ -173,3 +173,26 @@ def test_what_would_steer_the_model_is_not_stored(proxy, upstream):
     proxy.chat(stream=True, messages=[{"role": "user", "content": "Remember my discount."}], headers=WHO)
     assert "no fact" in json.loads(upstream.requests[-1].json["messages"][-1]["content"])["error"]
     assert proxy.client.get("/v1/memory/users/ann/facts").json()["data"] == []
+
+
+def test_an_emoji_that_comes_in_two_halves_is_stored_as_one_and_its_call_stays_ours(proxy, upstream):
+    function = {"name": "memory_store", "arguments": ""}
+    begun = {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]}
+    words = [{"content": half} for half in ("Ok \ud83d", "\ude00")]
+    pieces = [
+        {"tool_calls": [{"index": 0, "function": {"arguments": half}}]}
+        for half in ('{"text": "Likes \ud83d', '\ude00 and tea."}')
+    ]
+    chunks = [json.dumps({"choices": [{"index": 0, "delta": each}]}) for each in (*words, begun, *pieces)]
+    events = "".join(f"data: {chunk}\n\n" for chunk in chunks).encode()
+    called = sse(ROLE + events + delta(finish="tool_calls") + DONE)
+    answers(upstream, called, sse(stream_of("Noted.")))
+    got = proxy.chat(stream=True, messages=[{"role": "user", "content": "I like it."}], headers=WHO)
+    assert said(got) == "Ok \N{GRINNING FACE}Noted."
+    assert "tool_calls" not in got.text
+    told = upstream.last.json["messages"][-2]
+    assert told["content"] == "Ok \N{GRINNING FACE}"
+    [call] = told["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["text"] == "Likes \N{GRINNING FACE} and tea."
+    facts = proxy.client.get("/v1/memory/users/ann/facts").json()["data"]
+    assert [fact["text"] for fact in facts] == ["Likes \N{GRINNING FACE} and tea."]
