@@ -11,7 +11,7 @@ from proxy.memory.errors import NoSummaryModel, SessionDeleted
 from proxy.memory.past_calls import PastCall, PastCalls, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import spoken_by, with_speaker_names
-from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
 from proxy.memory.summaries import WrittenNotes
 from proxy.memory.tasks import in_thread_if_long
@@ -96,11 +96,11 @@ class CallNotes:
         listed = TurnRef(newest.call, -1)
         if session.noted_until != listed:
             # It waits for its end now: each of its turns would find it due while no model answers.
-            await self._mark(key, session, listed)
+            await self._mark(key, stored, listed)
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
             if settled:
-                await self._mark(key, session, newest)
+                await self._mark(key, stored, newest)
         if settled:
             for past in others:
                 written |= await self._finish(key.tenant, past, writer, settled=True, at=began)
@@ -163,15 +163,17 @@ class CallNotes:
             except SessionDeleted:
                 continue  # the user was erased meanwhile
 
-    async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
-        """Note in the session how far its calls are listed."""
+    async def _mark(self, key: Key, stored: StoredSession, end: TurnRef) -> None:
+        """Note in the session, as it was read or has become since, how far its calls are listed."""
+        former = stored.session
         for _ in range(_WRITE_ATTEMPTS):
-            session, version = await self._store.load(key, background=True) or NOT_STORED
+            session, version = stored
             if not version or made_anew(session, former):
                 return
             marked = msgspec.structs.replace(session, noted_until=end)
             if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
+            stored = await self._store.load(key, background=True) or NOT_STORED
 
 
 async def _with_lines(call: PastCall, session: Session) -> PastCall:

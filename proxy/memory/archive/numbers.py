@@ -112,6 +112,8 @@ def _digits(words: Sequence[str]) -> list[str]:
 
 def _spellings(parts: Sequence[str]) -> list[str]:
     """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
+    if len(parts) == 1 and parts[0].isdecimal() and len(parts[0]) < _LONG:  # as most are
+        return [*parts]
     found: list[str] = []
     numbers: list[str] = [""]
     for part in parts:

@@ -185,7 +185,8 @@ class _Users(NamedTuple):
 
     def ids(self, owners: Mapping[str, int]) -> "_Users":
         """The same by their ids. Raises KeyError where one has none yet."""
-        return _Users(*(name and owners[name] for name in self))
+        owner, speaker, reader = self
+        return _Users(owner and owners[owner], speaker and owners[speaker], reader and owners[reader])
 
 
 class _Turn(NamedTuple):

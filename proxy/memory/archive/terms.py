@@ -363,8 +363,9 @@ def _spelt(text: str) -> list[str]:
         text = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
     if text.isascii():
         return [run[:_MAX_WORD] for run in _PLAIN.findall(text.lower())]
-    folded = unicodedata.normalize("NFKC", _JOINERS.sub("", text)).casefold()
-    folded = unicodedata.normalize("NFC", folded)
+    if _BEYOND_LATIN.search(text):
+        text = _JOINERS.sub("", text)
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).casefold())
     if not _BEYOND_LATIN.search(folded):
         return [run[:_MAX_WORD] for run in _LATIN.findall(folded)]
     folded = _ACCENTS.sub("", folded.translate(_OTHER_DIGITS))
