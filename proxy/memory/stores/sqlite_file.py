@@ -279,13 +279,6 @@ class _Stamp(NamedTuple):
     written: int
 
 
-class Transaction(NamedTuple):
-    """A transaction of this process, ``alone`` if no other process has committed since the one before."""
-
-    alone: bool
-    version: int
-
-
 class ForeignCommits:
     """Counts the commits of other processes to a database file, as far as they can be told; for any thread.
 
@@ -316,15 +309,19 @@ class ForeignCommits:
         is_certain = time.time_ns() - stamp.written > tick and stamp == self._stamp()
         return count if is_certain else None
 
-    def transaction_started(self, connection: sqlite3.Connection) -> Transaction:
-        """Is called within each transaction of this process, once no other may write."""
-        return Transaction(self.count_if_certain() is not None, _data_version(connection))
+    def transaction_started(self, connection: sqlite3.Connection) -> int:
+        """Is called within each transaction of this process, once no other may write.
 
-    def transaction_committed(self, connection: sqlite3.Connection, transaction: Transaction) -> None:
-        """Is called once the transaction is committed."""
+        Returns SQLite's version of the file, 0 where another process may have committed since the transaction
+        before.
+        """
+        return 0 if self.count_if_certain() is None else _data_version(connection)
+
+    def transaction_committed(self, connection: sqlite3.Connection, version: int) -> None:
+        """Is called once the transaction that started at this version is committed."""
         # In this order: what others have committed before the look, SQLite tells of behind it.
         stamp = self._stamp()
-        alone = transaction.alone and _data_version(connection) == transaction.version != 0
+        alone = version != 0 and _data_version(connection) == version
         with self._lock:
             self._seen = (stamp, self._seen[1] + (not alone))
 
@@ -375,7 +372,7 @@ class FileWriter:
         self._foreign_commits = foreign_commits or ForeignCommits(file.path)
         self._chore = chore
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._closing = threading.Event()
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._connection: sqlite3.Connection | None = None
         self._chore_due = 0.0
@@ -384,7 +381,7 @@ class FileWriter:
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
-        if self._closing.is_set():
+        if self._closed:
             raise StoreError("The memory has been closed.")
         if self._jobs.qsize() >= _MAX_QUEUED:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
@@ -422,7 +419,7 @@ class FileWriter:
 
     async def aclose(self) -> None:
         """Closes the file once what was submitted is durable, or has failed."""
-        self._closing.set()
+        self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
@@ -455,7 +452,7 @@ class FileWriter:
             jobs = [self._jobs.get(timeout=max(_CHORE_PAUSE, self._chore_due - time.monotonic()))]
         except queue.Empty:
             return [], True
-        self._closing.wait(max(0.0, self._commit_due - time.monotonic()))
+        time.sleep(max(0.0, self._commit_due - time.monotonic()))
         while not self._jobs.empty():
             jobs.append(self._jobs.get_nowait())
         return [*filter(None, jobs)], jobs[-1] is not None
@@ -477,14 +474,14 @@ class FileWriter:
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         connection = self._begin()
         try:
-            transaction = self._foreign_commits.transaction_started(connection)
+            version = self._foreign_commits.transaction_started(connection)
             results, began = [], time.monotonic()
             for job in jobs:
                 results.append(job.work(connection))
                 if time.monotonic() - began >= self._lock_seconds:
                     break
             connection.execute("COMMIT")
-            self._foreign_commits.transaction_committed(connection, transaction)
+            self._foreign_commits.transaction_committed(connection, version)
             gathering = SHARED_GATHERING if self._foreign_commits.is_shared else GATHERING
             self._commit_due = time.monotonic() + min(gathering, _GAP * self._lock_seconds)
         except BaseException:
