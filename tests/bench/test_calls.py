@@ -9,8 +9,8 @@ import pytest
 from bench.calls import CHUNKS
 
 ROOT = Path(__file__).parents[2]
-A_TURN, A_WHOLE_ANSWER, A_CHUNK = 460, 430, 10
-A_TURN_OF_A_SESSION = 950
+A_TURN, A_WHOLE_ANSWER, A_CHUNK = 430, 395, 9
+A_TURN_OF_A_SESSION = 910
 
 
 @pytest.fixture(scope="module")
