@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ _BATCH: Final = 2_000
 _DATA: Final = b"data: "
 _BETWEEN: Final = b"\n\n" + _DATA
 _END: Final = _BETWEEN + DONE + b"\n\n"
+_NoText = Literal[""] | None
 # The arguments of a function and the input of a custom tool come in pieces; all else of a call comes whole.
 _ADDITIVE: Final = frozenset({"arguments", "input"})
 
@@ -100,13 +101,15 @@ def _transcript_of(deltas: Sequence[Mapping[str, Any]], *, finished: bool) -> Tr
 
 
 class _Delta(msgspec.Struct, gc=False):
+    """Words, and nothing else that can be heard, thought or carried out: another delta is refused."""
+
     content: str | None = None
-    refusal: Any = None
-    audio: Any = None
-    tool_calls: Any = None
-    function_call: Any = None
-    reasoning: Any = None
-    reasoning_content: Any = None
+    refusal: _NoText = None
+    audio: None = None
+    tool_calls: tuple[()] | None = None
+    function_call: None = None
+    reasoning: _NoText = None
+    reasoning_content: _NoText = None
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -124,27 +127,13 @@ _decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 
 def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
-    words: list[str] = []
-    finished = False
     try:
-        for batch in batches:
-            for chunk in _decode_chunks(batch):
-                for choice in chunk.choices:
-                    if choice.index:
-                        continue
-                    finished = finished or bool(choice.finish_reason)
-                    delta = choice.delta
-                    if delta is None:
-                        continue
-                    called = delta.tool_calls or delta.function_call
-                    thought = delta.reasoning or delta.reasoning_content
-                    if called or thought or delta.refusal or delta.audio:
-                        return None
-                    if delta.content:
-                        words.append(delta.content)
+        chunks = [chunk for batch in batches for chunk in _decode_chunks(batch)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    return Transcript("".join(words), finished=finished)
+    choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
+    words = [choice.delta.content for choice in choices if choice.delta and choice.delta.content]
+    return Transcript("".join(words), finished=any(choice.finish_reason for choice in choices))
 
 
 def _decode_object(data: bytes) -> dict[str, Any] | None:
