@@ -170,6 +170,13 @@ class ActiveTurn:
         """Whether it may still be superseded: not once its last bytes are on their way."""
         return not (self._superseded or self._reply.ending)
 
+    def asked_at(self, at: float) -> float:
+        """When it is recorded as asked for, in place of ``at``: before the turn that has taken its place.
+
+        That may have been read a little earlier, in another process.
+        """
+        return at - _JITTER if self._superseded else at
+
     @property
     def is_over(self) -> bool:
         """Whether its client has got all that it will get, or has left, or may have."""

@@ -94,7 +94,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             observation.model, observation.upstream = dispatch.model, dispatch.upstream
             observation.fell_back = dispatch.upstream != pipeline.targets[0].name
             if observation.answer.size:
-                _record(turn, dispatch, observation.answer, interrupted=interrupted)
+                at = active.asked_at(turn.view.at if turn.view else turn.context.now)
+                _record(turn, dispatch, observation.answer, at=at, interrupted=interrupted)
 
 
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
@@ -156,7 +157,7 @@ async def _relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
         answer.close()
 
 
-def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: bool) -> None:
+def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, at: float, interrupted: bool) -> None:
     """Hands memory what the client got."""
     memory, identity = turn.pipeline.memory, turn.identity
     if memory is None or turn.key is None:
@@ -173,7 +174,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: 
             window=turn.request.messages,
             answer=answer.data,
             cut=answer.is_cut,
-            at=turn.view.at if turn.view else turn.context.now,
+            at=at,
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
             shown_call=turn.shown_call,

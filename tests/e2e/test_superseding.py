@@ -10,16 +10,20 @@ from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
+import msgspec
 import openai
 import pytest
 
+from filters.message import Message as Line
 from proxy.memory.session import Entry, decode
 from proxy.memory.stores.store import Key
 from proxy.runtime import Runtime
 from proxy.settings.build import build_runtime
 from proxy.settings.load import load
+from proxy.turn.active import TurnClaim
 from tests.peers.fake_upstream import (
     DONE,
+    END,
     HANG,
     HEAD,
     ROLE,
@@ -346,6 +350,41 @@ def test_of_the_older_only_what_reached_the_client_is_remembered(
         assert [each.result(10).status_code for each in (*newer, *last)] == [409, 409, 200, 200]
     answered = [("user", "Tell me!"), ("assistant", "Hello there.")]
     assert until(lambda: texts(proxy, "unheard") == answered)
+
+
+def test_what_took_its_place_is_remembered_though_another_process_read_it_earlier(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    config = REMEMBERING.replace('"memory:"', f'"sqlite:{tmp_path / "m.db"}"')
+    one, other = serve(config), serve(config)
+    is_over = Event()
+
+    def script(request: Received) -> Iterable[Step]:
+        yield from BEGUN
+        if "joke" not in request.body.decode():
+            yield HANG
+        while not is_over.is_set():
+            yield 0.01
+        yield chunk(delta(content="joke.") + delta(finish="stop") + DONE)
+        yield END
+
+    upstream.script = script
+    with ThreadPoolExecutor() as pool:
+        newer = Callers(other, upstream, pool).hear(user("Tell me a joke", 3))
+        older = Callers(one, upstream, pool).hear(user("Tell", 3))
+        one.run(_hear_of(one, user("Tell me a joke", 3)))
+        assert older.result(10).content.endswith(DONE)
+        is_over.set()
+        assert newer.result(10).content.endswith(DONE)
+    assert until(lambda: texts(other, "s1") == [("user", "Tell me a joke"), ("assistant", "Half a joke.")])
+
+
+async def _hear_of(proxy: ProxyServer, message: Message) -> None:
+    """Another process says what it answers."""
+    claim = TurnClaim(message["turn_id"], [msgspec.convert(message, Line)])
+    proxy.app.active_turns.cancel_superseded(
+        (Key("default", "s1"), "default"), time.monotonic(), lambda: claim
+    )
 
 
 def texts(proxy: ProxyServer, session: str) -> list[tuple[str, Any]]:
