@@ -14,7 +14,7 @@ from proxy import shared_traces
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.redis_turns import RedisTurns
-from proxy.memory.stores.store import KeptTurn, Key
+from proxy.memory.stores.store import KeptTurn, Key, Owner
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, Traces
 from tests.peers import redis_server
@@ -99,6 +99,49 @@ async def test_what_was_sent_is_not_sent_again(turns: RedisTurns, monkeypatch: p
     await shared.flush()
     await shared.flush()
     assert sent == [[first], [second]]
+
+
+async def test_each_host_has_the_turns_of_all_once_and_their_words_when_they_are_looked_at(
+    turns: RedisTurns,
+) -> None:
+    (here, own), (there, others) = sharing(turns), sharing(turns)
+    mine, theirs = end(here, session="s", user="ann"), end(there, session="s", user="ann")
+    await own.flush()
+    await others.flush()
+    await here.fetch("t")
+    found = [*here.newest("t")]
+    assert sorted(trace.report.id for trace in found) == sorted([mine, theirs])
+    assert {trace.report.id: trace.content is None for trace in found} == {mine: False, theirs: True}
+    assert all(trace.content for trace in await here.with_content(found))
+    assert len({trace.report.id for trace in here.newest("t", "s")}) == 2
+    assert [*here.newest("u")] == []
+
+
+@pytest.mark.parametrize("fetched", [True, False], ids=["that was fetched", "that is yet to be fetched"])
+async def test_what_another_host_has_of_an_erased_session_is_shown_no_more(
+    turns: RedisTurns, *, fetched: bool
+) -> None:
+    (here, _), (there, others) = sharing(turns), sharing(turns)
+    erased, other = end(there, session="s", user="ann"), end(there, session="other", user="ann")
+    await others.flush()
+    if fetched:
+        await here.fetch("t")
+        assert {trace.report.id for trace in here.newest("t")} == {erased, other}
+    here.remove("t", session="s")  # as it is told by the process that erases it
+    if not fetched:
+        await here.fetch("t")
+    assert [trace.report.id for trace in here.newest("t")] == [other]
+
+
+async def test_a_session_is_erased_where_all_hosts_read_it(turns: RedisTurns) -> None:
+    (here, _), (there, others) = sharing(turns), sharing(turns)
+    end(there, session="s", user="ann")
+    kept = end(there, session="other", user="ann")
+    await others.flush()
+    assert await here.forget_session(Key("t", "s"), at=0.0) == {"kept_turns": 1}
+    assert [trace.report.id for trace in await others.reports("t")] == [kept]
+    assert await here.forget(Owner("t", "ann"), at=0.0) == {"kept_turns": 1}
+    assert await others.reports("t") == []
 
 
 @pytest.mark.parametrize("erased", [{"user": "ann"}, {"session": "s"}])

@@ -6,14 +6,16 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.memory.align import forgotten
 from proxy.memory.archive.records import TombstoneKeys, Tombstones
 from proxy.memory.archive.statements import SESSION, USER
-from proxy.memory.session import Session
-from proxy.memory.stores.store import Key
+from proxy.memory.session import Entry, Session
+from proxy.memory.stores.store import Key, Owner
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.traces import Retention, Traces
@@ -320,3 +322,36 @@ def test_whoever_is_forgotten_after_the_clock_was_set_is_forgotten(monkeypatch: 
     assert traces.oldest()["t"] <= time.time()
     traces.remove_erased("t", erased(users={"ann": time.time(), "bob": time.time() - 60}))
     assert [trace.report.user for trace in traces.newest("t")] == ["bob"]
+
+
+# --- what sessions say of their turns
+
+
+def test_turns_that_show_forgotten_lines_lose_their_words(monkeypatch: pytest.MonkeyPatch):
+    traces, pin = traces_of(), {"role": "user", "content": "My pin is 4711."}
+    lines = [pin, {"role": "assistant", "content": "Noted."}, {"role": "user", "content": "Hi"}]
+    monkeypatch.setitem(globals(), "BODY", msgspec.json.encode({"model": "m", "messages": lines}))
+    for session in ("s", "other"):
+        end(traces, session=session)
+    spoken = [Entry(role="user", turn=0, content=pin["content"], recorded_at=time.time())]
+    traces.session_written(Key("t", "s"), forgotten.forget_entries(Session(), spoken, now=time.time()))
+    words = {trace.report.session: (trace.content is not None, trace.answer) for trace in traces.newest("t")}
+    assert words == {"s": (False, b""), "other": (True, b"ab")}
+
+
+def test_a_user_s_latest_session_is_the_one_that_was_written_last_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    traces = traces_of()
+    for tenant, session, user in (("t", "a", "ann"), ("t", "b", "ann"), ("t", "c", "bob"), ("u", "d", "ann")):
+        traces.session_written(Key(tenant, session), Session(user=user))
+    assert [traces.latest_session(Owner("t", user)) for user in ("ann", "bob", "eve")] == ["b", "c", None]
+    monkeypatch.setattr("proxy.traces._WRITTEN_LATELY", 0.0)
+    assert traces.latest_session(Owner("t", "ann")) is None
+
+
+@pytest.mark.parametrize(
+    ("turns", "content", "shown"), [(3, True, True), (3, False, False), (0, True, False)]
+)
+def test_excerpts_are_for_who_keeps_turns_with_what_was_said(turns: int, content: bool, shown: bool):
+    assert Retention(turns, content).with_content is shown
