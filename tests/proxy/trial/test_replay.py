@@ -5,11 +5,15 @@ import pytest
 
 from filters.base import RequestFilter, Snapshot
 from filters.message import Message
+from proxy.errors import NotFound
 from proxy.memory.archive.records import Fact
 from proxy.memory.interchange import session_from_messages
 from proxy.memory.session import Segment
-from proxy.memory.stores.store import Key
-from proxy.trial.replay import Prompt, Recording, SentTurn, replay
+from proxy.memory.stores.session_store import SessionWrite
+from proxy.memory.stores.store import Key, Owner
+from proxy.settings.build import build_memory
+from proxy.settings.load import load
+from proxy.trial.replay import Prompt, Recording, SentTurn, read_recording, replay
 from proxy.turn.identity import Identity
 from proxy.turn.request import ClientRequest
 from tests.ready import UPSTREAM, pipeline_of
@@ -148,3 +152,46 @@ def test_why_nothing_would_be_sent_is_told(pipeline, step, words):
     assert first.after.error is not None
     assert words in first.after.error
     assert (first.after.messages, first.changed) == ((), True)
+
+
+async def opened(tmp_path):
+    config = tmp_path / "m.yaml"
+    config.write_text(
+        f"{UPSTREAM}memory: {{sessions: 'sqlite:{tmp_path}/m.db', archive: {{keep: forever}}}}\n"
+        "pipelines: {default: {upstreams: [main]}}\n"
+    )
+    memory = build_memory(load(config, {}))
+    assert memory and memory.archiving
+    return memory
+
+
+@pytest.mark.anyio
+async def test_a_recording_is_read_with_what_moved_out_of_its_session_and_its_user_s_facts(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("proxy.trial.replay._PAGE", 2)
+    memory, key = await opened(tmp_path), Key("default", "s")
+    whole = recording(user="ann").session
+    hot = msgspec.structs.replace(whole, entries=whole.entries[5:], cold_count=5)
+    assert await memory.store.save(key, SessionWrite(hot, 0, 60, whole.entries[:5]))
+    for tenant, user in (("default", "ann"), ("default", "bob"), ("other", "ann")):
+        fact = Fact(id="f", text=f"Of {user} at {tenant}.", created=T)
+        await memory.archiving.archive.add_fact(Owner(tenant, user), fact)
+    read = await read_recording(memory, key)
+    assert [entry.text for entry in read.session.entries] == [each.content for each in TALK]
+    assert [fact.text for fact in read.facts] == ["Of ann at default."]
+    await memory.aclose()
+
+
+@pytest.mark.anyio
+async def test_a_recording_that_is_stored_no_more_is_read_from_the_archive(tmp_path, monkeypatch):
+    monkeypatch.setattr("proxy.trial.replay._PAGE", 2)
+    memory, key = await opened(tmp_path), Key("default", "s")
+    with pytest.raises(NotFound):
+        await read_recording(memory, key)
+    session = recording(user="ann", created=float(T), updated=T + 1000.0).session
+    await memory.archiving.archive.save_session(key, session, as_of=T + 1000.0)
+    read = await read_recording(memory, key)
+    assert [entry.text for entry in read.session.entries] == [each.content for each in TALK]
+    assert read.session.user == "ann"
+    await memory.aclose()
