@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxy.describe.manual import metrics_reference, settings_reference
-from proxy.describe.pages import pages
-from proxy.describe.reference import filters_reference
+from proxy.describe.pages import filters_reference, pages
 from proxy.describe.schema import settings_schema
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.load import load_registry

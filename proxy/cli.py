@@ -8,13 +8,11 @@ from typing import Annotated, Final
 import typer
 
 from proxy.commands.configuration import check, filters, init, schema
-from proxy.commands.documents import documents
-from proxy.commands.memory import export, forget
-from proxy.commands.replay import replay
+from proxy.commands.memory import documents, export, forget
 from proxy.commands.serve import serve, worker
 from proxy.commands.tap import tap
 from proxy.commands.terminal import exit_codes
-from proxy.commands.trial import explain, run_tests
+from proxy.commands.trial import explain, replay, run_tests
 from proxy.version import VERSION, interpreter
 
 _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EPIPE}

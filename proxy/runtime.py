@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from proxy.admission.gate import Gate
-from proxy.admission.keys import Webhook
+from proxy.admission.gate import Gate, Webhook
 from proxy.admission.quota import Quota
 from proxy.background.worker import Worker
 from proxy.errors import NotFound
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
+from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.drivers import ChannelAddress
-from proxy.memory.stores.store_clock import StoreClock
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.shared_traces import SharedTraces

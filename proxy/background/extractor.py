@@ -15,8 +15,7 @@ from proxy.errors import UpstreamError
 from proxy.memory.archive.records import Category, Fact
 from proxy.memory.errors import InvalidFacts, NoModel, UnusableAnswer
 from proxy.memory.facts.extraction import Utterance
-from proxy.memory.facts.refusals import is_instruction
-from proxy.memory.facts.user_facts import FactDraft
+from proxy.memory.facts.user_facts import FactDraft, is_instruction
 
 _TASK: Final = (
     "You keep a file on one person, for an assistant that will speak with that person again. You are shown "

@@ -20,8 +20,7 @@ from proxy.commands.terminal import (
     usage_error,
     write_json,
 )
-from proxy.describe.pages import KINDS, FilterPage, pages
-from proxy.describe.reference import filter_reference
+from proxy.describe.pages import KINDS, FilterPage, filter_reference, pages
 from proxy.describe.schema import settings_schema
 from proxy.errors import TurnkeeperError
 from proxy.settings.diagnostics import alternatives, quoted

@@ -1,21 +1,43 @@
-"""``explain`` and ``test``: a configuration tried without a model."""
+"""``explain``, ``test`` and ``replay``: a configuration tried without a model."""
 
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from proxy.commands.terminal import Config, Files, Json, reported_errors, usage_error, write_json, write_lines
-from proxy.errors import RequestError
+from proxy.commands.memory import Tenant, run_on_memory
+from proxy.commands.terminal import (
+    Config,
+    Files,
+    Json,
+    default_config,
+    load_configured,
+    reported_errors,
+    unwritable,
+    usage_error,
+    write_json,
+    write_lines,
+)
+from proxy.errors import ConfigError, RequestError, TurnkeeperError
+from proxy.memory.memory import Memory
+from proxy.memory.stores.store import Key
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.load import load
 from proxy.trial import render
+from proxy.trial.cases import recorded_case, with_cases
 from proxy.trial.explain import explain_request, parse_header, request_from_file
+from proxy.trial.replay import Recording, ReplayedTurn, read_recording
+from proxy.trial.replay import replay as replayed_turns
 from proxy.trial.testing import Result, run_test
+from proxy.turn.pipeline import Pipeline
+
+_QUOTED_WORDS = 60
 
 
 def explain(
@@ -85,3 +107,138 @@ def run_tests(files: Files, *, as_json: Json = False) -> None:
         write_lines(render.render_results(results), sys.stdout)
     if any(result.failures for of_file in results.values() for result in of_file):
         raise typer.Exit(1)
+
+
+def replay(  # noqa: PLR0913 - whose call, and through what
+    session: Annotated[str, typer.Argument(metavar="SESSION", help="The id of a recorded session.")],
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="CONFIG", help="The other configuration; without it, the present one."),
+    ] = None,
+    present: Annotated[
+        Path,
+        typer.Option(
+            metavar="CONFIG",
+            help="The server's configuration, which says where calls are recorded.",
+            default_factory=default_config,
+            show_default=False,
+        ),
+    ],
+    pipeline: Annotated[str, typer.Option(help="Which pipeline of both.")] = "default",
+    turn: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=1, help="One prompt alone; may be repeated.")
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="How many messages the voice platform sends; all, if left out."
+        ),
+    ] = None,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Append the prompts to this configuration, as cases for 'test'."),
+    ] = None,
+    tenant: Tenant = "",
+    as_json: Json = False,
+) -> None:
+    """Show each prompt of a recorded conversation as another configuration would send it, as a diff.
+
+    Nothing is sent, and memory stays as it is.
+    """
+
+    async def read(memory: Memory, tenant: str) -> Recording:
+        return await read_recording(memory, Key(tenant, session))
+
+    recording = run_on_memory(present, tenant, read)
+    with reported_errors():
+        now = _pipeline(present, pipeline)
+        other = _pipeline(config, pipeline) if config else now
+        turns = [
+            each
+            for each in replayed_turns(recording, other, now, window=window)
+            if not turn or each.number in turn
+        ]
+        if turn and not turns:
+            raise usage_error(f"There is no prompt {turn[0]} in '{session}'.")
+        saved = _save(save, pipeline, session, turns) if save else None
+    if as_json:
+        write_json(msgspec.json.encode([_row(each) for each in turns]))
+    else:
+        write_lines(_render(session, turns, whole=config is None), sys.stdout)
+        if saved is not None:
+            typer.echo(f"{saved} cases appended to {save}; 'turnkeeper test {save}' runs them.")
+
+
+def _pipeline(config: Path, name: str) -> Pipeline:
+    pipelines = build_pipelines(load_configured(config))
+    if name not in pipelines:
+        raise usage_error(f"{config}: there is no pipeline '{name}'; available: {', '.join(pipelines)}.")
+    return pipelines[name]
+
+
+def _save(file: Path, pipeline: str, session: str, turns: Sequence[ReplayedTurn]) -> int:
+    """Append turns to a configuration, as cases that hold with it; how many were not there yet."""
+    settings = load(file, os.environ)
+    if pipeline not in settings.pipelines:
+        raise ConfigError(f"{file}: there is no pipeline '{pipeline}'")
+    names = {test.name for test in settings.pipelines[pipeline].tests}
+    through = build_pipelines(settings)[pipeline]
+    cases = [recorded_case(session, each, through) for each in turns]
+    fresh = [case for case in cases if case["name"] not in names]
+    if not fresh:
+        return 0
+    try:
+        text = file.read_text(encoding="utf-8")
+        file.write_text(with_cases(text, pipeline, fresh), encoding="utf-8")
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error.message}") from None
+    except OSError as error:
+        raise TurnkeeperError(unwritable(file, error)) from None
+    return len(fresh)
+
+
+def _row(turn: ReplayedTurn) -> dict[str, object]:
+    return {
+        "number": turn.number,
+        "call": turn.call,
+        "timestamp": turn.at,
+        "user": turn.user,
+        "words": turn.words,
+        "changed": turn.changed,
+        "against": turn.against,
+        "before": turn.before,
+        "after": turn.after,
+    }
+
+
+def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iterator[render.Line]:
+    """The prompts that differ, as differences; ``whole`` shows them all as they are."""
+    for turn in turns:
+        time = datetime.fromtimestamp(turn.at, UTC)
+        words = turn.words if len(turn.words) <= _QUOTED_WORDS else f"{turn.words[:_QUOTED_WORDS]}…"
+        heading = f'prompt {turn.number} ({time:%Y-%m-%d %H:%M:%S} UTC): "{words}"'
+        if not (whole or turn.changed):
+            yield render.line(f"{heading}: unchanged", "dim")
+            continue
+        yield render.line(heading, "bold")
+        if turn.after.error:
+            yield render.line(f"  nothing would be sent: {turn.after.error}", "red")
+        if whole:
+            yield from (
+                render.line(f"  {render.message_summary(message, i)}")
+                for i, message in enumerate(turn.after.messages)
+            )
+            continue
+        if turn.before.error:
+            yield render.line(f"  before, nothing would be sent: {turn.before.error}", "red")
+        yield from render.render_diff(turn.before.messages, turn.after.messages)
+        for name in {**turn.before.parameters, **turn.after.parameters}:
+            old, new = (each.parameters.get(name, msgspec.UNSET) for each in (turn.before, turn.after))
+            if old != new:
+                yield from render.render_change(name, old, new)
+    if whole:
+        yield render.line(f"{session}: {len(turns)} prompts")
+    else:
+        differing = sum(turn.changed for turn in turns)
+        yield render.line(f"{session}: {differing} of {len(turns)} prompts differ")

@@ -7,8 +7,7 @@ from typing import Any, Final, get_args
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.describe.pages import Option, options
-from proxy.describe.reference import table_cell
+from proxy.describe.pages import Option, options, table_cell
 from proxy.describe.schema import model_schema
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import Attempts, Outcome, TurnReport

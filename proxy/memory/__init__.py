@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from proxy.memory.episodes.episode import EpisodicMemory
+    from proxy.memory.episodes.episodes import EpisodicMemory
     from proxy.memory.episodes.short_term import ContextManager, ShortTermMemoryManager, get_short_term_memory
 
 __all__ = ["ContextManager", "EpisodicMemory", "ShortTermMemoryManager", "get_short_term_memory"]
@@ -12,7 +12,7 @@ __all__ = ["ContextManager", "EpisodicMemory", "ShortTermMemoryManager", "get_sh
 # Loaded on first use: most importers do not need Redis's client.
 _HOMES = {
     "ContextManager": "proxy.memory.episodes.short_term",
-    "EpisodicMemory": "proxy.memory.episodes.episode",
+    "EpisodicMemory": "proxy.memory.episodes.episodes",
     "ShortTermMemoryManager": "proxy.memory.episodes.short_term",
     "get_short_term_memory": "proxy.memory.episodes.short_term",
 }

@@ -18,8 +18,7 @@ from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.strategies import align
-from proxy.memory.merge.entries import renew_entry, with_signatures, without_ellipsis
-from proxy.memory.merge.retraction import retracted
+from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.session import (

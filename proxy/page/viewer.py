@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from proxy.admission.keys import ApiKey, Keys
+from proxy.admission.gate import ApiKey, Keys
 from proxy.errors import Forbidden
 
 SIGNED: Final = "turnkeeper"

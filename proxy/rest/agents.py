@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from proxy.clock import wall_time
-from proxy.memory.episodes.episode import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
+from proxy.memory.episodes.episodes import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
 from proxy.rest.endpoint import Methods, body_of, json_response, key_of, memory_of
 from proxy.rest.validation import at_most, validated, validated_query
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
 from proxy.http.body import BodyLimit, read_body
-from proxy.http.slices import json_slices
+from proxy.http.reply import json_slices
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE

@@ -17,8 +17,7 @@ from starlette.types import Receive, Scope, Send
 from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.http.body import BodyLimit, ClientDisconnected, parse_query, read_body, run_until_disconnect
-from proxy.http.reply import OUTLET, Reply
-from proxy.http.slices import json_slices
+from proxy.http.reply import OUTLET, Reply, json_slices
 from proxy.memory.memory import Memory
 from proxy.memory.recorder import WriteListener
 from proxy.observe.feed import Feed

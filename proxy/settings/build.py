@@ -8,8 +8,7 @@ import msgspec
 
 from filters.inject_last_call import InjectLastCall
 from filters.redact import Redact
-from proxy.admission.gate import Gate
-from proxy.admission.keys import Webhook
+from proxy.admission.gate import Gate, Webhook
 from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
 from proxy.background.models import ModelClient, PromptRedaction
@@ -33,9 +32,8 @@ from proxy.memory.compaction import Window
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.facts.search import FactSearch
 from proxy.memory.facts.stored import StoredFacts
-from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, FactStore, UserFacts
+from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, FactSearch, FactStore, UserFacts
 from proxy.memory.memory import Archiving, FactMemory, Memory
 from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import DataHolder, PrivacyRegistry, SessionHolder
@@ -48,6 +46,7 @@ from proxy.memory.recorder import (
 )
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.redaction import NO_REDACTION, Redaction
+from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import (
     ChannelAddress,
@@ -60,7 +59,6 @@ from proxy.memory.stores.drivers import (
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE
-from proxy.memory.stores.store_clock import StoreClock
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import span_exporter

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters.option_types import Whole
-from proxy.admission.keys import Keys
+from proxy.admission.gate import Keys
 from proxy.memory.stores.drivers import is_counting_server
 from proxy.observe.log import Format, Level
 from proxy.observe.tracing import check_endpoint

@@ -21,8 +21,7 @@ from pydantic import (
 
 from filters import option_types
 from filters.base import AnswerFilter, Filter, RequestFilter
-from proxy.admission.gate import is_loopback_address
-from proxy.admission.keys import Keys
+from proxy.admission.gate import Keys, is_loopback_address
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec

@@ -15,8 +15,14 @@ from proxy.clock import wall_time
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query, SearchResult
 from proxy.memory.errors import StoreError
-from proxy.memory.facts.refusals import is_instruction
-from proxy.memory.facts.user_facts import Change, FactDraft, PendingChanges, UserFacts, fact_id
+from proxy.memory.facts.user_facts import (
+    Change,
+    FactDraft,
+    PendingChanges,
+    UserFacts,
+    fact_id,
+    is_instruction,
+)
 from proxy.memory.stores.store import Owner
 from proxy.memory.view import RetractedTexts
 from proxy.tools.offer import FORGET, RECALL, STORE

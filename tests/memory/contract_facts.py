@@ -9,9 +9,8 @@ import pytest
 from proxy.memory.archive.archive import ArchiveHolder, open_archive
 from proxy.memory.archive.records import Fact, Query
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.facts.search import FactSearch
 from proxy.memory.facts.stored import StoredFacts
-from proxy.memory.facts.user_facts import FactDraft, FactStore, UserFacts
+from proxy.memory.facts.user_facts import FactDraft, FactSearch, FactStore, UserFacts
 from proxy.memory.privacy import DataHolder
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_driver

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from proxy.admission.keys import Keys
+from proxy.admission.gate import Keys
 from proxy.errors import Forbidden
 from proxy.page.viewer import LASTS, Viewer, check_form, identify, sign
 

@@ -10,11 +10,19 @@ from typing import Final
 import msgspec
 
 from filters.message import Message, newest_user, turn_id_of
-from proxy.memory.align.alignment import NEW, REPEATED, Alignment, last_user
+from proxy.memory.align.alignment import (
+    NEW,
+    REPEATED,
+    Alignment,
+    join_pieces,
+    last_user,
+    piece_counts,
+    split_answers,
+    spread_places,
+)
 from proxy.memory.align.anchors import align_lines, mark_repeated
 from proxy.memory.align.forgotten import forgotten_lines, without_marks
 from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
-from proxy.memory.align.pieces import join_pieces, piece_counts, split_answers, spread_places
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
 from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprint
 from proxy.memory.speech import Speech

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from redis.exceptions import RedisClusterException, RedisError
 
-from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.episodes import agent_id
+from proxy.memory.episodes.episodes import EpisodicMemory, agent_id
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.redis import KeyPair
 from proxy.memory.stores.redis_address import Address

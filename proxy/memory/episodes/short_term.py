@@ -16,14 +16,16 @@ from redis.backoff import ExponentialWithJitterBackoff
 from redis.exceptions import RedisClusterException, RedisError
 
 from filters.injection import fence
-from proxy.memory.episodes.episode import (
+from proxy.memory.episodes.episodes import (
     DEFAULT_HOURS,
+    REDIS,
     EpisodicMemory,
+    StoredEpisodes,
     checked_limit,
+    parse_agent_id,
     ttl_seconds,
     window_start,
 )
-from proxy.memory.episodes.episodes import REDIS, StoredEpisodes, parse_agent_id
 from proxy.memory.episodes.redis import AgentEpisodes
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain

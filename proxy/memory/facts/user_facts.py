@@ -1,4 +1,4 @@
-"""The facts about a user: read, added, corrected and removed."""
+"""The facts about a user: read, added, corrected, removed and searched, and what is no fact."""
 
 import asyncio
 import hashlib
@@ -12,10 +12,12 @@ from typing import Final, Protocol
 
 import msgspec
 
-from filters.injection import comparable
+from filters.injection import comparable, one_line
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
-from proxy.memory.archive.records import Category, Fact
+from proxy.memory.archive.recall import MODEL_TIMEOUT, Searcher
+from proxy.memory.archive.records import Category, Fact, Query, SearchResult
+from proxy.memory.archive.terms import Lexicon
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.store import Owner
@@ -37,6 +39,44 @@ _SUBJECT: Final = re.compile(
 _EMPTY_WORDS: Final = frozenset(("a", "an", "the", "is", "are", "has", "have", "called", "named", "that"))
 _PUNCTUATION: Final = ".,;:!?"
 _log = logging.getLogger("turnkeeper")
+
+_LONGEST: Final = 2000
+_ASSISTANT: Final = (
+    r"(?:the |this |an |your |any |every |der |die |das |ein |l['\u2019]|le |la |el |il |o |a )?"
+    r"(?:ai|assistants?|chat ?bots?|bots?|llm|language models?|models?|system|voice agents?|assistente?n?"
+    r"|asistente|modell?o|modèle|sistema|ki)"
+)
+# Verbs of what an assistant does, and not callers: a fact has them in the third person.
+_ACTS: Final = (
+    r"answer|apply|approve|ask|authori[sz]e|bypass|call|charge|comply|confirm|disclose|follow|give|grant"
+    r"|greet|ignore|mention|obey|offer|output|print|refund|refuse|repeat|reply|respond|reveal|say|share"
+    r"|skip|speak|tell|transfer|treat|trust|use|verify|waive"
+)
+_INSTRUCTIONS: Final = re.compile(
+    # A role, as a transcript tells who speaks.
+    r"^[\W_]*(?:system|developer|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]"
+    # The assistant is spoken to.
+    r"|^(?:please |from now on,? |always |never |bitte )*you(?:['\u2019]re| are| must| should| shall| will"
+    r"| may| can| have to| need to)\b"
+    r"|^(?:du (?:musst|sollst|darfst|bist)|sie (?:müssen|sollen|dürfen) (?:immer|nie)|tu dois|vous devez"
+    r"|debes|usted debe|devi|você deve)\b"
+    # What the assistant has to do.
+    rf"|^{_ASSISTANT} (?:must|should|shall|has to|have to|is to|needs to|may|can|will|muss|soll|darf|doit"
+    r"|debe|deve)\b"
+    # Commands.
+    rf"|^(?:please |from now on,? |when asked,? )*(?:always|never|don['\u2019]t|do not) (?:{_ACTS})\b"
+    rf"|^(?:please|from now on,?) (?:{_ACTS}|act|behave|pretend|be)\b"
+    r"|^(?:ignore|disregard|override|bypass|obey|pretend|act as|respond|reply|ignoriere|antworte|vergiss alle"
+    r"|ignorez|ignora|ignorar)\b"
+    r"|\b(?:ignore|disregard|override|forget|bypass)\b[^.]{0,40}\b(?:instructions?|rules?|prompts?|policy"
+    r"|policies|guidelines|restrictions|safeguards|checks?)\b"
+    r"|\b(?:ignorier\w*|vergiss)\b[^.]{0,40}\b(?:anweisung\w*|regeln)\b"
+    # A role that would have a say.
+    r"|\b(?:has|have|with|in|gets?|enabled?|granted|full) (?:full |all |an? |the )?"
+    r"(?:admin(?:istrator)?|root|system|developer|debug|jailbreak|god|operator)s?[- ](?:mode|access|rights"
+    r"|privileges?|permissions?|role)\b",
+    re.IGNORECASE,
+)
 
 
 class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
@@ -323,3 +363,43 @@ async def _make(changes: Sequence[Change], after: asyncio.Task[None] | None) -> 
                     continue
                 _log.error("A change of what is known could not be written: %s", type(error).__name__)
             break
+
+
+def is_instruction(text: str) -> bool:
+    """Whether a text would steer an assistant that is shown it, and states nothing about a user."""
+    return _INSTRUCTIONS.search(one_line(text, _LONGEST)) is not None
+
+
+class FactSearch:
+    """Finds facts that no archive indexes by their words.
+
+    With ``others``, what these find stands among them by its score.
+    """
+
+    def __init__(self, facts: UserFacts, others: Searcher | None = None) -> None:
+        self._facts = facts
+        self._others = others
+        self._lexicon = Lexicon()
+
+    async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
+        """What answers a query, best first; models that help have ``within`` seconds. Raises StoreError."""
+        results = self._matching(await self._facts.current(user), query.text) if user.user else []
+        if self._others:
+            results += await self._others.search(user, query, within=within)
+        return sorted(results, key=lambda one: -one.score)[: query.limit]
+
+    def _matching(self, facts: Sequence[Fact], text: str) -> list[SearchResult]:
+        """The facts that share a word with a text; their score is the share of its words that they have."""
+        wanted = self._lexicon.question(text)
+        results = []
+        for fact in facts:
+            stems = set(self._lexicon.stems(fact.text))
+            hits = sum(max((group[stem] for stem in stems & group.keys()), default=0.0) for group in wanted)
+            if hits:
+                score = round(hits / len(wanted), 4)
+                results.append(
+                    SearchResult(
+                        kind="fact", score=score, text=fact.text, timestamp=fact.created, source=fact.id
+                    )
+                )
+        return results

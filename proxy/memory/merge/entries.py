@@ -1,4 +1,4 @@
-"""Entries as a window shows them: new ones, and recorded ones that it confirms, cuts or rewords."""
+"""Entries as a window shows them: new, confirmed, cut or reworded, and those that it retracts."""
 
 from typing import Any, Final
 
@@ -8,6 +8,7 @@ from msgspec import UNSET
 from filters.letters import bare
 from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
+from proxy.memory.align.alignment import Alignment, last_user
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
 from proxy.memory.wording import continues, ends_alike, offset_of_letters, reordered, same_words
@@ -167,3 +168,52 @@ def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
 
 def _value(field: Any) -> Any:
     return None if field is UNSET else field
+
+
+def retracted(alignment: Alignment) -> set[int]:
+    """The places of entries that the window shows to be retracted, superseded or never heard.
+
+    What stands before the window's start is not retracted: windows slide. What was heard once stays heard,
+    unless the whole turn is taken back.
+    """
+    matched = set(alignment.matched)
+    if not matched:
+        last = alignment.superseded
+        return set() if last is None else set(range(last, len(alignment.entries)))
+    if matched.issuperset(range(min(matched), alignment.end)):
+        return set()
+    entries = alignment.entries
+    absent = [place for place in range(alignment.end) if place not in matched]
+    users: set[int] = set()
+    # Calls alone take nothing back: without turn ids, another turn may have made the same. Engines may count
+    # roles apart, so the user's words have a span of their own.
+    has_turn_ids = any(turn_id_of(message) is not None for message in alignment.lines)
+    if has_turn_ids or not all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
+        first = min((i for i in matched if entries[i].role == "user"), default=max(matched))
+        users = {i for i in absent if i > first and entries[i].role == "user"}
+    return users | _unheard(alignment, absent, matched, users)
+
+
+def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: set[int]) -> set[int]:
+    entries, question, revised = alignment.entries, alignment.question, alignment.revised
+    newest = alignment.places[question] if question is not None else -1
+    passed = newest if newest >= 0 else alignment.end
+    turns = {entries[i].turn for i in users} - {entries[i].turn for i in matched}
+    unheard = set()
+    for i in absent:
+        entry = entries[i]
+        if entry.role == "user":
+            continue
+        answers_early_words = revised is not None and entry.pending and i > revised
+        taken_back = 0 <= newest < i and any(user > i for user in users)
+        spanned = i > min(matched) and i < passed and (entry.broken or alignment.shows_answers)
+        answers_retracted = entry.pending and last_user(entries, i) in users
+        if (
+            answers_early_words
+            or taken_back
+            or answers_retracted
+            or entry.turn in turns
+            or (entry.pending and spanned)
+        ):
+            unheard.add(i)
+    return unheard

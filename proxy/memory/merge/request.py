@@ -8,8 +8,7 @@ from proxy.memory.align.forgotten import close_forgotten
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
 from proxy.memory.merge.answer import no_question, question_before, question_ref
 from proxy.memory.merge.builder import SessionBuilder
-from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
-from proxy.memory.merge.retraction import retracted
+from proxy.memory.merge.entries import new_entry, renew_entry, retracted, shows_as_recorded
 from proxy.memory.session import (
     NO_ATTEMPT,
     Arrival,

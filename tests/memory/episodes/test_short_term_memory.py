@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
-from proxy.memory.episodes.episode import window_start
-from proxy.memory.episodes.episodes import parse_agent_id
+from proxy.memory.episodes.episodes import parse_agent_id, window_start
 from proxy.memory.episodes.short_term import ShortTermMemory
 from tests.peers.redis_server import (
     LOOPBACK,

@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from proxy.memory.episodes.episode import EpisodicMemory
-from proxy.memory.episodes.episodes import MOST, Episodes, open_episodes
+from proxy.memory.episodes.episodes import MOST, Episodes, EpisodicMemory, open_episodes
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption

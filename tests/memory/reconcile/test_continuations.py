@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from filters.message import Message
 from proxy.memory.merge.builder import SessionBuilder
+from proxy.memory.merge.entries import retracted
 from proxy.memory.merge.request import continued
-from proxy.memory.merge.retraction import retracted
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
 from proxy.memory.turn_record import TurnRecord, apply_turn

@@ -2,8 +2,7 @@
 
 import pytest
 
-from proxy.admission.gate import Gate, is_loopback_address, is_loopback_name
-from proxy.admission.keys import Keys
+from proxy.admission.gate import Gate, Keys, is_loopback_address, is_loopback_name
 from proxy.errors import RequestError, Unauthorized
 
 OPEN = Gate(Keys())

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.admission.keys import Keys, Webhook
+from proxy.admission.gate import Keys, Webhook
 
 SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=",:"), min_size=1)
 # Agora's published example: https://docs.agora.io/cn/Video/signature_verify

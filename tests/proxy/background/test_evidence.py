@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.background.evidence import tells_of
+from proxy.background.summariser import tells_of
 
 TASK = "Write notes on the transcript: who the caller is, what was asked and answered, with all names."
 

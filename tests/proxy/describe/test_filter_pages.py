@@ -4,8 +4,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
 from filters.base import AnswerFilter, Context, Example, RequestFilter, Spoken
-from proxy.describe.pages import KINDS, pages
-from proxy.describe.reference import diff, filter_reference, filters_reference
+from proxy.describe.pages import KINDS, diff, filter_reference, filters_reference, pages
 from proxy.settings.filter_registry import FilterRegistry
 
 SHIPPED = pages(FilterRegistry(installed=False))
