@@ -4,6 +4,7 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from proxy.clock import wall_time
+from proxy.memory.archive import statements
 from proxy.memory.archive.records import DIGEST_MARK, TombstoneKeys, Tombstones
 from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
 from proxy.memory.archive.sql import (
@@ -16,30 +17,7 @@ from proxy.memory.archive.sql import (
     gather,
     locked_owner,
 )
-from proxy.memory.archive.statements import (
-    ANONYMOUS,
-    DELETE_IF_EMPTY,
-    DELETE_OLD_TOMBSTONES,
-    DELETE_OWNER,
-    DELETE_TOMBSTONE,
-    FACT,
-    FORGET_PASSAGES,
-    FORGET_SESSION_PASSAGES,
-    MOVE_TOMBSTONE,
-    NAMED_TOMBSTONES,
-    RENEW_SESSION,
-    SESSION,
-    SOME_FACTS,
-    SOME_OF_NOBODY,
-    SOME_OF_SESSION,
-    SOME_OF_USER,
-    TOMBSTONE,
-    TOMBSTONES,
-    TURN,
-    UPSERT_TOMBSTONE,
-    USER,
-    json_array,
-)
+from proxy.memory.archive.statements import json_array
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
@@ -57,41 +35,41 @@ class Erased(NamedTuple):
 
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
     """Leave a tombstone, and delete as much of a user as one transaction takes."""
-    yield from _leave_tombstone(codec, user.tenant, USER, user.user, at)
+    yield from _leave_tombstone(codec, user.tenant, statements.USER, user.user, at)
     own = {"owner": (yield from locked_owner(user))}
     # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
     # crosswise would deadlock.
-    facts = yield from _some(codec, SOME_FACTS, own)
-    yield from _delete(codec, FACT, facts)
+    facts = yield from _some(codec, statements.SOME_FACTS, own)
+    yield from _delete(codec, statements.FACT, facts)
     if facts:
         return Erased(0, len(facts), more=True)
-    turns = yield from _some(codec, SOME_OF_USER, own)
+    turns = yield from _some(codec, statements.SOME_OF_USER, own)
     yield from _delete_turns(codec, turns)
     if not turns:
-        yield from fetch(FORGET_PASSAGES, own)
-        yield from fetch(DELETE_OWNER, own)
+        yield from fetch(statements.FORGET_PASSAGES, own)
+        yield from fetch(statements.DELETE_OWNER, own)
     return Erased(len(turns), more=bool(turns))
 
 
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     """Leave a tombstone, and delete as much of a session as one transaction takes."""
-    yield from _leave_tombstone(codec, key.tenant, SESSION, key.session, at)
-    yield from fetch(RENEW_SESSION, key_arguments(key))
-    turns = yield from _some(codec, SOME_OF_SESSION, key_arguments(key))
+    yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
+    yield from fetch(statements.RENEW_SESSION, key_arguments(key))
+    turns = yield from _some(codec, statements.SOME_OF_SESSION, key_arguments(key))
     yield from _delete_turns(codec, turns)
     if not turns:
-        yield from fetch(FORGET_SESSION_PASSAGES, key_arguments(key))
-        yield from fetch(DELETE_IF_EMPTY, key_arguments(key))
+        yield from fetch(statements.FORGET_SESSION_PASSAGES, key_arguments(key))
+        yield from fetch(statements.DELETE_IF_EMPTY, key_arguments(key))
     return Erased(len(turns), more=bool(turns))
 
 
 def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     """Leave a tombstone, and delete some turns of a session that have no user, in the same way."""
-    yield from _leave_tombstone(codec, key.tenant, ANONYMOUS, key.session, at)
-    kind = {"tenant": id_bytes(key.tenant), "kind": ANONYMOUS}
-    yield from fetch(DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
-    yield from fetch(RENEW_SESSION, key_arguments(key))
-    turns = yield from _some(codec, SOME_OF_NOBODY, key_arguments(key))
+    yield from _leave_tombstone(codec, key.tenant, statements.ANONYMOUS, key.session, at)
+    kind = {"tenant": id_bytes(key.tenant), "kind": statements.ANONYMOUS}
+    yield from fetch(statements.DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
+    yield from fetch(statements.RENEW_SESSION, key_arguments(key))
+    turns = yield from _some(codec, statements.SOME_OF_NOBODY, key_arguments(key))
     yield from _delete_turns(codec, turns)
     return Erased(len(turns), more=bool(turns))
 
@@ -109,7 +87,7 @@ def _delete_turns(codec: RowCodec, turns: Rows) -> Steps[None]:
     sessions = json_array({talk for _, talk, *_ in turns})
     if turns:
         yield from fetch(codec.dialect.renew, {"ids": sessions})
-        yield from _delete(codec, TURN, turns)
+        yield from _delete(codec, statements.TURN, turns)
         yield from fetch(codec.dialect.delete_empty, {"ids": sessions})
 
 
@@ -127,7 +105,7 @@ def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[f
     for digest in keys.digests(tenant, kind, name):
         # Older versions, which may still run, name whom they erase.
         names = {"name": digest, "plain": id_bytes(name)}
-        at = yield from fetch_value(TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, **names})
+        at = yield from fetch_value(statements.TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, **names})
         last = max(last, at or 0.0)
     return last
 
@@ -145,19 +123,21 @@ def tombstone_key_numbers() -> Steps[list[int]]:
 def _leave_tombstone(codec: RowCodec, tenant: str, kind: int, name: str, at: float) -> Steps[None]:
     keys = yield from tombstone_keys(codec)
     row = {"tenant": id_bytes(tenant), "kind": kind}
-    yield from fetch(DELETE_TOMBSTONE, {**row, "name": id_bytes(name)})
-    yield from fetch(UPSERT_TOMBSTONE, {**row, "name": keys.digests(tenant, kind, name)[0], "at": at})
+    yield from fetch(statements.DELETE_TOMBSTONE, {**row, "name": id_bytes(name)})
+    yield from fetch(
+        statements.UPSERT_TOMBSTONE, {**row, "name": keys.digests(tenant, kind, name)[0], "at": at}
+    )
 
 
 def rename_tombstones(codec: RowCodec, limit: int) -> Steps[int]:
     """Put digests in the place of a few names that an older version has left in tombstones; how many."""
     keys = yield from tombstone_keys(codec)
-    rows = yield from fetch(NAMED_TOMBSTONES, {"digests": DIGEST_MARK, "limit": limit})
+    rows = yield from fetch(statements.NAMED_TOMBSTONES, {"digests": DIGEST_MARK, "limit": limit})
     for tenant, kind, name, at in rows:
         row = {"tenant": tenant, "kind": kind}
         digest = keys.digests(id_text(tenant), kind, id_text(name))[0]
-        yield from fetch(MOVE_TOMBSTONE, {**row, "name": digest, "at": at})
-        yield from fetch(DELETE_TOMBSTONE, {**row, "name": name})
+        yield from fetch(statements.MOVE_TOMBSTONE, {**row, "name": digest, "at": at})
+        yield from fetch(statements.DELETE_TOMBSTONE, {**row, "name": name})
     return len(rows)
 
 
@@ -175,7 +155,7 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
 def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
     """The tombstones that were left between two times."""
     between = {"tenant": id_bytes(tenant), "since": since, "until": until}
-    secrets, rows = yield from gather(stored_secrets(PURPOSE), fetch(TOMBSTONES, between))
+    secrets, rows = yield from gather(stored_secrets(PURPOSE), fetch(statements.TOMBSTONES, between))
     # Without a key there are only names, which older versions have left.
     keys = TombstoneKeys(readable_secrets(codec.codec, secrets) or (b"",))
     times: dict[bytes, float] = {}
@@ -200,5 +180,5 @@ def expire(codec: RowCodec, *, now: float, limit: int) -> Steps[int]:
     rows = yield from fetch(codec.dialect.expire, {"now": now, "limit": limit})
     if rows:
         ids = json_array(item for (item,) in rows)
-        yield from fetch(codec.dialect.unindex, {"kind": FACT, "ids": ids})
+        yield from fetch(codec.dialect.unindex, {"kind": statements.FACT, "ids": ids})
     return len(rows)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from proxy.memory.archive import statements
 from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.records import Fact, TombstoneKeys
 from proxy.memory.archive.sql import (
@@ -13,16 +14,6 @@ from proxy.memory.archive.sql import (
     find_owner,
     locked_owner,
     owner_arguments,
-)
-from proxy.memory.archive.statements import (
-    ALL_FACTS,
-    DELETE_FACT,
-    DELETE_PASSAGE,
-    FACT,
-    FACTS,
-    SUPERSEDE,
-    UPSERT_FACT,
-    USER,
 )
 from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Key, Owner
@@ -51,26 +42,28 @@ def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
         "importance": fact.importance,
         "blob": codec.encode(Key(user.tenant, user.user), fact),
     }
-    item = yield from fetch_value(UPSERT_FACT, arguments)
+    item = yield from fetch_value(statements.UPSERT_FACT, arguments)
     if fact.superseded is None:
-        yield from codec.index(user, owner, fact.text, IndexRow(FACT, item, fact.created))
+        yield from codec.index(user, owner, fact.text, IndexRow(statements.FACT, item, fact.created))
     else:
-        yield from fetch(DELETE_PASSAGE, {"kind": FACT, "item": item})
+        yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
     if fact.replaces is not None:
         former = {"owner": owner, "replaces": id_bytes(fact.replaces), "created": fact.created}
-        superseded = yield from fetch_value(SUPERSEDE, former)
+        superseded = yield from fetch_value(statements.SUPERSEDE, former)
         if superseded is not None:
-            yield from fetch(DELETE_PASSAGE, {"kind": FACT, "item": superseded})
+            yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": superseded})
 
 
 def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
-    erased_at = yield from tombstone(keys, user.tenant, USER, user.user)
+    erased_at = yield from tombstone(keys, user.tenant, statements.USER, user.user)
     return is_erased(erased_at, stated=fact.created, recorded=fact.created)
 
 
 def facts(codec: RowCodec, user: Owner, *, now: float, superseded: bool) -> Steps[list[Fact]]:
     """A user's facts that have not expired, the oldest first."""
-    rows = yield from fetch(ALL_FACTS if superseded else FACTS, owner_arguments(user) | {"now": now})
+    rows = yield from fetch(
+        statements.ALL_FACTS if superseded else statements.FACTS, owner_arguments(user) | {"now": now}
+    )
     key = Key(user.tenant, user.user)
     # Superseding a fact changes its row alone, not its encoded form.
     return [msgspec.structs.replace(codec.decode(key, row[6], Fact), superseded=row[4]) for row in rows]
@@ -81,7 +74,7 @@ def remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
     owner = yield from find_owner(user)
     item = None
     if owner is not None:
-        item = yield from fetch_value(DELETE_FACT, {"owner": owner, "name": id_bytes(fact_id)})
+        item = yield from fetch_value(statements.DELETE_FACT, {"owner": owner, "name": id_bytes(fact_id)})
     if item is not None:
-        yield from fetch(DELETE_PASSAGE, {"kind": FACT, "item": item})
+        yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
     return item is not None

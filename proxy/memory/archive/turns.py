@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
+from proxy.memory.archive import statements
 from proxy.memory.archive.records import Turn, UserSession
 from proxy.memory.archive.sql import (
     IndexRow,
@@ -15,24 +16,7 @@ from proxy.memory.archive.sql import (
     fetch_value,
     find_owner,
 )
-from proxy.memory.archive.statements import (
-    COMPARISONS,
-    DELETE_PASSAGE,
-    DELETE_UNOWNED,
-    LATEST_SESSION,
-    LATEST_TURNS,
-    LIST_OWNERS,
-    LIST_SESSIONS,
-    OWNER_SESSIONS,
-    SAVED_TIME,
-    SESSION_TURNS,
-    SET_COMPARISONS,
-    TURN,
-    TURNS_WITH_OWNERS,
-    UNOWNED_SESSION,
-    USER_TURNS,
-    json_array,
-)
+from proxy.memory.archive.statements import json_array
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.speakers import other_users, session_of_entries
 from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
@@ -54,10 +38,10 @@ def unowned_turns(codec: RowCodec) -> Steps[tuple[int, list[UnownedTurn]] | None
 
     Turns that cannot be read are left out.
     """
-    talk = yield from fetch_value(UNOWNED_SESSION, {})
+    talk = yield from fetch_value(statements.UNOWNED_SESSION, {})
     if talk is None:
         return None
-    rows = yield from fetch(TURNS_WITH_OWNERS, {"talk": talk})
+    rows = yield from fetch(statements.TURNS_WITH_OWNERS, {"talk": talk})
     readable: list[Sequence[Any]] = []
     entries: list[Entry] = []
     for row in rows:
@@ -72,7 +56,7 @@ def unowned_turns(codec: RowCodec) -> Steps[tuple[int, list[UnownedTurn]] | None
 def assign_owners(codec: RowCodec, talk: int, turns: Sequence[UnownedTurn]) -> Steps[None]:
     """Index turns of a session under their owners, but for those that changed since they were read."""
     ids = json_array(turn.row[4] for turn in turns)
-    rows = yield from fetch(codec.dialect.texts[TURN], {"ids": ids, "now": 0.0})
+    rows = yield from fetch(codec.dialect.texts[statements.TURN], {"ids": ids, "now": 0.0})
     current = {row[0]: bytes(row[3]) for row in rows}
     for row, entry, guest in turns:
         tenant, _, user, owner, item, place, at, blob, _ = row
@@ -81,18 +65,18 @@ def assign_owners(codec: RowCodec, talk: int, turns: Sequence[UnownedTurn]) -> S
         name = Owner(id_text(tenant), id_text(user) if guest is None else guest)
         if guest is not None:
             owner = (yield from ensure_owner(name)) if guest else None
-        yield from _index_turn(codec, name, owner, entry, IndexRow(TURN, item, at, talk, place))
+        yield from _index_turn(codec, name, owner, entry, IndexRow(statements.TURN, item, at, talk, place))
 
 
 def delete_unowned(talk: int, limit: int) -> Steps[int]:
     """Remove a few of a session's turns that have no owner from the index; how many."""
-    return len((yield from fetch(DELETE_UNOWNED, {"talk": talk, "limit": limit})))
+    return len((yield from fetch(statements.DELETE_UNOWNED, {"talk": talk, "limit": limit})))
 
 
 def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, row: IndexRow) -> Steps[None]:
     """Index what was spoken under its owner; a turn without an owner leaves the index."""
     if owner is None:
-        yield from fetch(DELETE_PASSAGE, {"kind": row.kind, "item": row.item})
+        yield from fetch(statements.DELETE_PASSAGE, {"kind": row.kind, "item": row.item})
     elif entry.role in {"user", "assistant"}:
         # Injected words would be shown as the user's.
         yield from codec.index(user, owner, "" if entry.is_injected else entry.text, row)
@@ -100,32 +84,34 @@ def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, r
 
 def saved_times(tenant: str, sessions: Sequence[str]) -> Steps[dict[str, float]]:
     """Of sessions that are saved, the newest time that each was saved as of."""
-    rows = yield from fetch_each(SAVED_TIME, [key_arguments(Key(tenant, name)) for name in sessions])
+    rows = yield from fetch_each(
+        statements.SAVED_TIME, [key_arguments(Key(tenant, name)) for name in sessions]
+    )
     return {name: mark for name, [(mark,)] in zip(sessions, rows, strict=True) if mark is not None}
 
 
 def comparisons() -> Steps[int]:
     """How often the sessions of the store have been compared with the archive."""
-    count = yield from fetch_value(COMPARISONS, key_arguments(_ALL_SESSIONS))
+    count = yield from fetch_value(statements.COMPARISONS, key_arguments(_ALL_SESSIONS))
     return int(count or 0)
 
 
 def set_comparisons(count: int) -> Steps[None]:
     """Note how often they have been compared."""
-    yield from fetch(SET_COMPARISONS, {**key_arguments(_ALL_SESSIONS), "mark": float(count)})
+    yield from fetch(statements.SET_COMPARISONS, {**key_arguments(_ALL_SESSIONS), "mark": float(count)})
 
 
 def list_sessions(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
     """By session, the newest time that it was saved as of: a page in the order of the sessions' ids."""
     arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-    rows = yield from fetch(LIST_SESSIONS, arguments)
+    rows = yield from fetch(statements.LIST_SESSIONS, arguments)
     return {id_text(session): mark for session, mark in rows}
 
 
 def list_users(tenant: str, after: str, limit: int) -> Steps[list[str]]:
     """A page of the users of whom anything is stored, in the order of their ids."""
     arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-    rows = yield from fetch(LIST_OWNERS, arguments)
+    rows = yield from fetch(statements.LIST_OWNERS, arguments)
     return [id_text(user) for (user,) in rows]
 
 
@@ -134,7 +120,7 @@ def user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
     owner = yield from find_owner(user)
     if owner is None:
         return []
-    rows = yield from fetch(OWNER_SESSIONS, {"owner": owner, "limit": limit})
+    rows = yield from fetch(statements.OWNER_SESSIONS, {"owner": owner, "limit": limit})
     return [UserSession(id_text(session), at, count) for session, at, count in rows]
 
 
@@ -143,23 +129,23 @@ def user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[li
     owner = yield from find_owner(user)
     if owner is None:
         return []
-    rows = yield from fetch(USER_TURNS, {"owner": owner, "after": after, "limit": limit})
+    rows = yield from fetch(statements.USER_TURNS, {"owner": owner, "after": after, "limit": limit})
     return [(row[0], _turn(codec, user.tenant, row)) for row in rows]
 
 
 def latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Turn]]:
     """The end of the session in which a user spoke last."""
     owner = yield from find_owner(user)
-    talk = None if owner is None else (yield from fetch_value(LATEST_SESSION, {"owner": owner}))
+    talk = None if owner is None else (yield from fetch_value(statements.LATEST_SESSION, {"owner": owner}))
     if talk is None:
         return []
-    rows = yield from fetch(LATEST_TURNS, {"owner": owner, "talk": talk, "limit": limit})
+    rows = yield from fetch(statements.LATEST_TURNS, {"owner": owner, "talk": talk, "limit": limit})
     return [_turn(codec, user.tenant, row) for row in reversed(rows)]
 
 
 def session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
     """A page of a session's turns."""
-    rows = yield from fetch(SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
+    rows = yield from fetch(statements.SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
     return [_turn(codec, key.tenant, row) for row in rows]
 
 

@@ -8,21 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from proxy.memory.archive import statements
 from proxy.memory.archive.records import Chunk, Fact, QueryVector, UnembeddedText, Vector
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value
-from proxy.memory.archive.statements import (
-    DELETE_VECTOR,
-    DOCUMENT,
-    FACT,
-    MARK_EMBEDDED,
-    MARK_UP_TO_DATE,
-    OUTDATED_PASSAGES,
-    REINDEX_PASSAGE,
-    SIGN_BITS,
-    UNEMBEDDED,
-    UPSERT_VECTOR,
-    json_array,
-)
+from proxy.memory.archive.statements import json_array
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry
 from proxy.memory.stores.sql import id_text
@@ -79,7 +68,7 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[Unem
 
     Of greetings and function words alone there is none to make: their text is ``None``.
     """
-    rows = yield from fetch(UNEMBEDDED, {"model": model, "limit": limit})
+    rows = yield from fetch(statements.UNEMBEDDED, {"model": model, "limit": limit})
     texts: list[UnembeddedText] = yield from _read(codec, rows)
     return [
         one if codec.lexicon.asks(one.text or "") else msgspec.structs.replace(one, text=None)
@@ -104,26 +93,26 @@ def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
     """Add vectors for texts that were not changed or removed meanwhile."""
     for text, sign in vectors:
         passage = {"passage": text.passage, "model": model}
-        owner = yield from fetch_value(MARK_EMBEDDED, {**passage, "terms": text.terms})
+        owner = yield from fetch_value(statements.MARK_EMBEDDED, {**passage, "terms": text.terms})
         if owner is None:
             continue
         if sign is None:
-            yield from fetch(DELETE_VECTOR, {"passage": text.passage})
+            yield from fetch(statements.DELETE_VECTOR, {"passage": text.passage})
             continue
         # Older versions stored a vector's numbers in another column.
-        yield from fetch(UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": b""})
+        yield from fetch(statements.UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": b""})
 
 
 def outdated_texts(codec: RowCodec, limit: int) -> Steps[list[UnembeddedText]]:
     """A few of the texts that have terms of an older lexicon."""
-    rows = yield from fetch(OUTDATED_PASSAGES, {"limit": limit})
+    rows = yield from fetch(statements.OUTDATED_PASSAGES, {"limit": limit})
     return (yield from _read(codec, rows))
 
 
 def reindex(texts: Sequence[tuple[UnembeddedText, str]]) -> Steps[None]:
     """Give texts their terms, each, unless they were changed meanwhile."""
     for text, terms in texts:
-        statement = MARK_UP_TO_DATE if terms == text.terms else REINDEX_PASSAGE
+        statement = statements.MARK_UP_TO_DATE if terms == text.terms else statements.REINDEX_PASSAGE
         yield from fetch(statement, {"passage": text.passage, "terms": text.terms, "anew": terms})
 
 
@@ -147,10 +136,10 @@ def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str |
     """The text of an item; ``None`` where its key is lost, which must not hold up the others."""
     _, name, _, blob = row
     try:
-        if kind == FACT:
+        if kind == statements.FACT:
             return codec.decode(Key(owner.tenant, owner.user), blob, Fact).text
         key = Key(owner.tenant, id_text(name))
-        if kind == DOCUMENT:
+        if kind == statements.DOCUMENT:
             chunk = codec.decode(key, blob, Chunk)
             return f"{chunk.title}\n{chunk.text}"
         return codec.decode(key, blob, Entry).text
@@ -162,7 +151,9 @@ def similarity_scores(
     codec: RowCodec, owner: Owner, owner_id: int, query: QueryVector, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
     """By passage, the score of its similarity: for an owner's most similar passages, and for ``others``."""
-    rows = yield from fetch(SIGN_BITS, {"owner": owner_id, "model": query.model, "limit": _COMPARED_BY_SIGN})
+    rows = yield from fetch(
+        statements.SIGN_BITS, {"owner": owner_id, "model": query.model, "limit": _COMPARED_BY_SIGN}
+    )
     signs = {passage: codec.decode_bytes(owner, blob) for passage, blob in rows}
     own = sign_bits(query.vector)
     bits = int.from_bytes(own, "big")

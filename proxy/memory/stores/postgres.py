@@ -9,28 +9,10 @@ from typing import Any, Final, cast
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
+from proxy.memory.stores import sql
 from proxy.memory.stores.postgres_pool import Pool
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
-    ACQUIRE,
-    CLEAR,
-    COLD,
-    CREATE,
-    DUE,
-    EMPTY,
-    ERASED_SINCE,
-    EXPIRE,
-    EXPIRE_COLD,
-    EXPIRED,
-    HOLDER,
-    LIST,
-    READ,
-    RELEASE,
-    REPLACE,
-    SETTLE,
-    STATE,
-    TAKE_DUE,
-    TOMBSTONE,
     Arguments,
     Statement,
     id_bytes,
@@ -62,13 +44,15 @@ _SWEPT_AT_ONCE: Final = 50
 # look on, or as much before as clocks may be apart, and at times as a whole, for what other versions wrote.
 _DUE_BEFORE: Final = 60.0
 _ALL_DUE_EVERY: Final = 300.0
-_LOCKED: Final = Statement(f"{READ.named} FOR UPDATE")
+_LOCKED: Final = Statement(f"{sql.READ.named} FOR UPDATE")
 # What another process is about to sweep is left to it.
 _SWEEP: Final = Statement(
-    f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED.named} FOR UPDATE SKIP LOCKED) RETURNING id"
+    f"DELETE FROM turnkeeper_sessions WHERE id IN ({sql.EXPIRED.named} FOR UPDATE SKIP LOCKED) RETURNING id"
 )
 # What another process takes at this moment is left to it.
-_TAKE_DUE: Final = Statement(TAKE_DUE.named.replace(DUE.named, f"{DUE.named} FOR UPDATE SKIP LOCKED"))
+_TAKE_DUE: Final = Statement(
+    sql.TAKE_DUE.named.replace(sql.DUE.named, f"{sql.DUE.named} FOR UPDATE SKIP LOCKED")
+)
 
 
 def _with_cold(change: Statement) -> Statement:
@@ -82,12 +66,12 @@ def _with_cold(change: Statement) -> Statement:
     )
 
 
-_CREATE: Final = _with_cold(CREATE)
-_REPLACE: Final = _with_cold(REPLACE)
+_CREATE: Final = _with_cold(sql.CREATE)
+_REPLACE: Final = _with_cold(sql.REPLACE)
 
 
-_SETTLE: Final = Statement(f"{SETTLE.named} RETURNING id")
-_ACQUIRE: Final = Statement(f"{ACQUIRE.named} RETURNING name")
+_SETTLE: Final = Statement(f"{sql.SETTLE.named} RETURNING id")
+_ACQUIRE: Final = Statement(f"{sql.ACQUIRE.named} RETURNING name")
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
@@ -108,14 +92,13 @@ class PostgresStore:
         url: str,
         *,
         timeout: float = TIMEOUT,
-        background_deadline: float = BACKGROUND_DEADLINE,
         deadline: float | None = None,
         size: int = _CONNECTIONS,
     ) -> None:
         self._deadline = deadline
         self._pool = Pool(url, timeout=timeout, size=size)
         # How long a command may take is a connection's matter, and calls shall not wait behind long replies.
-        self._background = Pool(url, timeout=max(timeout, background_deadline), size=_FEW_CONNECTIONS)
+        self._background = Pool(url, timeout=max(timeout, BACKGROUND_DEADLINE), size=_FEW_CONNECTIONS)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
         self._due_since = 0.0
         self._all_due_at = 0.0
@@ -123,7 +106,7 @@ class PostgresStore:
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part."""
         pool, within = (self._background, None) if background else (self._pool, self._deadline)
-        rows = await self._fetch(READ, key_arguments(key), pool, within)
+        rows = await self._fetch(sql.READ, key_arguments(key), pool, within)
         return StoredBlob(*rows[0]) if rows else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
@@ -134,7 +117,7 @@ class PostgresStore:
             self._pool.start(_sweep)
         if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
-        if await self._fetch(ERASED_SINCE, arguments):
+        if await self._fetch(sql.ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")
         return put.version == 0 and await self._pool.run(partial(_create_anew, arguments))
 
@@ -145,34 +128,34 @@ class PostgresStore:
             return await self._background.run(partial(_create_anew, arguments))
 
         async def work(connection: Connection) -> bool:
-            return bool((await _execute(connection, arguments, EMPTY, CLEAR, _REPLACE))[-1])
+            return bool((await _execute(connection, arguments, sql.EMPTY, sql.CLEAR, _REPLACE))[-1])
 
         return await self._background.run(work)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part."""
         arguments = {**key_arguments(key), "start": start, "limit": limit}
-        return [row[0] for row in await self._fetch(COLD, arguments, self._background)]
+        return [row[0] for row in await self._fetch(sql.COLD, arguments, self._background)]
 
     async def delete(self, key: Key) -> bool:
         """Leaves a tombstone, in several round trips."""
         arguments = key_arguments(key) | {"blob": b""}
 
         async def work(connection: Connection) -> bool:
-            rows, *_ = await _execute(connection, arguments, _LOCKED, TOMBSTONE, EXPIRE_COLD)
+            rows, *_ = await _execute(connection, arguments, _LOCKED, sql.TOMBSTONE, sql.EXPIRE_COLD)
             return bool(rows)
 
         return await self._background.run(work)
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last."""
-        rows = await self._fetch(STATE, key_arguments(key))
+        rows = await self._fetch(sql.STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions, in the order of code points, whatever the database's collation is."""
         arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-        rows = await self._fetch(LIST, arguments, self._background)
+        rows = await self._fetch(sql.LIST, arguments, self._background)
         return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
 
     async def take_due(
@@ -209,12 +192,12 @@ class PostgresStore:
         arguments = lease_arguments(name, token, ttl, former)
         if await self._fetch(_ACQUIRE, arguments, self._background):
             return None
-        rows = await self._fetch(HOLDER, arguments, self._background)
+        rows = await self._fetch(sql.HOLDER, arguments, self._background)
         return rows[0][0] if rows else b""  # it was released since
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        await self._fetch(RELEASE, {"name": name, "token": token}, self._background)
+        await self._fetch(sql.RELEASE, {"name": name, "token": token}, self._background)
 
     async def ping(self) -> None:
         """Raises StoreError for a standby, or a server set to read only, which takes no turn."""
@@ -259,7 +242,7 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
 
 async def _create_anew(arguments: Arguments, connection: Connection) -> bool:
     """Makes a session where one that has expired is in the way."""
-    return bool((await _execute(connection, arguments, EXPIRE, EXPIRE_COLD, _CREATE))[-1])
+    return bool((await _execute(connection, arguments, sql.EXPIRE, sql.EXPIRE_COLD, _CREATE))[-1])
 
 
 async def _execute(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
