@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import hashlib
 import time
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -13,6 +13,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import KeptTurn, Key
+from proxy.memory.tasks import Tasks
 from proxy.observe.observation import TurnReport
 from proxy.trace import Trace, TurnContent
 
@@ -67,7 +68,7 @@ class SharedTraces:
         self._keep = 0
         self._timer: asyncio.TimerHandle | None = None
         self._next_at = 0.0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def add(self, trace: Trace, *, keep: int) -> None:
         """Takes a trace; ``keep`` are kept of each tenant, 500 at the most."""
@@ -166,7 +167,7 @@ class SharedTraces:
                 await self.flush()
                 await self._turns.remove_contents(key.tenant, self._names(key.session, ()))
 
-        self._run(work())
+        self._tasks.start(work())
 
     async def aclose(self) -> None:
         """Adds what is left."""
@@ -181,12 +182,7 @@ class SharedTraces:
         if loop.time() < self._next_at:
             self._timer = loop.call_at(self._next_at, self._start)
         else:
-            self._run(self.flush())
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self.flush())
 
     def _encoded(self, trace: Trace, written: float | None) -> KeptTurn:
         report, start, users = trace.report, trace.start, frozenset(trace.users)

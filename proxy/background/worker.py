@@ -13,6 +13,7 @@ from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
+from proxy.memory.tasks import Tasks
 
 EVERY: Final = 5.0
 """How often a process asks the store for sessions whose work is due, in seconds."""
@@ -92,7 +93,7 @@ class Worker:
         # Those whose work was due when they were written; those that were worked on then are looked at later.
         self._written: set[Key] = set()
         self._again: set[Key] = set()
-        self._side_tasks: set[asyncio.Task[None]] = set()
+        self._side_tasks = Tasks()
         self._circuits = {job.name: JobCircuit(job.name) for job in jobs}
         self._outage = Outage("Memory does not answer: %s", "Memory answers again")
         self._running = False
@@ -139,7 +140,11 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._give_back(unfinished)
+            # They are due now: another worker need not wait until their leases end.
+            with contextlib.suppress(StoreError, TimeoutError):
+                async with asyncio.timeout(_FAREWELL):
+                    for session in unfinished:
+                        await self._store.settle(session, wall_time())
 
     @property
     def _is_busy(self) -> bool:
@@ -192,7 +197,8 @@ class Worker:
             due, circuit = job.due_at(stored.session), self._circuits[job.name]
             if due <= now:
                 is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
-                if is_new and self._has_room(job):
+                # Others stay due in the store, and are taken again.
+                if is_new and len(self._queue) < _MOST_QUEUED and not self._is_full(job):
                     due = now + lease.TTL  # another process begins it anew soon where this one is killed
                     self._start(job, key)
                 else:  # what fails rests, and so do those that wait for its model
@@ -202,21 +208,10 @@ class Worker:
             first = min(first, due)
         return first
 
-    async def _give_back(self, unfinished: Sequence[DueSession]) -> None:
-        """Has sessions due now that were taken: another worker need not wait until their leases end."""
-        with contextlib.suppress(StoreError, TimeoutError):
-            async with asyncio.timeout(_FAREWELL):
-                for taken in unfinished:
-                    await self._store.settle(taken, wall_time())
-
     def _works_on(self, key: Key) -> bool:
         """Whether jobs of a session run, rest after a failure, or wait for a slot."""
         items = [(job.name, key) for job in self._jobs]
         return any(item in self._tasks or item in self._queue for item in items)
-
-    def _has_room(self, job: SessionJob) -> bool:
-        """Whether one more session may wait here; others are due in the store, and are taken again."""
-        return len(self._queue) < _MOST_QUEUED and not self._is_full(job)
 
     def _is_full(self, job: SessionJob) -> bool:
         """Whether no more sessions may rest until the model of a job answers again."""
@@ -229,9 +224,7 @@ class Worker:
             with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
                 await work
 
-        task = asyncio.get_running_loop().create_task(tolerant())
-        self._side_tasks.add(task)
-        task.add_done_callback(self._side_tasks.discard)
+        self._side_tasks.start(tolerant())
 
     def _start(self, job: SessionJob, key: Key) -> None:
         item = job.name, key

@@ -14,6 +14,17 @@ LARGE: Final = 100_000
 """How many bytes of a conversation are many."""
 
 
+class Tasks(set[asyncio.Task[Any]]):
+    """Tasks that are under way: the event loop itself would let them vanish before they end."""
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Starts some work, whose task leaves this set once it has ended."""
+        task = asyncio.get_running_loop().create_task(work)
+        self.add(task)
+        task.add_done_callback(self.discard)
+        return task
+
+
 class Begun(Generic[T]):
     """Work that was run up to its first wait, so that what it asks for is on its way; it is awaited once.
 

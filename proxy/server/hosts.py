@@ -16,7 +16,7 @@ from proxy.errors import TurnkeeperError
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.drivers import ChannelAddress
 from proxy.memory.stores.store import Key
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import Tasks, retrieve_exception
 from proxy.server.bus import Message, encoded_claim
 from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, Slot, TurnClaim, TurnId
 
@@ -89,7 +89,7 @@ class HostBus:
         self._numbers = itertools.count(1)
         self._reliable: dict[int, tuple[float, bytes]] = {}
         self._received: dict[TurnId, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._others: set[tuple[bytes, int]] = set()
         self._joined_at = math.inf
         self._encoder = msgspec.msgpack.Encoder()
@@ -249,7 +249,4 @@ class HostBus:
                         self._announce(own)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(retrieve_exception)
+        self._tasks.start(work).add_done_callback(retrieve_exception)

@@ -18,7 +18,7 @@ from typing import Final
 
 import uvicorn
 
-from proxy.memory.tasks import ignore_late_lookups
+from proxy.memory.tasks import Tasks, ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.server import listening, signals
 from proxy.server.app import App
@@ -119,7 +119,7 @@ class Server(uvicorn.Server):
         self._app = app
         self._reload = reload
         self._works = tasks
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts serving, the tasks, and listening for SIGHUP."""
@@ -130,7 +130,7 @@ class Server(uvicorn.Server):
         if hasattr(signal, "SIGHUP"):
             loop.add_signal_handler(signal.SIGHUP, self._on_sighup)
         for work in self._works:
-            self._start(work)
+            self._tasks.start(work())
         loop.call_soon(signals.unblock)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -191,9 +191,4 @@ class Server(uvicorn.Server):
 
     def _on_sighup(self) -> None:
         if not self.should_exit:
-            self._start(self._reload.reload)
-
-    def _start(self, work: Work) -> None:
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self._tasks.start(self._reload.reload())

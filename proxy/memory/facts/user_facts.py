@@ -21,7 +21,7 @@ from proxy.memory.archive.terms import Lexicon
 from proxy.memory.errors import StoreError
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.store import Owner
-from proxy.memory.tasks import wait_until_done
+from proxy.memory.tasks import Tasks, wait_until_done
 
 DAY: Final = 86400.0
 MAX_FACTS: Final = 100
@@ -328,14 +328,11 @@ class PendingChanges:
     """Changes of memory that go on when their caller leaves, and are tried for a minute."""
 
     def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def start(self, changes: Sequence[Change], after: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
         """Begin to make the changes, one by one and ``after`` an earlier task; the task may be awaited."""
-        task = asyncio.get_running_loop().create_task(_make(changes, after))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(_make(changes, after))
 
     async def drain(self) -> None:
         """Wait until all changes are made, for three seconds at most; the others are cancelled."""

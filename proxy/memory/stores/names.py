@@ -16,7 +16,7 @@ from proxy.memory.stores.store import (
     Store,
     StoredBlob,
 )
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import Tasks, retrieve_exception
 
 _MOST_FORMER: Final = 10_000
 _SOON: Final = 0.001
@@ -44,7 +44,7 @@ class NamedStore:
         self._store = store
         self._names = names
         self._former = former
-        self._writes: set[asyncio.Task[bool]] = set()
+        self._writes = Tasks()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part: under the newest key, else wherever it is."""
@@ -148,9 +148,7 @@ class NamedStore:
 
     async def _to_its_end(self, write: Coroutine[Any, Any, bool]) -> bool:
         """What comes of a write of several steps, which goes on when its caller stops waiting."""
-        task = asyncio.create_task(write)
-        self._writes.add(task)
-        task.add_done_callback(self._writes.discard)
+        task = self._writes.start(write)
         task.add_done_callback(retrieve_exception)
         return await asyncio.shield(task)
 

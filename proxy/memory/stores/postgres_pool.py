@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -11,7 +11,7 @@ import asyncpg
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres_tables import Connection, NewTables
-from proxy.memory.tasks import retrieve_exception, wait_until_done
+from proxy.memory.tasks import Tasks, retrieve_exception, wait_until_done
 
 T = TypeVar("T")
 _STATEMENTS: Final = 100
@@ -51,7 +51,7 @@ class Pool:
         self._tables = NewTables(self._url, timeout)
         self._timeout = timeout
         self._size = size
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = Tasks()
         self._opening: asyncio.Task[Any] | None = None
         self._indexing: asyncio.Task[None] | None = None
         self._closed = False
@@ -85,28 +85,23 @@ class Pool:
         if self._opening is not None and _succeeded(self._opening):
             self._opening.result().terminate()
 
-    def _start(self, work: Awaitable[T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._tasks.start(work)
         task.add_done_callback(retrieve_exception)
         return task
 
     async def _carry_out(self, work: Work[T]) -> T:
         try:
-            pool = await self._opened()
+            if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
+                self._opening = self._start(self._open())
+            pool = await asyncio.shield(self._opening)
             async with pool.acquire(timeout=self._timeout) as connection:
                 return await work(connection)
         except FAILURES as error:
             raise _failure(error) from error
 
-    async def _opened(self) -> Any:
-        """The pool of a database with its tables up to date; one task opens it for all."""
-        if self._opening is None or (self._opening.done() and not _succeeded(self._opening)):
-            self._opening = self._start(self._open())
-        return await asyncio.shield(self._opening)
-
     async def _open(self) -> Any:
+        """The pool of a database with its tables up to date."""
         try:
             direct, unindexed = await self._tables.migrate()
         except _UNREADABLE:
@@ -124,7 +119,11 @@ class Pool:
         )
         await pool
         try:
-            await self._ready(pool)
+            # Half of the connections, or as many as the server gives: calls come several at once.
+            acquiring = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
+            for connection in await asyncio.gather(*acquiring, return_exceptions=True):
+                if not isinstance(connection, BaseException):
+                    await pool.release(connection)
         except BaseException:
             pool.terminate()
             raise
@@ -132,13 +131,6 @@ class Pool:
             self._indexing = asyncio.create_task(self._tables.index())
             self._indexing.add_done_callback(retrieve_exception)
         return pool
-
-    async def _ready(self, pool: Any) -> None:
-        """Opens half of the connections, or as many as the server gives: calls come several at once."""
-        acquiring = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
-        for connection in await asyncio.gather(*acquiring, return_exceptions=True):
-            if not isinstance(connection, BaseException):
-                await pool.release(connection)
 
 
 async def _keep_state(_connection: Connection) -> None:
@@ -171,7 +163,15 @@ def checked_address(url: str) -> str:
     if "@" in hosts or parts.fragment or (not at and "@" in parts.path + parts.query):
         _refuse(_HOW)
     _check_hosts(hosts if at else before)
-    _check_options(parts.query)
+    try:
+        options = parse_qs(parts.query, strict_parsing=bool(parts.query))
+    except ValueError:
+        _refuse("its options are written name=value, with & between two")
+    _check_hosts(options.get("host", [""])[-1])
+    if not all(map(_is_port, options.get("port", ["5432"])[-1].split(","))):
+        _refuse(f"a port is a number from 1 to {_MAX_PORT}")
+    if options.get("sslmode", ["prefer"])[-1] not in _MODES:
+        _refuse(f"sslmode is one of {', '.join(_MODES)}")
     return url
 
 
@@ -183,18 +183,6 @@ def _check_hosts(text: str) -> None:
         name = unquote(match["name"] or "/")  # a socket's path may be written as a host
         if not name.startswith("/") and not is_host_name(name):
             _refuse(ADVICE)
-
-
-def _check_options(text: str) -> None:
-    try:
-        options = parse_qs(text, strict_parsing=bool(text))
-    except ValueError:
-        _refuse("its options are written name=value, with & between two")
-    _check_hosts(options.get("host", [""])[-1])
-    if not all(map(_is_port, options.get("port", ["5432"])[-1].split(","))):
-        _refuse(f"a port is a number from 1 to {_MAX_PORT}")
-    if options.get("sslmode", ["prefer"])[-1] not in _MODES:
-        _refuse(f"sslmode is one of {', '.join(_MODES)}")
 
 
 def _is_port(text: str) -> bool:

@@ -42,6 +42,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
+from proxy.memory.tasks import Tasks
 
 REFUSED: Final = -1
 """What a swap returns for a session that was deleted since."""
@@ -335,7 +336,7 @@ class RedisStore:
         self._places: dict[Key, _Places] = {}
         self._next_bucket = secrets.randbelow(len(names.due))
         self._move_at: dict[str, float] = {}
-        self._late: set[asyncio.Task[None]] = set()
+        self._late = Tasks()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
@@ -530,9 +531,7 @@ class RedisStore:
                     return
                 await asyncio.sleep(_LATE.pause(attempt))
 
-        task = asyncio.get_running_loop().create_task(schedule())
-        self._late.add(task)
-        task.add_done_callback(self._late.discard)
+        self._late.start(schedule())
 
     async def _members(self, client: Client, tenant: str, after: bytes) -> Sequence[bytes]:
         """The next ids of a tenant's sessions, of all buckets and of the index that had none."""

@@ -12,7 +12,7 @@ from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument, client_factory
 from proxy.memory.stores.redis_link import Link, Rider, Script, ScriptCall
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import Tasks, retrieve_exception
 
 _GATHERING: Final = 0.02
 """Seconds for which a command that is not waited for may be put off: the next one that is takes it along."""
@@ -85,7 +85,7 @@ class RedisCounts:
         self._link = Link(client_factory(place, deadline), deadline=deadline)
         self._names = KeyNames(place.prefix)
         self._put_off: dict[str, list[_Counting]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     async def count(
         self,
@@ -141,10 +141,7 @@ class RedisCounts:
 
     def _start_sending(self, key: str) -> asyncio.Task[None]:
         """What others have put off is sent whether the one that takes it along waits any more or not."""
-        task = asyncio.get_running_loop().create_task(self._send(key))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(self._send(key))
 
     async def _send(self, key: str) -> None:
         """Counts all of a key; each result, or the error, is set where it is waited for."""

@@ -20,6 +20,7 @@ from proxy.memory.stores.redis_client import (
     PipelinedRedis,
     describe_error,
 )
+from proxy.memory.tasks import Tasks
 
 T = TypeVar("T")
 Pending = TypeVar("Pending", bound="asyncio.Future[Any]")
@@ -133,7 +134,7 @@ class Link:
         self._managed = make()
         self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
         self._in_flight: dict[asyncio.Future[Any], ManagedClient] = {}
-        self._closing: set[asyncio.Task[None]] = set()
+        self._closing = Tasks()
         self._closed = False
 
     async def run(self, work: Callable[[Client], Coroutine[Any, Any, T]], *, due: float | None = None) -> T:
@@ -284,9 +285,7 @@ class Link:
             return
         if not self._closed:
             self._managed = self._make()
-        task = asyncio.get_running_loop().create_task(self._close(managed))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        self._closing.start(self._close(managed))
 
     async def _close(self, managed: ManagedClient) -> None:
         last = [pending for pending, client in self._in_flight.items() if client is managed]
