@@ -54,10 +54,11 @@ class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether a text tells this call."""
         return f"(record {self.record.partition('-')[0]}-" in text
 
-    def as_block(self, introduction: str, timezone: str = "UTC", name: str = "last_conversation") -> str:
+    def as_block(self, introduction: str, timezone: str = "UTC") -> str:
         """The lines in their fence, below the day and the record."""
         day = datetime.fromtimestamp(self.at, time_zone(timezone))
-        return fence(name, f"{introduction} It was on {day:%Y-%m-%d}. (record {self.record})", self.lines)
+        note = f"{introduction} It was on {day:%Y-%m-%d}. (record {self.record})"
+        return fence("last_conversation", note, self.lines)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
-from filters.message import Content, Message, Role, is_text
+from filters.message import Message, Role, is_text
 from filters.text.pattern import OwnPattern, compiled, encodable
 
 _MAX_ADDED = 1_000_000
@@ -132,18 +132,17 @@ class Rewrite(RequestFilter):
         for i, message in enumerate(messages):
             if message.role not in self.roles or (self.sources and message.source not in self.sources):
                 continue
-            content = self._content(message.content)
+            content = message.content
+            if isinstance(content, list):
+                parts = [self._part(part) for part in content]
+                if any(new is not old for new, old in zip(parts, content, strict=True)):
+                    content = [part for part in parts if part is not None]
+            elif isinstance(content, str):
+                content = self._text(content)
             if content is not message.content:
                 shown = shown or list(messages)
                 shown[i] = msgspec.structs.replace(message, content=content)
         return shown or messages
-
-    def _content(self, content: Any) -> Content:
-        if isinstance(content, list):
-            parts = [self._part(part) for part in content]
-            same = all(new is old for new, old in zip(parts, content, strict=True))
-            return content if same else [part for part in parts if part is not None]
-        return self._text(content) if isinstance(content, str) else content
 
     def _part(self, part: dict[str, Any]) -> dict[str, Any] | None:
         """A part with other words; ``None`` where none are left."""

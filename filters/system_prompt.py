@@ -95,20 +95,6 @@ class SystemPrompt(RequestFilter):
         own = instructions(messages)
         if not messages or (own and self.mode == "if_missing"):
             return messages
-        prompt = Message(role=self.role, content=self._prompt(context))
-        if self.mode == "append":
-            head = own if own[-1:] == [prompt] else [*own, prompt]
-        elif self.mode == "prepend":
-            head = own if own[:1] == [prompt] else [prompt, *own]
-        else:
-            head = [prompt]
-        return messages if head == own else [*head, *messages[len(own) :]]
-
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        return frozenset(names_in(self.text))
-
-    def _prompt(self, context: Context) -> str:
         values = {
             name: one_line(getattr(context, name) or "", self.max_length) or self.unknown
             for name in self._names & {"user", "session", "tenant"}
@@ -121,4 +107,15 @@ class SystemPrompt(RequestFilter):
                 values[name] = (
                     one_line(state_text(context.memory.state, name), self.max_length) or self.unknown
                 )
-        return fill_template(self.text, values)
+        prompt = Message(role=self.role, content=fill_template(self.text, values))
+        if self.mode == "append":
+            head = own if own[-1:] == [prompt] else [*own, prompt]
+        elif self.mode == "prepend":
+            head = own if own[:1] == [prompt] else [prompt, *own]
+        else:
+            head = [prompt]
+        return messages if head == own else [*head, *messages[len(own) :]]
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(names_in(self.text))

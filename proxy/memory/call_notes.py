@@ -1,6 +1,6 @@
 """The background job that lists the calls of users, and writes down what each was about once it is over."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -45,13 +45,11 @@ class CallNotes:
         writer: CallWriter | None,
         *,
         pause: float,
-        clock: Callable[[], float] = wall_time,
     ) -> None:
         self._store = store
         self._calls = calls
         self._writer = writer
         self._pause = pause
-        self._clock = clock
 
     def due_at(self, session: Session) -> float:
         """Now where a call is to be listed; else from when on it is over."""
@@ -73,14 +71,14 @@ class CallNotes:
 
     def fallback_is_due(self, session: Session) -> bool:
         """Whether the newest call is to be listed, or over."""
-        return self.due_at(session) <= self._clock()
+        return self.due_at(session) <= wall_time()
 
     async def run_fallback(self, key: Key) -> None:
         """List the newest call; last lines stand in until a model answers."""
         await self._run(key, None, settled=self._writer is None)
 
     async def _run(self, key: Key, writer: CallWriter | None, *, settled: bool) -> bool:
-        began = self._clock()
+        began = wall_time()
         stored = await self._store.load(key, background=True)
         if stored is None or self.due_at(stored.session) > began:
             return False

@@ -1,6 +1,6 @@
 """A draft of a pipeline, written by a user of the page: its form, and what a process needs to build it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -14,7 +14,6 @@ from proxy.errors import filter_name
 from proxy.settings.build_pipelines import with_filters
 from proxy.settings.filter_registry import OWN_FILES, FilterRegistry, load_file
 from proxy.settings.load import Steps
-from proxy.turn.identity import Places
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.providers import PROVIDERS
@@ -47,20 +46,17 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Steps as YAML, with all that a trial needs of the pipeline whose own steps they replace.
 
-    ``own_filters`` leads from the modules of filters that are not shipped to their files. ``remembers`` is
-    whether the pipeline has memory, which is out of reach here, and ``tools`` are those that it offers.
+    ``own_filters`` leads from the modules of filters that are not shipped to their files. ``pipeline`` has
+    neither filters nor targets here. ``remembers`` is whether it has memory, which is out of reach here, and
+    ``tools`` are those that it offers.
     """
 
     yaml: str
     tenant: str
     own_filters: Mapping[str, str]
-    pipeline: str
-    places: Places
-    skip_failing_filters: bool
-    max_messages: int
+    pipeline: Pipeline
     remembers: bool
     tools: tuple[str, ...]
-    model: str | None
     upstream: str
     provider: str
     upstream_model: str | None
@@ -75,13 +71,18 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
             yaml=choices.yaml,
             tenant=tenant,
             own_filters=own_filters(pipelines),
-            pipeline=pipeline.name,
-            places=pipeline.places,
-            skip_failing_filters=pipeline.skip_failing_filters,
-            max_messages=pipeline.max_messages,
+            pipeline=Pipeline(
+                name=pipeline.name,
+                targets=(),
+                filters=(),
+                skip_failing_filters=pipeline.skip_failing_filters,
+                places=pipeline.places,
+                max_messages=pipeline.max_messages,
+                model=choices.model or pipeline.model,
+                limits=TimeLimits(first_token=0.0, total=0.0),
+            ),
             remembers=memory is not None,
             tools=pipeline.tools if memory and memory.facts and memory.search else (),
-            model=choices.model or pipeline.model,
             upstream=target.name,
             provider=target.provider.name,
             upstream_model=target.model,
@@ -101,49 +102,38 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
             first_token=0.0,
             total=0.0,
         )
-        pipeline = Pipeline(
-            name=self.pipeline,
-            targets=(target,),
-            filters=(),
-            skip_failing_filters=self.skip_failing_filters,
-            places=self.places,
-            max_messages=self.max_messages,
-            model=self.model,
-            limits=TimeLimits(first_token=0.0, total=0.0),
-        )
+        pipeline = msgspec.structs.replace(self.pipeline, targets=(target,))
         return with_filters(pipeline, steps.request, steps.answer)
 
 
 def as_yaml(pipeline: Pipeline) -> str:
     """The steps of a pipeline as YAML, a line each where it fits."""
-    sides = (("request", pipeline.filters), ("answer", pipeline.answer_filters))
-    return "\n".join(f"{side}:\n{_steps(steps)}" for side, steps in sides if steps) or "request: []"
-
-
-def _steps(steps: Sequence[Filter]) -> str:
-    blocks = [
-        step_text(filter_name(step), step.model_dump(mode="json", exclude_unset=True)) for step in steps
-    ]
-    return "".join(f"  {line}\n" for block in blocks for line in block.splitlines())
+    sides: list[str] = []
+    for side, steps in (("request", pipeline.filters), ("answer", pipeline.answer_filters)):
+        lines = [f"{side}:\n"] if steps else []
+        for step in steps:
+            text = step_text(filter_name(step), step.model_dump(mode="json", exclude_unset=True))
+            lines += [f"  {line}\n" for line in text.splitlines()]
+        sides += ["".join(lines)] if lines else []
+    return "\n".join(sides) or "request: []"
 
 
 def own_filters(pipelines: Mapping[str, Pipeline]) -> dict[str, str]:
     """The modules of the users' own filters that a pipeline has loaded, and their files."""
     steps = [step for each in pipelines.values() for step in (*each.filters, *each.answer_filters)]
     modules = {type(step).__module__ for step in steps if isinstance(step, Filter)}
-    return {name: _file_of(name) for name in sorted(modules) if not name.startswith(_SHIPPED)}
+    return {
+        name: str(getattr(import_module(name), "__file__", None) or "")
+        for name in sorted(modules)
+        if not name.startswith(_SHIPPED)
+    }
 
 
 def loaded_filters(own: Mapping[str, str]) -> FilterRegistry:
     """The filters that are shipped, and users' own. Raises PluginError where one of them cannot be loaded."""
-    modules = {name.rpartition(".")[2]: _load(name, file) for name, file in own.items()}
+    modules: dict[str, ModuleType] = {}
+    for name, file in own.items():
+        # A file is loaded by its name alone; of a package, the module may import others beside it.
+        module = load_file(Path(file)) if name.startswith(OWN_FILES) else import_module(name)
+        modules[name.rpartition(".")[2]] = module
     return FilterRegistry(files=modules, installed=False)
-
-
-def _file_of(name: str) -> str:
-    return str(getattr(import_module(name), "__file__", None) or "")
-
-
-def _load(name: str, file: str) -> ModuleType:
-    # A file is loaded by its name alone; of a package, the module may import others beside it.
-    return load_file(Path(file)) if name.startswith(OWN_FILES) else import_module(name)

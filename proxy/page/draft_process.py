@@ -190,7 +190,13 @@ def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
         code = 1
         try:
             os.close(reading)
-            _bound()
+            # The kernel ends this process where it takes too long, and gives it so much memory and no more.
+            signal.setitimer(signal.ITIMER_PROF, _COMPUTING)
+            signal.setitimer(signal.ITIMER_REAL, _LASTING)
+            with contextlib.suppress(OSError, ValueError):
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+                limit = pages * resource.getpagesize() + _MEGABYTES * 1_000_000
+                resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
             with os.fdopen(writing, "wb") as out:
                 out.write(trial.run(renderer))
             code = 0
@@ -203,16 +209,6 @@ def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
         data = result.read()
     _, status = os.waitpid(pid, 0)
     return (False, _fault(status).encode()) if status else (True, data)
-
-
-def _bound() -> None:
-    """Has the kernel end this process where it takes too long, and give it no more than a certain memory."""
-    signal.setitimer(signal.ITIMER_PROF, _COMPUTING)
-    signal.setitimer(signal.ITIMER_REAL, _LASTING)
-    with contextlib.suppress(OSError, ValueError):
-        pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + _MEGABYTES * 1_000_000
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def _fault(status: int) -> str:

@@ -99,13 +99,23 @@ async def _show(request: PageRequest) -> Response:
     status, degraded = server.status, dict.fromkeys(server.degraded)
     if status == "ready" and memory and not memory.answers:  # before /readyz knows
         status, degraded = "degraded", dict.fromkeys(["memory", *degraded])
+    added = Histogram(minute.added for minute in minutes)
+    first = Histogram(minute.first_token for minute in minutes)
+    prompt = sum(minute.input for minute in minutes)
+    cached = sum(minute.cached for minute in minutes)
     values: dict[str, Any] = {
         "upstreams": _upstreams(request, traces, minutes),
         "memory": memory,
         "session_advice": SESSION_ADVICE,
         "without_session": sum(NO_SESSION in report.degraded for report in recent),
         "plots": _plots(minutes),
-        "summary": _summary(minutes),
+        "summary": HourSummary(
+            turns=sum(minute.turns for minute in minutes),
+            added=(added.quantile(0.5), added.quantile(0.99)),
+            first_token=(first.quantile(0.5), first.quantile(0.95)),
+            tokens=(prompt, sum(minute.output for minute in minutes)),
+            cached=_percent(cached / prompt) if prompt else None,
+        ),
         "begin": minutes[0].start,
         "server_status": status,
         "degraded": {name: _meaning(name) for name in degraded},
@@ -204,20 +214,6 @@ def _plots(minutes: Sequence[MinuteStats]) -> Sequence[Plot]:
         _bar_plot("Cancelled", "turns a minute", counts("interrupted", "cancelled")),
         _bar_plot("Degraded", "turns a minute", counts("degraded"), alarm=True),
     ]
-
-
-def _summary(minutes: Sequence[MinuteStats]) -> HourSummary:
-    added = Histogram(minute.added for minute in minutes)
-    first = Histogram(minute.first_token for minute in minutes)
-    prompt = sum(minute.input for minute in minutes)
-    cached = sum(minute.cached for minute in minutes)
-    return HourSummary(
-        turns=sum(minute.turns for minute in minutes),
-        added=(added.quantile(0.5), added.quantile(0.99)),
-        first_token=(first.quantile(0.5), first.quantile(0.95)),
-        tokens=(prompt, sum(minute.output for minute in minutes)),
-        cached=_percent(cached / prompt) if prompt else None,
-    )
 
 
 def _percent(share: float) -> str:

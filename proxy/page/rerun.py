@@ -55,7 +55,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
             assert isinstance(call, FilteredCall)  # noqa: S101 - a turn's trial has no other result
             pipeline = pipelines[choices.pipeline]
             chat = ChatRequest(
-                model=draft.model,
+                model=draft.pipeline.model,
                 headers=content.request.headers,
                 fields=call.fields,
                 messages=call.messages,

@@ -15,13 +15,12 @@ from starlette.routing import Route
 from filters.message import Message
 from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, UpstreamBroken
-from proxy.memory.archive.archive import Archive
 from proxy.memory.compaction import fit
 from proxy.memory.errors import StoreError, SummaryFailed, WriteConflict
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.session import UNREADABLE, Entry, Session
-from proxy.memory.stores.session_store import SessionStore, SessionWrite
+from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.rest.endpoint import (
     LARGEST_PAGE,
@@ -104,18 +103,14 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     await memory.written(*key)
     if memory.archiving:
         with contextlib.suppress(StoreError, *UNREADABLE):  # to delete it matters more
-            await _archive_first(memory.store, memory.archiving.archive, key)
+            as_of = wall_time()
+            # A background process would not find later what a call reads of it now.
+            if (stored := await memory.store.load(key, background=True)) is not None:
+                await memory.archiving.archive.save_sessions([(key, stored.session, as_of)])
     deleted = await memory.store.delete(key)
     if memory.archiving:
         deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted
     return deleted
-
-
-async def _archive_first(store: SessionStore, archive: Archive, key: Key) -> None:
-    """Archives what a call reads of a session: a background process would not find it later."""
-    as_of = wall_time()
-    if (stored := await store.load(key, background=True)) is not None:
-        await archive.save_sessions([(key, stored.session, as_of)])
 
 
 async def _list(request: Request) -> Response:

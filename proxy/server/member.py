@@ -66,7 +66,9 @@ class BusMember:
                 if bus.has_others:
                     app.metrics.publish()
                 if app.feed.subscribers:
-                    self._send(WatchingMessage())
+                    bus.send(WatchingMessage())
+                    if self._hosts:
+                        self._hosts.send(WatchingMessage())
                 await asyncio.sleep(_INTERVAL)
         finally:
             if self._hosts:
@@ -91,11 +93,6 @@ class BusMember:
 
     def _on_orphaned(self) -> None:
         self._app.orphaned = True
-
-    def _send(self, message: Message) -> None:
-        self._bus.send(message)
-        if self._hosts:
-            self._hosts.send(message)
 
     def _send_turn(self, report: Callable[[], TurnReport]) -> None:
         is_watched = self._hosts is not None and self._watched_until > time.monotonic()

@@ -306,18 +306,15 @@ class Protocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """Goes on in HTTP/1.1 with a client that offers another protocol, as Java's does with h2c."""
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        if framing := self._framing():
-            self._restoring_body = True
-            self.parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\n%s: %s\r\n\r\n" % framing)
-            self._restoring_body = False
-        if rest:
-            self._feed(rest)
+            # A client that offers another protocol, as Java's does with h2c, is answered in HTTP/1.1.
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            if framing := self._framing():
+                self._restoring_body = True
+                self.parser.feed_data(b"POST / HTTP/1.1\r\nhost: x\r\n%s: %s\r\n\r\n" % framing)
+                self._restoring_body = False
+            if rest := data[upgrade.args[0] :]:
+                self._feed(rest)
 
     def _framing(self) -> tuple[bytes, bytes] | None:
         """The header that says how long the body is, if there is a body."""

@@ -49,7 +49,6 @@ from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import (
-    ChannelAddress,
     channel_address,
     is_shared_store,
     open_counts,
@@ -139,7 +138,9 @@ def build_runtime(
         counts if is_beside_sessions else None,
     )
     archiving = memory.archiving if memory else None
-    channel = _channel(settings.memory) if settings.memory else None
+    channel = None
+    if own := settings.memory:
+        channel = channel_address(own.sessions.get_secret_value(), own.encryption_keys, deadline=own.deadline)
     token_counter = TokenCounter() if settings.tokens == "exact" else None
     agora = settings.webhooks.agora
     secret = agora.secret.get_secret_value().encode()
@@ -198,13 +199,8 @@ def _share_traces(settings: Settings, memory: Memory | None) -> SharedTraces | N
     """The traces of all hosts, where their store can have them; none of words that no store may hold."""
     if settings.memory is None or memory is None or memory.turns is None:
         return None
-    codec = codec_from_keys([key.get_secret_value() for key in settings.memory.encryption])
+    codec = codec_from_keys(settings.memory.encryption_keys)
     return SharedTraces(memory.turns, codec, with_text=settings.memory.redact is None)
-
-
-def _channel(settings: MemorySettings) -> ChannelAddress | None:
-    keys = [key.get_secret_value() for key in settings.encryption]
-    return channel_address(settings.sessions.get_secret_value(), keys, deadline=settings.deadline)
 
 
 def _build_quota(
@@ -234,7 +230,9 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         return None, None
     meter, is_shared = (metrics.count_operation, metrics.is_shared) if metrics else (no_meter, False)
     stores = build_stores(own, meter, is_shared=is_shared, counts=counts)
-    models = _build_models(settings, targets)
+    # What a pipeline hides from its model, or is never stored, is hidden from models of background work.
+    steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
+    models = Models(targets, PromptRedaction((own.redact.marking, *steps) if own.redact else steps))
     view = WindowRedaction(stores.redaction)
     window = Window(
         max_messages=own.window.max_messages,
@@ -325,7 +323,7 @@ def build_stores(
     """
     url = settings.sessions.get_secret_value()
     scheme, path = url.partition(":")[0], _file_of(url)
-    codec = codec_from_keys([key.get_secret_value() for key in settings.encryption])
+    codec = codec_from_keys(settings.encryption_keys)
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
     foreign_commits = ForeignCommits(path, is_shared=is_shared) if path else None
     driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits, counts=counts)
@@ -398,13 +396,6 @@ def _build_facts(
 
 
 # --- models for background work
-
-
-def _build_models(settings: Settings, targets: Mapping[str, Target]) -> Models:
-    """The models; what a pipeline hides from its model, or is never stored, is hidden from them."""
-    steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
-    stored = settings.memory.redact if settings.memory else None
-    return Models(targets, PromptRedaction((stored.marking, *steps) if stored else steps))
 
 
 def _build_summariser(settings: SummarySettings | None, models: Models) -> Summariser | None:

@@ -250,6 +250,11 @@ class Memory(SettingsModel):
         )
 
     @property
+    def encryption_keys(self) -> list[str]:
+        """The keys in plain text."""
+        return [key.get_secret_value() for key in self.encryption]
+
+    @property
     def archive_url(self) -> str:
         """Where the archive is: empty where there is none."""
         if self.archive.keep == "off":

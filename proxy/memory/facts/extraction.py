@@ -91,7 +91,9 @@ class FactExtraction:
         start = bisect_right(entries, since, key=_turn_ref)
         if next(unexamined_entries(session, entries[start:]), None) is None:
             return NEVER_DUE
-        first = since if _may_have_moved(session) else entries[start].turn_ref
+        # Turns may have moved to the cold part before facts were extracted from them.
+        may_have_moved = session.cold_count > 0 and entries[0].turn_ref > since
+        first = since if may_have_moved else entries[start].turn_ref
         turns = session.next_turn - (since.turn + 1 if since.call == session.call else 0)
         if first.call < session.call or turns >= ENOUGH:
             return 0.0
@@ -180,11 +182,6 @@ class FactExtraction:
             marked = msgspec.structs.replace(session, learned_until=end)
             if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
                 return
-
-
-def _may_have_moved(session: Session) -> bool:
-    """Whether turns may have moved to the cold part before facts were extracted from them."""
-    return session.cold_count > 0 and session.entries[0].turn_ref > session.learned_until
 
 
 def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:
