@@ -1,8 +1,7 @@
 """What memory holds of a user: exported, and erased everywhere."""
 
-import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -17,10 +16,9 @@ from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner
+from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner, all_sessions
 from proxy.memory.tasks import in_thread_if_long
 
-_PAGE: Final = 100
 _ATTEMPTS: Final = 10
 
 
@@ -114,7 +112,8 @@ class SessionHolder:
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """The user's sessions and lines; sessions that cannot be read are named."""
         exported, unreadable = list[dict[str, Any]](), list[str]()
-        async for key in self._keys(user.tenant):
+        async for listed in all_sessions(self._store, user.tenant):
+            key = Key(user.tenant, listed.session)
             try:
                 session, _ = await self._store.load(key, background=True) or NOT_STORED
                 entries: Sequence[Entry] = await self._store.entries(key, session)
@@ -139,7 +138,8 @@ class SessionHolder:
         if self._begin:
             await self._begin(user)
         count, errors, unreadable = 0, list[StoreError](), list[str]()
-        async for key in self._keys(user.tenant):
+        async for listed in all_sessions(self._store, user.tenant):
+            key = Key(user.tenant, listed.session)
             try:
                 count += await self._erase(key, user)
             except UNREADABLE:
@@ -160,14 +160,6 @@ class SessionHolder:
         """Empties the log of the sessions' file."""
         if self._file:
             await sqlite_file.empty_log(self._file)
-
-    async def _keys(self, tenant: str) -> AsyncIterator[Key]:
-        after = ""
-        while page := await self._store.list(tenant, after=after, limit=_PAGE):
-            for line in page:
-                yield Key(tenant, line.session)
-                await asyncio.sleep(0)  # a store in this process would hold up all calls
-            after = page[-1].session
 
     async def _erase(self, key: Key, user: Owner) -> bool:
         """Deletes a session of the user, or the user's lines in another's; whether there were any."""

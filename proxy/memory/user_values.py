@@ -13,7 +13,7 @@ import msgspec
 
 from proxy.memory import extensible
 from proxy.memory.errors import SessionDeleted, StoreError, Unreadable
-from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
+from proxy.memory.stores.store import BlobWrite, Key, Owner, Store, all_sessions
 
 
 class UserValue(extensible.Extensible, frozen=True, kw_only=True):
@@ -28,7 +28,6 @@ LASTING: Final = 10 * 365 * 86_400.0
 """The seconds for which a value is kept that has no end of its own; each write renews it."""
 _ATTEMPTS: Final = 50
 _MAX_PAUSE: Final = 0.01
-_PAGE: Final = 100
 _NAME_BYTES: Final = 16
 # No tenant has such a name.
 _SECRET: Final = Key("~users", "secret")
@@ -78,30 +77,24 @@ class UserValues(Generic[T]):
         ttl: Callable[[T], float] = lambda _: LASTING,
     ) -> None:
         """Change the values of all users of a tenant; one that cannot be read is removed."""
-        place, after = f"{tenant}/{self._kind}", ""
-        while page := await self._store.list(place, after=after, limit=_PAGE):
-            for line in page:
-                key = Key(place, line.session)
-                try:
-                    await self._change(key, change, at, ttl)
-                except SessionDeleted:
-                    continue
-                except Unreadable:
-                    await self._store.delete(key)
-                await asyncio.sleep(0)  # a store in this process would hold up all calls
-            after = page[-1].session
+        place = f"{tenant}/{self._kind}"
+        async for listed in all_sessions(self._store, place):
+            key = Key(place, listed.session)
+            try:
+                await self._change(key, change, at, ttl)
+            except SessionDeleted:
+                continue
+            except Unreadable:
+                await self._store.delete(key)
 
     async def users(self, tenant: str) -> AsyncIterator[str]:
         """The users of a tenant who have a value; one that cannot be read tells none."""
-        place, after = f"{tenant}/{self._kind}", ""
-        while page := await self._store.list(place, after=after, limit=_PAGE):
-            for line in page:
-                with suppress(Unreadable):
-                    value, _ = await self._load(Key(place, line.session), background=True)
-                    if value.user and msgspec.structs.replace(value, user="") != self._empty:
-                        yield value.user
-                await asyncio.sleep(0)  # a store in this process would hold up all calls
-            after = page[-1].session
+        place = f"{tenant}/{self._kind}"
+        async for listed in all_sessions(self._store, place):
+            with suppress(Unreadable):
+                value, _ = await self._load(Key(place, listed.session), background=True)
+                if value.user and msgspec.structs.replace(value, user="") != self._empty:
+                    yield value.user
 
     async def delete(self, user: Owner) -> bool:
         """Remove a user's value, and refuse what arrived before and comes later; whether there was one.

@@ -21,7 +21,7 @@ from proxy.memory.interchange import contents, summaries
 from proxy.memory.memory import Memory
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.session_store import SessionWrite
-from proxy.memory.stores.store import KEEP_EXPIRY, Key
+from proxy.memory.stores.store import Key
 from proxy.rest.endpoint import (
     LARGEST_PAGE,
     PAGE,
@@ -209,16 +209,19 @@ async def _patch_state(request: Request) -> Response:
 async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
     memory, key = memory_of(request), key_of(request)
     await memory.written(*key)
-    for _ in range(_ATTEMPTS):
-        stored = await memory.store.load(key, background=True)
-        if stored is None:
-            raise session_not_found(key)
-        state = memory.redaction.rules.value(change(stored.session.state))
+
+    def changed(session: Session) -> Session:
+        state = memory.redaction.rules.value(change(session.state))
         check_state(state)
-        changed = msgspec.structs.replace(stored.session, state=state)
-        if await memory.store.save(key, SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)):
-            return json_response(state)
-    raise _conflict()
+        return msgspec.structs.replace(session, state=state)
+
+    try:
+        session = await memory.store.change(key, changed)
+    except WriteConflict:
+        raise _conflict() from None
+    if session is None:
+        raise session_not_found(key)
+    return json_response(session.state)
 
 
 async def _list_summaries(request: Request) -> Response:

@@ -1,9 +1,8 @@
 """Users over HTTP: search, export, erasure, facts, and the system messages of their next call."""
 
-import asyncio
 import contextlib
 import heapq
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -24,7 +23,7 @@ from proxy.memory.past_calls import UserRecord
 from proxy.memory.preamble import conversation_blocks
 from proxy.memory.session import UNREADABLE, decode, person_of
 from proxy.memory.speakers import session_of_entries
-from proxy.memory.stores.store import Key, ListedSession, Owner, Store
+from proxy.memory.stores.store import Key, Owner, Store, all_sessions
 from proxy.rest.endpoint import (
     Methods,
     admit,
@@ -154,7 +153,7 @@ async def list_users(
     if memory.archiving:
         return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
     times: dict[str, list[float]] = {}
-    async for session in _stored_sessions(memory.store, tenant):
+    async for session in all_sessions(memory.store, tenant, page=_PAGE):
         with contextlib.suppress(*UNREADABLE):
             if stored := await memory.store.load(Key(tenant, session.session), background=True):
                 names = {stored.session.user, *(entry.speaker for entry in stored.session.entries)}
@@ -166,15 +165,6 @@ async def list_users(
             async for name in users:
                 times.setdefault(name, [])
     return heapq.nsmallest(limit, (name for name in times if name > after)), times
-
-
-async def _stored_sessions(store: Store, tenant: str) -> AsyncIterator[ListedSession]:
-    after = ""
-    while page := await store.list(tenant, after=after, limit=_PAGE):
-        for session in page:
-            yield session
-            await asyncio.sleep(0)  # a store in this process would hold up all calls
-        after = page[-1].session
 
 
 async def forget_user(runtime: Runtime, owner: Owner) -> None:

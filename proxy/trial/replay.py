@@ -95,13 +95,8 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
     except UNREADABLE:
         raise TurnkeeperError(f"What is stored of the session '{key.session}' cannot be read.") from None
     if stored is not None:
-        session, entries = stored.session, list[Entry]()
-        while len(entries) < session.cold_count:
-            page = await memory.store.cold_entries(key, start=len(entries), limit=_PAGE)
-            if not page:
-                break
-            entries += page
-        session = msgspec.structs.replace(session, entries=(*entries, *session.entries), cold_count=0)
+        entries = await memory.store.entries(key, stored.session)
+        session = msgspec.structs.replace(stored.session, entries=entries, cold_count=0)
     else:
         session = await _archived_session(memory, key)
     facts: Sequence[Fact] = ()

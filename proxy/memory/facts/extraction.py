@@ -4,6 +4,7 @@ import logging
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
@@ -13,19 +14,18 @@ import msgspec
 from filters.tokens import in_text
 from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact
-from proxy.memory.errors import InvalidFacts
+from proxy.memory.errors import InvalidFacts, WriteConflict
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.speech import PROMPT_SOURCES
-from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import NEVER_DUE, Key, Owner
 
 ENOUGH: Final = 100
 """After so many turns a model is asked though the call goes on without a pause."""
 _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MAX_TOKENS: Final = 4000
-_WRITE_ATTEMPTS: Final = 10
 _TRIES: Final = 3
 _SENTENCE: Final = re.compile(r"(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _ASKING: Final = ("?", "\uff1f", "\u061f", "\u037e")
@@ -175,13 +175,14 @@ class FactExtraction:
 
     async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
         """Note in the session that facts were extracted from its turns up to ``end``."""
-        for _ in range(_WRITE_ATTEMPTS):
-            session, version = await self._store.load(key, background=True) or NOT_STORED
-            if not version or made_anew(session, former) or session.learned_until >= end:
-                return
-            marked = msgspec.structs.replace(session, learned_until=end)
-            if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
-                return
+
+        def marked(session: Session) -> Session:
+            if made_anew(session, former) or session.learned_until >= end:
+                return session
+            return msgspec.structs.replace(session, learned_until=end)
+
+        with suppress(WriteConflict):
+            await self._store.change(key, marked)
 
 
 def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:

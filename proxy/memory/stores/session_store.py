@@ -11,12 +11,13 @@ from typing import Final, NamedTuple, TypeVar
 
 from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
-from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.errors import StoreError, Unreadable, WriteConflict
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import START, Entry, Session, TurnRef, decode
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
+    KEEP_EXPIRY,
     NEVER_DUE,
     TOMBSTONE_SECONDS,
     BlobWrite,
@@ -45,6 +46,7 @@ _CACHE_SECONDS: Final = 60.0
 _MAX_WRITTEN: Final = 10_000
 _BACKOFF: Final = Backoff(0.1, 1.0)
 _REPORT_AFTER: Final = 5.0
+_ATTEMPTS: Final = 10
 
 
 class StoredSession(NamedTuple):
@@ -200,6 +202,22 @@ class SessionStore:
             if len(self._written) > _MAX_WRITTEN:
                 del self._written[next(iter(self._written))]
         return written
+
+    async def change(self, key: Key, change: Callable[[Session], Session]) -> Session | None:
+        """Replaces a session by what ``change`` makes of it; returns that, or ``None`` where none is stored.
+
+        Nothing is written where ``change`` returns the session itself. Raises WriteConflict where others were
+        faster ten times.
+        """
+        for _ in range(_ATTEMPTS):
+            stored = await self.load(key, background=True)
+            if stored is None:
+                return None
+            changed = change(stored.session)
+            put = SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)
+            if changed is stored.session or await self.save(key, put):
+                return changed
+        raise WriteConflict
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""

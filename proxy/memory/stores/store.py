@@ -1,8 +1,9 @@
 """What a store of sessions does, and the values that it takes and gives."""
 
+import asyncio
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 NEVER_DUE: Final = math.inf
@@ -183,3 +184,13 @@ class Store(Protocol):
     async def aclose(self) -> None:
         """Closes the store once what it accepted is durable; later calls raise StoreError."""
         ...
+
+
+async def all_sessions(store: Store, tenant: str, *, page: int = 100) -> AsyncIterator[ListedSession]:
+    """All sessions of a tenant, as many at a time as a ``page`` has."""
+    after = ""
+    while sessions := await store.list(tenant, after=after, limit=page):
+        for session in sessions:
+            yield session
+            await asyncio.sleep(0)  # a store in this process would hold up all calls
+        after = sessions[-1].session
