@@ -139,7 +139,7 @@ class _Budget:
 
     def __init__(self, most: float, to: float, size: Callable[[Message], int]) -> None:
         self._most, self._to, self._size = most, to, size
-        self._system = self._kept = 0
+        self._system = self._sum = 0
         self._by_turn: Counter[int] = Counter()
 
     def take(self, message: Message, turn: int | None) -> None:
@@ -148,23 +148,23 @@ class _Budget:
         if _stays(message):
             self._system += size
             return
-        self._kept += size
+        self._sum += size
         if turn is not None:
             self._by_turn[turn] += size
 
     def drop(self, turn: int) -> None:
         """Takes a turn out."""
-        self._kept -= self._by_turn.pop(turn, 0)
+        self._sum -= self._by_turn.pop(turn, 0)
 
     @property
     def is_passed(self) -> bool:
         """Whether more is kept than may be."""
-        return self._system + self._kept > self._most
+        return self._system + self._sum > self._most
 
     @property
     def is_to_shrink(self) -> bool:
         """Whether a cut has still to go on."""
-        return self._kept > self._to * (self._most - self._system)
+        return self._sum > self._to * (self._most - self._system)
 
 
 def _stays(message: Message) -> bool:

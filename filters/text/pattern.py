@@ -15,7 +15,7 @@ def compiled(pattern: str) -> Any:
     try:
         return re2.compile(pattern, options)
     except re2.error as error:
-        raise ValueError(f"{pattern!r} is no pattern of RE2: {_fault(error)}") from None
+        raise ValueError(f"{pattern!r} is no pattern of RE2: {_message(error)}") from None
 
 
 def _is_pattern(pattern: str) -> str:
@@ -23,10 +23,10 @@ def _is_pattern(pattern: str) -> str:
     return pattern
 
 
-def _fault(error: Exception) -> str:
-    fault = error.args[0] if error.args else "unknown"
-    told = fault.decode(errors="replace") if isinstance(fault, bytes) else str(fault)
-    return f"{told} (it has no look-around)" if "(?" in told else told
+def _message(error: Exception) -> str:
+    reason = error.args[0] if error.args else "unknown"
+    text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+    return f"{text} (it has no look-around)" if "(?" in text else text
 
 
 OwnPattern = Annotated[str, AfterValidator(_is_pattern)]

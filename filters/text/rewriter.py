@@ -66,21 +66,21 @@ class Rewriter(ABC):
     """A text step that holds back what its rules cannot decide yet."""
 
     def __init__(self) -> None:
-        self._held = ""
+        self._pending = ""
         self._before = ""
 
     def feed(self, text: str) -> str:
         """What can be said already; the very same text where nothing changes."""
         if not text:
             return text
-        if not self._held and self._is_plain(text):
+        if not self._pending and self._is_plain(text):
             self._before = (self._before + text[-_REMEMBERED:])[-_REMEMBERED:]
             return text
-        return self._rewrite(self._held + text, ended=False)
+        return self._rewrite(self._pending + text, ended=False)
 
     def close(self) -> str:
         """What was held back."""
-        return self._rewrite(self._held, ended=True)
+        return self._rewrite(self._pending, ended=True)
 
     @abstractmethod
     def _is_plain(self, text: str) -> bool:
@@ -102,7 +102,7 @@ class Rewriter(ABC):
                 said.append(words)
         except Undecided:
             pass
-        self._held = text[i:]
+        self._pending = text[i:]
         self._before = arriving.last(i)
         return "".join(said)
 

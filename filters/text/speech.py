@@ -142,7 +142,7 @@ class Prefixes(Rewriter):
         known = {name.strip().lower() for name in names}
         self._names = sorted((n for n in known if 0 < len(n) <= _LONGEST_NAME), key=len, reverse=True)
         self._times = times
-        self._taken = False
+        self._removed = False
         self._begun = False
 
     def _is_plain(self, text: str) -> bool:
@@ -152,9 +152,9 @@ class Prefixes(Rewriter):
         if self._begun:
             return len(arriving.text), arriving.text[i:]
         if arriving.at(i).isspace():
-            return i + 1, "" if self._taken else arriving.at(i)
+            return i + 1, "" if self._removed else arriving.at(i)
         end = self._end_of_time(arriving, i) or self._end_of_name(arriving, i)
-        self._taken, self._begun = end is not None, end is None
+        self._removed, self._begun = end is not None, end is None
         return end or i, ""
 
     def _end_of_time(self, arriving: Arriving, i: int) -> int | None:

@@ -89,7 +89,7 @@ class Worker:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._queue: dict[tuple[str, Key], SessionJob] = {}
-        self._taken: dict[Key, DueSession] = {}
+        self._leases: dict[Key, DueSession] = {}
         # Those whose work was due when they were written; those that were worked on then are looked at later.
         self._written: set[Key] = set()
         self._again: set[Key] = set()
@@ -134,7 +134,7 @@ class Worker:
                             await self._woken.wait()
         finally:
             self._running = False
-            unfinished = [taken for key, taken in self._taken.items() if self._works_on(key)]
+            unfinished = [session for key, session in self._leases.items() if self._works_on(key)]
             self._queue.clear()
             tasks = [*self._tasks.values(), *self._side_tasks, *services]
             for task in tasks:
@@ -169,12 +169,12 @@ class Worker:
             return 0.0
         return min(every, _TAKEN_EVERY) if taken else every
 
-    async def _check_taken(self, taken: DueSession) -> None:
-        key = taken.key
+    async def _check_taken(self, session: DueSession) -> None:
+        key = session.key
         if key.tenant in self._tenants:
             due = await self._check(key)
-            if (latest := await self._store.settle(taken, due)) and self._works_on(key):
-                self._taken[key] = latest
+            if (latest := await self._store.settle(session, due)) and self._works_on(key):
+                self._leases[key] = latest
 
     async def _check_written(self) -> None:
         while self._written:
@@ -253,7 +253,7 @@ class Worker:
     def _leave(self, key: Key) -> None:
         """Has a session looked at again that was written while it was worked on, once it is no more."""
         if not self._works_on(key):
-            self._taken.pop(key, None)
+            self._leases.pop(key, None)
             if key in self._again:
                 self._again.discard(key)
                 self.session_written(key, 0.0)

@@ -208,10 +208,10 @@ def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
     with os.fdopen(reading, "rb") as result:
         data = result.read()
     _, status = os.waitpid(pid, 0)
-    return (False, _fault(status).encode()) if status else (True, data)
+    return (False, _stop_reason(status).encode()) if status else (True, data)
 
 
-def _fault(status: int) -> str:
+def _stop_reason(status: int) -> str:
     """Why a draft's process has ended, by its status."""
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:

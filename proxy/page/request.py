@@ -92,7 +92,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
             async with self.runtime.admit_by_size(self.tenant, size, self.reply):
                 return TrialResult(Markup((await self.drafts.run(trial)).decode()))  # noqa: S704 - escaped by our templates
         except TurnkeeperError as error:
-            html = self.renderer.text("errors.html", fault=error.message)
+            html = self.renderer.text("errors.html", error=error.message)
             return TrialResult(Markup(html), error.status, error.headers())  # noqa: S704 - escaped by our templates
 
     @property

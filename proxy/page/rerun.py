@@ -26,7 +26,7 @@ _log = logging.getLogger("turnkeeper")
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it. Times are in seconds; ``sent`` is the body for the first upstream.
 
-    ``fault`` is why there is no answer, or no whole one, and ``faults`` what is wrong with the steps.
+    ``error`` is why there is no answer, or no whole one, and ``step_errors`` what is wrong with the steps.
     """
 
     answer: Transcript = Transcript()
@@ -36,8 +36,8 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     first_token: float | None = None
     duration: float = 0.0
     tokens: tuple[int | None, int | None] = (None, None)
-    fault: str | None = None
-    faults: Sequence[Diagnostic] = ()
+    error: str | None = None
+    step_errors: Sequence[Diagnostic] = ()
 
 
 async def run_again(request: PageRequest, content: TurnContent, choices: Choices) -> Rerun:
@@ -51,7 +51,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
         async with request.runtime.admit_by_size(request.tenant, content.size, request.reply):
             call = read_result(await drafts.run(TurnTrial(draft=draft, content=content)))
             if isinstance(call, DraftErrors):
-                return Rerun(fault=call.fault, faults=call.faults)
+                return Rerun(error=call.error, step_errors=call.step_errors)
             assert isinstance(call, FilteredCall)  # noqa: S101 - a turn's trial has no other result
             pipeline = pipelines[choices.pipeline]
             chat = ChatRequest(
@@ -64,16 +64,16 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
             sent = chat.to(pipeline.targets[0]).body
             observation = Observation("")
             dispatch = Dispatch(chat, pipeline.targets, pipeline.limits, observation.attempts)
-            fault = await _ask(dispatch, observation)
+            failure = await _ask(dispatch, observation)
             data, duration = observation.answer.data, observation.duration
             if call.has_answer_filters and data:
                 answer = read_result(await drafts.run(AnswerTrial(draft=draft, content=content, data=data)))
                 if isinstance(answer, FilteredData):
-                    data, fault = answer.data, fault or answer.fault
+                    data, failure = answer.data, failure or answer.error
                 elif isinstance(answer, DraftErrors):
-                    data, fault = b"", answer.fault
+                    data, failure = b"", answer.error
     except TurnkeeperError as error:
-        return Rerun(fault=error.message)
+        return Rerun(error=error.message)
     _log.info("A turn was run again as a test, at the upstream '%s'", dispatch.upstream)
     times, usage = observation.answer.times, usage_of(observation.answer.tail)
     return Rerun(
@@ -84,7 +84,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
         first_token=times[0] - observation.timer.start if times else None,
         duration=duration,
         tokens=(usage.input, usage.output),
-        fault=fault,
+        error=failure,
     )
 
 

@@ -38,10 +38,10 @@ class Trial(Protocol):
 
 
 class DraftErrors(msgspec.Struct, frozen=True, tag="errors"):
-    """Why a draft cannot be tried: ``faults`` are those of its steps, ``fault`` is any other."""
+    """Why a draft cannot be tried: ``step_errors`` are those of its steps, ``error`` is any other."""
 
-    faults: Sequence[Diagnostic] = ()
-    fault: str | None = None
+    step_errors: Sequence[Diagnostic] = ()
+    error: str | None = None
 
 
 def _pipeline(draft: Draft) -> tuple[Pipeline | DraftErrors, Sequence[Diagnostic]]:
@@ -49,13 +49,13 @@ def _pipeline(draft: Draft) -> tuple[Pipeline | DraftErrors, Sequence[Diagnostic
     try:
         steps = load_steps(draft.yaml, loaded_filters(draft.own_filters))
     except PluginError as error:
-        return DraftErrors(fault=f"A filter of this server's own cannot be run: {error}."), ()
+        return DraftErrors(error=f"A filter of this server's own cannot be run: {error}."), ()
     if not isinstance(steps, Steps):
-        return DraftErrors(faults=steps), ()
+        return DraftErrors(step_errors=steps), ()
     return draft.with_steps(steps), step_warnings(draft.yaml, steps)
 
 
-def _fault(error: TurnkeeperError) -> str:
+def _message(error: TurnkeeperError) -> str:
     if isinstance(error, FilterFailed) and error.cause is MemoryError:
         raise MemoryError from None
     return error.message
@@ -66,8 +66,8 @@ def _html(renderer: Renderer, template: str, **values: Any) -> bytes:
     html = renderer.text(template, **values).encode("utf-8", "replace")
     if len(html) <= _LARGEST_RESULT:
         return html
-    fault = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be shown."
-    return renderer.text("errors.html", fault=fault).encode()
+    message = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be shown."
+    return renderer.text("errors.html", error=message).encode()
 
 
 # --- a request
@@ -83,17 +83,17 @@ class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
         """The part of the page that shows it."""
         pipeline, doubts = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
-            return _html(renderer, "errors.html", faults=pipeline.faults, fault=pipeline.fault)
+            return _html(renderer, "errors.html", step_errors=pipeline.step_errors, error=pipeline.error)
         explanation: Explanation | None = None
-        steps, sent, fault = list[StepDiff](), "", None
+        steps, sent, message = list[StepDiff](), "", None
         try:
             explanation = self._explain(pipeline)
         except TurnkeeperError as error:
-            fault = _fault(error)
+            message = _message(error)
         else:
             steps = [step_diff(number, step) for number, step in enumerate(explanation.steps, 1)]
             if explanation.error:
-                fault = explanation.error["message"]
+                message = explanation.error["message"]
             if explanation.sent is not None:
                 sent = msgspec.json.format(msgspec.json.encode(explanation.sent), indent=2).decode()
         return _html(
@@ -102,7 +102,7 @@ class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
             explanation=explanation,
             changes=steps,
             sent=sent,
-            fault=fault,
+            error=message,
             doubts=doubts,
         )
 
@@ -173,14 +173,14 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
         present, _ = _pipeline(self.present)
         for each in (pipeline, present):
             if isinstance(each, DraftErrors):
-                return _html(renderer, "errors.html", faults=each.faults, fault=each.fault)
+                return _html(renderer, "errors.html", step_errors=each.step_errors, error=each.error)
         assert isinstance(pipeline, Pipeline) and isinstance(present, Pipeline)  # noqa: S101, PT018 - as above
         pipeline = msgspec.structs.replace(pipeline, shown_tools=self.draft.tools)
         sent = [sent_turn(each.content, each.body, PROVIDERS[each.provider]) for each in self.sent]
         try:
             turns = list(replay(self.recording, pipeline, present, sent=sent))
         except TurnkeeperError as error:
-            return _html(renderer, "errors.html", fault=_fault(error), doubts=doubts)
+            return _html(renderer, "errors.html", error=_message(error), doubts=doubts)
         return _html(
             renderer,
             "replayed.html",
@@ -203,10 +203,10 @@ class FilteredCall(msgspec.Struct, frozen=True, tag="call"):
 
 
 class FilteredData(msgspec.Struct, frozen=True, tag="answer"):
-    """An answer behind the answer filters; ``fault`` is why that is not all of it."""
+    """An answer behind the answer filters; ``error`` is why that is not all of it."""
 
     data: bytes
-    fault: str | None = None
+    error: str | None = None
 
 
 class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +224,7 @@ class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
         try:
             run = run_filters(content.marked_request, content.identity, pipeline, content.now, content.memory)
         except TurnkeeperError as error:
-            return _result(DraftErrors(fault=_fault(error)))
+            return _result(DraftErrors(error=_message(error)))
         return _result(FilteredCall(run.messages, run.fields, bool(pipeline.answer_filters)))
 
 
@@ -251,7 +251,7 @@ class AnswerTrial(msgspec.Struct, frozen=True, kw_only=True):
                 raise answer.error
             data += answer.close()
         except TurnkeeperError as error:
-            return _result(FilteredData(data, _fault(error)))
+            return _result(FilteredData(data, _message(error)))
         return _result(FilteredData(data))
 
 
@@ -259,8 +259,8 @@ def _result(result: FilteredCall | FilteredData | DraftErrors) -> bytes:
     data = msgspec.json.encode(result)
     if len(data) <= _LARGEST_RESULT:
         return data
-    fault = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be tried."
-    return msgspec.json.encode(DraftErrors(fault=fault))
+    message = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be tried."
+    return msgspec.json.encode(DraftErrors(error=message))
 
 
 read_result = msgspec.json.Decoder(FilteredCall | FilteredData | DraftErrors).decode

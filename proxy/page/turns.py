@@ -101,7 +101,7 @@ class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The transcript of a turn, ready to be shown. ``fault`` is why the filters could not be run again.
+    """The transcript of a turn, ready to be shown. ``error`` is why the filters could not be run again.
 
     ``words`` are the user's newest, ``prompt`` is what was sent beside what came, and ``curl`` a command that
     sends the same prompt.
@@ -120,7 +120,7 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
     curl: str = ""
     answer: Transcript = Transcript()
     tokens: TokenCounts
-    fault: str | None = None
+    error: str | None = None
 
 
 async def _find(request: PageRequest) -> Trace | None:
@@ -316,7 +316,7 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
     try:
         explanation = explain_call(marked_request, content.identity, asked, content.now, content.memory)
     except TurnkeeperError as error:
-        return msgspec.structs.replace(detail, fault=error.message)
+        return msgspec.structs.replace(detail, error=error.message)
     return msgspec.structs.replace(
         detail,
         identity=explanation.identity,

@@ -173,7 +173,7 @@ class StreamedRound(_AnswerRound):
         self.ended = False
         self._finish: Any = "stop"
         self._calling = CallAssembly()
-        self._held: list[bytes] = []
+        self._pending: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
         """What the client gets of whole events."""
@@ -182,9 +182,9 @@ class StreamedRound(_AnswerRound):
 
     def close(self) -> bytes:
         """The rest for the client, when the round has ended without saying so."""
-        if not self._held:
+        if not self._pending:
             return b""
-        held, self._held = self._held, []
+        held, self._pending = self._pending, []
         ours, theirs = self._split(self._calling.calls())
         if not ours and not self._dialogue.rounds:
             return b"".join(held)
@@ -215,8 +215,8 @@ class StreamedRound(_AnswerRound):
             "error"
         ):  # goes out behind the client's calls; a call of ours that it cuts short does not run
             ours, _ = self._split(self._calling.calls())
-            held = [] if ours else self._held
-            self._held, self._calling = [], CallAssembly()
+            held = [] if ours else self._pending
+            self._pending, self._calling = [], CallAssembly()
             return b"".join([*held, event])
         return self._chunk(chunk, event)
 
@@ -231,7 +231,7 @@ class StreamedRound(_AnswerRound):
         self._says_something = self._says_something or has_content(delta)
         if pieces := delta.get("tool_calls"):
             self._calling.add(pieces)
-        if pieces or self._held:
+        if pieces or self._pending:
             return self._hold(chunk, choice, delta, event)
         if not self._dialogue.rounds:
             self._role_sent = self._role_sent or bool(delta.get("role"))
@@ -251,11 +251,11 @@ class StreamedRound(_AnswerRound):
         """Holds a call, and what comes behind it, until all calls are there; words go on."""
         words = delta.get("content")
         if not isinstance(words, str) or not words:
-            self._held.append(event)
+            self._pending.append(event)
             return b""
         rest = {name: value for name, value in delta.items() if name not in {"content", "role"}}
         if any(rest.values()) or choice.get("finish_reason") or self.usage:
-            self._held.append(_event_of({**chunk, "choices": [{**choice, "delta": rest}]}))
+            self._pending.append(_event_of({**chunk, "choices": [{**choice, "delta": rest}]}))
         spoken = {**choice, "delta": {"content": words}, "finish_reason": None}
         without_usage = {name: value for name, value in chunk.items() if name != "usage"}
         return self._client_event({**without_usage, "choices": [spoken]})

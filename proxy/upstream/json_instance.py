@@ -47,7 +47,7 @@ class _Instances:
 
     def __init__(self, root: object) -> None:
         self._root = root
-        self._left = _MOST
+        self._budget = _MOST
 
     def of(self, schema: object, refs: Refs) -> Any:
         """An instance of a schema that stands behind so many references."""
@@ -82,8 +82,8 @@ class _Instances:
                 return False if other == "boolean" else None
 
     def _spend(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
+        self._budget -= count
+        if self._budget < 0:
             raise ValueError(f"an instance has more than {_MOST} values and characters")
 
     def _expand(self, schema: object, refs: Refs) -> tuple[Schema, Refs]:

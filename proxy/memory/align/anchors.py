@@ -281,17 +281,17 @@ class _Results:
     def __init__(self, recorded: Sequence[Line]) -> None:
         self._recorded = recorded
         self._calls: dict[str | None, list[int]] = defaultdict(list)
-        self._left: dict[_Group, list[int]] = defaultdict(list)
+        self._unanswered: dict[_Group, list[int]] = defaultdict(list)
         callers = _callers(recorded)
         for place, line in enumerate(recorded):
             for call in dict.fromkeys(_calls_of(line)):
                 self._calls[call].append(place)
             if line.role == "tool":
-                self._left[callers.get(place), line.ids].append(place)
+                self._unanswered[callers.get(place), line.ids].append(place)
 
     def first(self, line: Line, caller: int) -> int:
         """The first result of a call that has the line's words, or else any; ``NEW`` where none is left."""
-        left = self._left.get((caller, line.ids), [])
+        left = self._unanswered.get((caller, line.ids), [])
         equal = (i for i, place in enumerate(left) if self._recorded[place].text == line.text)
         return left.pop(next(equal, 0)) if left else NEW
 
@@ -299,7 +299,7 @@ class _Results:
         """The last result, before ``end``, of the last call that bears the line's id."""
         calls = self._calls.get(line.ids[-1], [])
         before = bisect_left(calls, end)
-        left = self._left.get((calls[before - 1] if before else None, line.ids), [])
+        left = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
         at = bisect_left(left, end)
         return left.pop(at - 1) if at else NEW
 
