@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 from proxy.background.backoff import JobCircuit, SessionFailures, concerns_model
 from proxy.circuit import Outage
 from proxy.clock import wall_time
+from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
@@ -64,28 +65,20 @@ class SessionJob(Protocol):
         ...
 
 
-class Service(Protocol):
-    """Background work that finds by itself what is due."""
-
-    async def run(self) -> None:
-        """Works until it is cancelled."""
-        ...
-
-
 class Worker:
-    """Runs jobs on the sessions of some tenants, and ``services`` beside them."""
+    """Runs jobs on the sessions of some tenants, and beside them what embeds the archive's texts."""
 
     def __init__(
         self,
         store: SessionStore,
         jobs: Sequence[SessionJob],
         tenants: Sequence[str],
-        services: Sequence[Service] = (),
+        embedding: EmbeddingWorker | None = None,
     ) -> None:
         self._store = store
         self._jobs = jobs
         self._tenants = tenants
-        self._services = services
+        self._embedding = embedding
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._queue: dict[tuple[str, Key], SessionJob] = {}
@@ -121,9 +114,9 @@ class Worker:
     async def run(self, *, every: float = EVERY) -> None:
         """Works until it is cancelled; takes what is due while there is any, else looks every few seconds."""
         self._running = True
-        services = [asyncio.create_task(service.run()) for service in self._services]
+        embedding = [asyncio.create_task(self._embedding.run())] if self._embedding else []
         try:
-            while self._jobs or services:
+            while self._jobs or embedding:
                 self._look_at = wall_time() + every
                 if self._jobs:
                     self._look_at = wall_time() + await self._take(every)
@@ -136,7 +129,7 @@ class Worker:
             self._running = False
             unfinished = [session for key, session in self._leases.items() if self._works_on(key)]
             self._queue.clear()
-            tasks = [*self._tasks.values(), *self._side_tasks, *services]
+            tasks = [*self._tasks.values(), *self._side_tasks, *embedding]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

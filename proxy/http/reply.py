@@ -172,9 +172,13 @@ def _ignore(data: bytes) -> None:
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events for as long as the client stays; a HEAD request gets the head alone."""
+    """Server-sent events, which no proxy buffers, for as long as the client stays.
 
-    def __init__(self, events: AsyncIterable[bytes], headers: Mapping[str, str]) -> None:
+    A HEAD request gets the head alone.
+    """
+
+    def __init__(self, events: AsyncIterable[bytes], headers: Mapping[str, str] = {}) -> None:
+        headers = {"cache-control": "no-cache", **headers, "x-accel-buffering": "no"}
         super().__init__(events, 200, headers, "text/event-stream")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -20,7 +20,6 @@ _ROWS: Final = 100
 _BATCH_TIME: Final = 0.2
 _HEARTBEAT: Final = 1.0
 _BEATS_PER_COMMENT: Final = 15
-_UNBUFFERED: Final = {**HEADERS, "x-accel-buffering": "no"}
 _STATES: Final = get_args(State)
 _SLOW: Final = (500, 1000, 2000)
 _LONGEST_SEARCH: Final = 200
@@ -93,7 +92,7 @@ async def _show(request: PageRequest) -> Response:
 
 
 async def _stream(request: PageRequest) -> Response:
-    return EventStream(_events(request), _UNBUFFERED)
+    return EventStream(_events(request), HEADERS)
 
 
 async def _events(request: PageRequest) -> AsyncIterator[bytes]:

@@ -44,7 +44,6 @@ _PAGES: Final = frozenset(
 )
 _CHAT: Final = "/chat/completions"
 _NOT_SERVED: Final = frozenset(("audio", "embeddings", "files", "images", "moderations", "realtime"))
-_UNBUFFERED: Final = {"x-accel-buffering": "no", "cache-control": "no-cache"}
 _LARGEST_LIST: Final = 4_000_000
 
 
@@ -108,7 +107,7 @@ class Routes:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
 
     async def _feed(self, request: Request) -> Response:
-        return EventStream(_events(self._server.feed.subscribe(request.scope["tenant"])), _UNBUFFERED)
+        return EventStream(_events(self._server.feed.subscribe(request.scope["tenant"])))
 
     async def _models(self, request: Request) -> Response:
         return json_response({"object": "list", "data": await list_models(_pipelines(request))})

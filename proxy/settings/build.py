@@ -14,7 +14,7 @@ from proxy.background.extractor import Extractor
 from proxy.background.models import ModelClient, PromptRedaction
 from proxy.background.retrieval import HttpEmbedder, HttpReranker
 from proxy.background.summariser import Summariser
-from proxy.background.worker import Service, SessionJob, Worker
+from proxy.background.worker import SessionJob, Worker
 from proxy.errors import ConfigError
 from proxy.memory.archive.archive import Archive, ArchiveHolder, open_archive
 from proxy.memory.archive.archivist import QUIET, Archivist
@@ -266,11 +266,10 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
             )
             archiving = msgspec.structs.replace(archiving, archivist=archivist)
             write_listeners.append(archivist.enqueue)
-        services: tuple[Service, ...] = ()
+        embedding = None
         if archiving and archiving.retriever.embedder:
             embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
-            services = (embedding,)
-        worker = Worker(stores.background, jobs, tenant_names(settings), services)
+        worker = Worker(stores.background, jobs, tenant_names(settings), embedding)
         write_listeners.append(worker.session_written)
     health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(

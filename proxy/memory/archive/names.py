@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
@@ -110,7 +110,8 @@ class NamedDatabase:
         count = 0
         for column in _COLUMNS:
             for tenant in await self._database.read(partial(_tenants, column)):
-                for first, last in _ranges(loaded.names.mark.encode()):
+                mark = loaded.names.mark.encode()
+                for first, last in ((b"", mark), (mark + _LAST, _LAST)):  # names without a mark
                     after: bytes | None = first
                     while after is not None:
                         work = partial(_encrypt_some, loaded.names, column, tenant, after, last)
@@ -269,12 +270,6 @@ def _tenants(column: _Column) -> Steps[list[bytes]]:
     while (tenant := (yield from fetch_value(column.tenants, {"after": tenants[-1]}))) is not None:
         tenants.append(bytes(tenant))
     return tenants
-
-
-def _ranges(mark: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Where names stand that do not begin with a mark."""
-    yield b"", mark
-    yield mark + _LAST, _LAST
 
 
 def _encrypt_some(

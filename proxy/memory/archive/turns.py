@@ -65,21 +65,17 @@ def assign_owners(codec: RowCodec, talk: int, turns: Sequence[UnownedTurn]) -> S
         name = Owner(id_text(tenant), id_text(user) if guest is None else guest)
         if guest is not None:
             owner = (yield from ensure_owner(name)) if guest else None
-        yield from _index_turn(codec, name, owner, entry, IndexRow(statements.TURN, item, at, talk, place))
+        if owner is None:
+            yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.TURN, "item": item})
+        elif entry.role in {"user", "assistant"}:
+            # Injected words would be shown as the user's.
+            text = "" if entry.is_injected else entry.text
+            yield from codec.index(name, owner, text, IndexRow(statements.TURN, item, at, talk, place))
 
 
 def delete_unowned(talk: int, limit: int) -> Steps[int]:
     """Remove a few of a session's turns that have no owner from the index; how many."""
     return len((yield from fetch(statements.DELETE_UNOWNED, {"talk": talk, "limit": limit})))
-
-
-def _index_turn(codec: RowCodec, user: Owner, owner: int | None, entry: Entry, row: IndexRow) -> Steps[None]:
-    """Index what was spoken under its owner; a turn without an owner leaves the index."""
-    if owner is None:
-        yield from fetch(statements.DELETE_PASSAGE, {"kind": row.kind, "item": row.item})
-    elif entry.role in {"user", "assistant"}:
-        # Injected words would be shown as the user's.
-        yield from codec.index(user, owner, "" if entry.is_injected else entry.text, row)
 
 
 def saved_times(tenant: str, sessions: Sequence[str]) -> Steps[dict[str, float]]:
