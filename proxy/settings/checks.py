@@ -1,11 +1,9 @@
 """Warnings about a whole configuration: what is valid, yet cannot be meant."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 from urllib.parse import urlsplit
-
-import msgspec
 
 from filters.base import RequestFilter
 from filters.inject_episodes import InjectEpisodes
@@ -19,7 +17,7 @@ from proxy.settings.document import KeyPath
 from proxy.settings.memory import Memory, RecallAids
 from proxy.settings.pipeline import Pipeline, Upstream
 from proxy.settings.settings import Settings, unshared_limits
-from proxy.settings.step_rules import agreement_warnings, duplicates, is_shipped, order_warnings
+from proxy.settings.step_rules import agreement_warnings, duplicates, order_warnings
 from proxy.settings.values import PRACTICE
 from proxy.upstream.providers import provider_at
 
@@ -55,50 +53,19 @@ _BRACELESS: Final = re.compile(r"\$[A-Z][A-Z0-9_]+")
 _AZURE: Final = ".openai.azure.com"
 
 
-class UpstreamRule(msgspec.Struct, frozen=True):
-    """A warning at the key ``path`` of each upstream for which a condition holds."""
-
-    holds: Callable[[Upstream], bool]
-    path: KeyPath
-    message: str
-
-
-def _is_remote(upstream: Upstream) -> bool:
-    return upstream.base_url != PRACTICE and not is_loopback_name(urlsplit(upstream.base_url).netloc)
-
-
-def _has_key(upstream: Upstream) -> bool:
-    headers = any("auth" in name or "key" in name or "token" in name for name in upstream.headers)
-    return bool(upstream.api_key.get_secret_value()) or upstream.forward_key or headers
-
-
-UPSTREAM_RULES: Final = (
-    UpstreamRule(
-        lambda u: _is_remote(u) and not _has_key(u),
-        ("api_key",),
-        "no key is sent to an upstream on another machine; set api_key, or forward_key",
-    ),
-    UpstreamRule(
-        lambda u: _is_remote(u) and _has_key(u) and u.base_url.lower().startswith("http:"),
-        ("base_url",),
-        "a key goes to another machine without encryption; write https",
-    ),
-    UpstreamRule(
-        lambda u: bool(_BRACELESS.fullmatch(u.api_key.get_secret_value())),
-        ("api_key",),
-        "without braces this is text, not a variable; write ${NAME}",
-    ),
-    UpstreamRule(
-        lambda u: u.first_token >= u.total,
-        ("first_token",),
-        "'total' ends a request before this does; make it shorter than 'total'",
-    ),
-)
-
-
 def _upstream_warnings(upstream: Upstream) -> Warnings:
-    yield from ((rule.path, rule.message) for rule in UPSTREAM_RULES if rule.holds(upstream))
-    address = urlsplit(upstream.base_url)
+    address, key = urlsplit(upstream.base_url), upstream.api_key.get_secret_value()
+    is_remote = upstream.base_url != PRACTICE and not is_loopback_name(address.netloc)
+    in_headers = any("auth" in name or "key" in name or "token" in name for name in upstream.headers)
+    has_key = bool(key) or upstream.forward_key or in_headers
+    if is_remote and not has_key:
+        yield ("api_key",), "no key is sent to an upstream on another machine; set api_key, or forward_key"
+    if is_remote and has_key and address.scheme == "http":
+        yield ("base_url",), "a key goes to another machine without encryption; write https"
+    if _BRACELESS.fullmatch(key):
+        yield ("api_key",), "without braces this is text, not a variable; write ${NAME}"
+    if upstream.first_token >= upstream.total:
+        yield ("first_token",), "'total' ends a request before this does; make it shorter than 'total'"
     host = (address.hostname or "").lower()
     kind = provider_at(host, address.port)
     if kind and upstream.accepts == "openai":
@@ -198,12 +165,7 @@ def _step_warnings(pipeline: Pipeline, *, summarising: bool) -> Warnings:
     for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
         for i in duplicates(steps):
             yield (key, i), "this step stands here twice with the same options; keep one"
-
-    def is_worthwhile(name: str) -> bool:
-        # Without summaries nothing has to be injected.
-        return is_shipped(name) and (summarising or name != "inject_summaries")
-
-    for i, message in order_warnings(pipeline.request, is_worthwhile):
+    for i, message in order_warnings(pipeline.request, summarising=summarising):
         yield ("request", i), message
     for i, message in agreement_warnings(pipeline.request):
         yield ("request", i), message

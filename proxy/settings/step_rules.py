@@ -1,7 +1,6 @@
 """Rules on the steps of a pipeline: steps that defeat one another, do nothing, or must agree."""
 
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any, Final
 
 import msgspec
@@ -24,30 +23,12 @@ class Order(msgspec.Struct, frozen=True):
     when: Callable[[Any], bool] = lambda _: True
 
 
-class Requirement(msgspec.Struct, frozen=True):
-    """A filter that does harm without another one, and why."""
-
-    name: str
-    needs: str
-    why: str
-
-
 class NoOp(msgspec.Struct, frozen=True):
     """A filter whose options leave it nothing to do, and what to write instead."""
 
     name: str
     holds: Callable[[Any], bool]
     message: str
-
-
-class Agreement(msgspec.Struct, frozen=True):
-    """An option that ``then`` must have as ``first`` has it, and why; ``when`` limits it to some options."""
-
-    first: type[Filter]
-    then: type[Filter]
-    option: str
-    when: Callable[[Any], bool]
-    why: str
 
 
 def _touches_answers(step: Any) -> bool:
@@ -75,18 +56,8 @@ ORDERS: Final = (
         "merge_consecutive",
         "an answer that was committed twice is merged with its double before it can see two",
     ),
-    Order(
-        "restore_interrupted",
-        "timestamp_prefix",
-        _SPOKEN,
-        _touches_answers,
-    ),
-    Order(
-        "restore_interrupted",
-        "user_context",
-        _SPOKEN,
-        _touches_answers,
-    ),
+    Order("restore_interrupted", "timestamp_prefix", _SPOKEN, _touches_answers),
+    Order("restore_interrupted", "user_context", _SPOKEN, _touches_answers),
     Order("restore_interrupted", "merge_consecutive", _LAST_MARK),
     Order("drop_messages", "merge_consecutive", _LAST_MARK),
     Order("timestamp_prefix", "merge_consecutive", _LAST_MARK),
@@ -120,12 +91,11 @@ ORDERS: Final = (
     Order("restore_history", "user_context", "what comes back has no prefix"),
     Order("restore_history", "merge_consecutive", "turns are told apart before they are merged"),
     Order("inject_summaries", "merge_consecutive", "turns are told apart before they are merged"),
-    Order("timestamp_prefix", "inject_episodes", _BEFORE_WORDS),
-    Order("user_context", "inject_episodes", _BEFORE_WORDS),
-    Order("timestamp_prefix", "recall", _BEFORE_WORDS),
-    Order("user_context", "recall", _BEFORE_WORDS),
-    Order("timestamp_prefix", "inject_facts", _BEFORE_WORDS),
-    Order("user_context", "inject_facts", _BEFORE_WORDS),
+    *(
+        Order(prefix, name, _BEFORE_WORDS)
+        for name in ("inject_episodes", "recall", "inject_facts")
+        for prefix in ("timestamp_prefix", "user_context")
+    ),
     Order("inject_facts", "recall", "what is told as a fact would be told as remembered as well"),
     Order(
         "system_prompt",
@@ -143,14 +113,6 @@ ORDERS: Final = (
     ),
 )
 
-REQUIREMENTS: Final = (
-    Requirement(
-        "restore_history",
-        "inject_summaries",
-        "turns that a summary covers come back, and nothing puts the summary in their place",
-    ),
-)
-
 NO_OPS: Final = (
     NoOp(
         "restore_interrupted",
@@ -164,23 +126,8 @@ NO_OPS: Final = (
     ),
 )
 
+_UNCOVERED: Final = "turns that a summary covers come back, and nothing puts the summary in their place"
 _CLOSED: Final = "a tool call without a result would come back otherwise than it went"
-
-AGREEMENTS: Final = (
-    Agreement(RepairHistory, RestoreHistory, "unanswered", lambda step: step.tools, _CLOSED),
-    Agreement(
-        RepairHistory,
-        RestoreHistory,
-        "stub",
-        lambda step: step.tools and step.unanswered == "stub",
-        _CLOSED,
-    ),
-)
-
-
-def is_shipped(name: str) -> bool:
-    """Whether there is a filter of this name among ours."""
-    return find_spec(f"filters.{name}") is not None
 
 
 def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
@@ -188,12 +135,10 @@ def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
     return [i for i, step in enumerate(steps) if step in steps[:i]]
 
 
-def order_warnings(
-    steps: Sequence[Filter], is_available: Callable[[str], bool] = is_shipped
-) -> Iterator[tuple[int, str]]:
+def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iterator[tuple[int, str]]:
     """Where a step of ``request`` stands wrongly, lacks another one or does nothing, and what to write.
 
-    A filter that is not available is not recommended.
+    ``summarising`` is whether there are summaries, without which nothing has to be injected.
     """
     # Where a filter stands more than once, the order of its first place counts.
     places = {filter_name(step): i for i, step in reversed(list(enumerate(steps)))}
@@ -201,9 +146,8 @@ def order_warnings(
         first, then = places.get(rule.first), places.get(rule.then)
         if first is not None and then is not None and then < first and rule.when(steps[then]):
             yield then, f"put this behind {rule.first}: {rule.why}"
-    for need in REQUIREMENTS:
-        if need.name in places and need.needs not in places and is_available(need.needs):
-            yield places[need.name], f"add {need.needs}: {need.why}"
+    if summarising and "restore_history" in places and "inject_summaries" not in places:
+        yield places["restore_history"], f"add inject_summaries: {_UNCOVERED}"
     yield from _no_ops(steps)
 
 
@@ -229,13 +173,14 @@ def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
 
 
 def agreement_warnings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    """Where a step has another value for an option than an earlier step requires; once for each step."""
+    """Where ``restore_history`` closes tool calls otherwise than ``repair_history`` does."""
+    repair = next((step for step in steps if isinstance(step, RepairHistory)), None)
+    if repair is None or not repair.tools:
+        return
     for i, step in enumerate(steps):
-        for rule in AGREEMENTS:
-            first = next((each for each in steps if isinstance(each, rule.first)), None)
-            if first is None or not isinstance(step, rule.then) or not rule.when(first):
-                continue
-            if getattr(first, rule.option) != getattr(step, rule.option):
-                name = rule.first.__module__.rpartition(".")[2]
-                yield i, f"give this the same '{rule.option}' as {name}: {rule.why}"
-                break
+        if not isinstance(step, RestoreHistory):
+            continue
+        if step.unanswered != repair.unanswered:
+            yield i, f"give this the same 'unanswered' as repair_history: {_CLOSED}"
+        elif repair.unanswered == "stub" and step.stub != repair.stub:
+            yield i, f"give this the same 'stub' as repair_history: {_CLOSED}"

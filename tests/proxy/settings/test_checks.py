@@ -331,23 +331,18 @@ def test_each_order_is_told_of_filters_that_do_not_exist_yet(rule):
 
 
 def test_a_filter_that_does_harm_alone_is_told():
-    alone = list(step_rules.order_warnings(pretending("restore_history"), lambda _: True))
+    alone = list(step_rules.order_warnings(pretending("restore_history")))
     assert [i for i, _ in alone] == [0]
     assert alone[0][1].startswith("add inject_summaries: ")
-    assert not list(
-        step_rules.order_warnings(pretending("restore_history", "inject_summaries"), lambda _: True)
-    )
+    assert not list(step_rules.order_warnings(pretending("restore_history", "inject_summaries")))
 
 
-def test_nobody_is_told_to_add_a_filter_that_there_is_not():
-    assert not list(step_rules.order_warnings(pretending("restore_history"), lambda _: False))
-    assert step_rules.is_shipped("restore_history")
-    assert not step_rules.is_shipped("nonesuch")
+def test_summaries_are_not_to_be_injected_where_there_are_none():
+    assert not list(step_rules.order_warnings(pretending("restore_history"), summarising=False))
 
 
 def test_rules_name_filters_that_exist_or_are_planned():
     named = {name for rule in step_rules.ORDERS for name in (rule.first, rule.then)}
-    named |= {name for need in step_rules.REQUIREMENTS for name in (need.name, need.needs)}
     named |= {rule.name for rule in step_rules.NO_OPS}
     assert named <= HERE | PLANNED
 
