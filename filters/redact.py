@@ -156,14 +156,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     def text(self, text: str) -> str:
         """A text with marks for what is personal; the very same object where nothing is."""
-        found = self.sensitive.find(text)
-        if not found:
-            return text
-        pieces, done = [], 0
-        for begin, end, kind in found:
-            pieces += [text[done:begin], self.marks[kind]]
-            done = end
-        return "".join([*pieces, text[done:]])
+        return self.sensitive.marked(text, self.marks)
 
     def _applies(self, message: Message) -> bool:
         """Summaries and facts repeat what the user said, whatever role they are put in."""

@@ -68,6 +68,7 @@ class TurnkeeperError(Exception):
     status: int = 500
     type: str = "server_error"
     code: str | None = None
+    retry_after: float | None = None
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -99,8 +100,8 @@ class TurnkeeperError(Exception):
         return b"data: " + self.body() + b"\n\n"
 
     def headers(self) -> Mapping[str, str]:
-        """Further headers of the response."""
-        return {}
+        """Further headers of the response, such as when to try again, in seconds."""
+        return {} if self.retry_after is None else {"retry-after": str(math.ceil(self.retry_after))}
 
 
 class RequestError(TurnkeeperError):
@@ -222,12 +223,11 @@ class LimitExceeded(TurnkeeperError):
     def __init__(self, message: str, *, kind: str, retry_after: float) -> None:
         super().__init__(message)
         self.type = kind
-        self._after = retry_after
+        self.retry_after = max(retry_after, 0.001)
 
     def headers(self) -> Mapping[str, str]:
         """When to try again, in whole seconds and, as OpenAI's clients read it, in milliseconds."""
-        after = max(self._after, 0.001)
-        return {"retry-after": str(math.ceil(after)), "retry-after-ms": str(math.ceil(after * 1000))}
+        return {**super().headers(), "retry-after-ms": str(math.ceil((self.retry_after or 0.0) * 1000))}
 
 
 class FilterFailed(TurnkeeperError):
@@ -261,13 +261,9 @@ class DraftsBusy(TurnkeeperError):
     status = 503
     code = "drafts_busy"
 
-    def __init__(self, message: str, *, retry_after: int) -> None:
+    def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
-        self._after = retry_after
-
-    def headers(self) -> Mapping[str, str]:
-        """When to try again, in seconds."""
-        return {"retry-after": str(self._after)}
+        self.retry_after = retry_after
 
 
 class MemoryUnavailable(TurnkeeperError):
@@ -367,11 +363,7 @@ class UpstreamUnavailable(UpstreamError):
     def __init__(self, name: str, *, retry_after: float) -> None:
         super().__init__(f"The upstream '{name}' keeps failing, and is asked once a second; try again.")
         self.upstream = name
-        self._after = retry_after
-
-    def headers(self) -> Mapping[str, str]:
-        """When to try again, in seconds."""
-        return {"retry-after": str(math.ceil(self._after))}
+        self.retry_after = retry_after
 
 
 class TooManyOpenFiles(UpstreamError):

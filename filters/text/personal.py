@@ -232,6 +232,17 @@ class Sensitive:
                 done = end
         return found
 
+    def marked(self, text: str, marks: Mapping[str, str]) -> str:
+        """A text with ``marks``, by kind, in the place of finds; the very same object without any."""
+        found = self.find(text)
+        if not found:
+            return text
+        pieces, done = [], 0
+        for begin, end, kind in found:
+            pieces += [text[done:begin], marks[kind]]
+            done = end
+        return "".join([*pieces, text[done:]])
+
     def settled(self, text: str, start: int = 0) -> int:
         """Up to where the finds from ``start`` on stay the same, whatever text follows; no find spans it.
 

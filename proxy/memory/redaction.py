@@ -89,34 +89,24 @@ class Redaction:
 
     def message(self, message: Message) -> Message:
         """A message with its content, tool calls, original and reasoning redacted."""
-        content, calls, metadata, others = (
-            message.content,
-            message.tool_calls,
-            message.metadata,
-            message.others,
-        )
+        calls, metadata = message.tool_calls, message.metadata
         if metadata and isinstance(original := metadata.get("original"), str):
             redacted = self.text(original)
             metadata = metadata if redacted is original else {**metadata, "original": redacted}
         return _replaced(
             message,
-            content=self._content(content),
+            content=self._content(message.content),
             tool_calls=self.tool_calls(calls) if calls else calls,
             metadata=metadata,
-            others=self._others(others),
+            others=self._others(message.others),
         )
 
     def entry(self, entry: Entry) -> Entry:
         """An entry of a session or of the archive, redacted."""
-        content, calls, original, reasoning = (
-            entry.content,
-            entry.tool_calls,
-            entry.original,
-            entry.reasoning,
-        )
+        calls, original, reasoning = entry.tool_calls, entry.original, entry.reasoning
         return _replaced(
             entry,
-            content=self._content(content),
+            content=self._content(entry.content),
             tool_calls=self.tool_calls(calls) if calls else calls,
             original=self.text(original) if original else original,
             reasoning=self.text(reasoning) if reasoning else reasoning,
@@ -159,11 +149,7 @@ class Redaction:
 
     def _between(self, text: str) -> str:
         """What stands between the strings of JSON."""
-        pieces, done = [], 0
-        for begin, end, kind in self.sensitive.find(text):
-            pieces += [text[done:begin], json.dumps(self.marks[kind])]
-            done = end
-        return "".join([*pieces, text[done:]])
+        return self.sensitive.marked(text, {kind: json.dumps(mark) for kind, mark in self.marks.items()})
 
     def _segment(self, segment: Segment) -> Segment:
         return _replaced(segment, text=self.text(segment.text), added=self.text(segment.added))

@@ -374,8 +374,7 @@ def _part(part: object) -> str:
 
 
 def _tool_names(tools: object) -> str:
-    entries = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
-    functions = [entry.get("function") for entry in entries]
+    functions = [tool.get("function") for tool in _objects(tools)]
     return _listing(str(function.get("name")) for function in functions if isinstance(function, dict))
 
 

@@ -53,11 +53,11 @@ def _names(names: str) -> Names:
     return frozenset(names.split())
 
 
-def _by_role(**names: str) -> Mapping[str, Names]:
+def _by_role(*, system: str = "content", user: str = "content", **others: str) -> Mapping[str, Names]:
+    names = {"system": system, "user": user, **others}
     return MappingProxyType({role: _names(fields) for role, fields in names.items()})
 
 
-_TEXT = "content"
 _MAX_TOKENS = MappingProxyType({"maxTokens": "max_tokens"})
 _NO_MAX_COMPLETION_TOKENS = MappingProxyType({**_MAX_TOKENS, "max_completion_tokens": "max_tokens"})
 _NO_DEVELOPER = MappingProxyType({"developer": "system"})
@@ -107,9 +107,7 @@ GROQ = Provider(
     messages=_by_role(
         assistant="content function_call tool_calls",
         function="content name",
-        system=_TEXT,
         tool="content tool_call_id",
-        user=_TEXT,
     ),
     calls=_names("function id type"),
     renames=_MAX_TOKENS,
@@ -127,12 +125,7 @@ MISTRAL = Provider(
         "prompt_cache_key prompt_mode random_seed reasoning_effort response_format safe_prompt stop "
         "stream temperature tool_choice tools top_p"
     ),
-    messages=_by_role(
-        assistant="content prefix tool_calls",
-        system=_TEXT,
-        tool="content name tool_call_id",
-        user=_TEXT,
-    ),
+    messages=_by_role(assistant="content prefix tool_calls", tool="content name tool_call_id"),
     calls=_names("function id index type"),
     renames=MappingProxyType({**_NO_MAX_COMPLETION_TOKENS, "seed": "random_seed"}),
     roles=_NO_DEVELOPER,
@@ -153,12 +146,7 @@ GEMINI = Provider(
         "extra_body max_tokens model n presence_penalty reasoning_effort response_format stop stream "
         "stream_options temperature tool_choice tools top_p"
     ),
-    messages=_by_role(
-        assistant="content tool_calls",
-        system=_TEXT,
-        tool="content name tool_call_id",
-        user=_TEXT,
-    ),
+    messages=_by_role(assistant="content tool_calls", tool="content name tool_call_id"),
     calls=_names("extra_content function id type"),
     renames=_NO_MAX_COMPLETION_TOKENS,
     roles=_NO_DEVELOPER,
@@ -182,12 +170,7 @@ ANTHROPIC = Provider(
         "reasoning_effort response_format seed stop stream stream_options temperature thinking "
         "tool_choice tools top_p"
     ),
-    messages=_by_role(
-        assistant="content tool_calls",
-        system=_TEXT,
-        tool="content tool_call_id",
-        user=_TEXT,
-    ),
+    messages=_by_role(assistant="content tool_calls", tool="content tool_call_id"),
     calls=_names("function id type"),
     renames=_MAX_TOKENS,
     roles=_NO_DEVELOPER,
@@ -216,10 +199,7 @@ VLLM = Provider(
         "top_logprobs top_p truncate_prompt_tokens truncation_side use_beam_search user vllm_xargs"
     ),
     messages=_by_role(
-        assistant="content reasoning reasoning_content tool_calls",
-        system=_TEXT,
-        tool="content name tool_call_id",
-        user=_TEXT,
+        assistant="content reasoning reasoning_content tool_calls", tool="content name tool_call_id"
     ),
     calls=_names("function id type"),
     renames=_MAX_TOKENS,
@@ -240,12 +220,7 @@ OLLAMA = replace(
         "frequency_penalty logprobs max_tokens model presence_penalty reasoning reasoning_effort "
         "response_format seed stop stream stream_options temperature tool_choice tools top_logprobs top_p"
     ),
-    messages=_by_role(
-        assistant="content tool_calls",
-        system=_TEXT,
-        tool="content name tool_call_id",
-        user=_TEXT,
-    ),
+    messages=_by_role(assistant="content tool_calls", tool="content name tool_call_id"),
     renames=_NO_MAX_COMPLETION_TOKENS,
     port=11434,
 )
