@@ -282,40 +282,28 @@ SIGN_BITS: Final = Statement(
 
 # --- many sessions in one statement, in PostgreSQL alone
 
-TURN_COLUMNS: Final = (
-    "life",
-    "turn",
-    "role",
-    "position",
-    "place",
-    "owner",
-    "speaker",
-    "at",
-    "recorded",
-    "digest",
-    "blob",
-)
+_TURN_TYPES: Final = {
+    "life": "bigint",
+    "turn": "bigint",
+    "role": "text",
+    "position": "bigint",
+    "place": "bigint",
+    "owner": "bigint",
+    "speaker": "bigint",
+    "at": "float8",
+    "recorded": "float8",
+    "digest": "bytea",
+    "blob": "bytea",
+}
+TURN_COLUMNS: Final = tuple(_TURN_TYPES)
 """The columns of a turn beside its session."""
-_TYPES: Final = (
-    "bigint",
-    "bigint",
-    "text",
-    "bigint",
-    "bigint",
-    "bigint",
-    "bigint",
-    "float8",
-    "float8",
-    "bytea",
-    "bytea",
-)
 
 
 def _turn_rows(prefix: str, *more: str) -> str:
     """Turns, whose columns come as arrays, with the rows of their sessions; ``reader`` owns the passage."""
-    columns = ("n", *TURN_COLUMNS, "reader", "terms", *more)
-    types = ("bigint", *_TYPES, "bigint", "text", *("bigint" for _ in more))
-    arrays = ", ".join(f":{prefix}{name}::{kind}[]" for name, kind in zip(columns, types, strict=True))
+    others = {"reader": "bigint", "terms": "text", **dict.fromkeys(more, "bigint")}
+    columns = {"n": "bigint", **_TURN_TYPES, **others}
+    arrays = ", ".join(f":{prefix}{name}::{kind}[]" for name, kind in columns.items())
     return (
         f"SELECT k.id AS talk, r.* FROM unnest({arrays}) AS r ({', '.join(columns)}) JOIN saved k USING (n)"
     )
