@@ -213,6 +213,6 @@ def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Ra
     )
     session = msgspec.json.decode(msgspec.json.encode(own), type=Session)
     session = msgspec.structs.replace(session, entries=entries)
-    if (fault := disorder(session)) is not None:
-        raise ValueError(fault)
+    if (error := disorder(session)) is not None:
+        raise ValueError(error)
     return session

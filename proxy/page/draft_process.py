@@ -41,7 +41,7 @@ class DraftProcesses:
     """Tries drafts, two at once, each in a process of its own; a few more may wait."""
 
     def __init__(self) -> None:
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._pending = 0
         self._processes: dict[_Process, asyncio.TimerHandle | None] = {}
         """All that run; those without a draft with the timer that ends them."""
@@ -57,7 +57,7 @@ class DraftProcesses:
             raise _busy()
         self._pending += 1
         try:
-            async with asyncio.timeout(_PATIENCE), self._room:
+            async with asyncio.timeout(_PATIENCE), self._slots:
                 return await self._run(trial)
         except TimeoutError:
             raise _busy() from None

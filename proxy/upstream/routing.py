@@ -100,7 +100,7 @@ class Dispatch:
         while (candidate := self._next()) is not None:
             self._candidates.remove(candidate)
             candidate.tries += 1
-            candidate.talks = False
+            candidate.called_tools = False
             target = candidate.target
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
@@ -203,7 +203,7 @@ class Dispatch:
             candidate.rank += _BEHIND_ALL if policy.last else 0
             self._candidates.append(candidate)
             self._candidates.sort(key=lambda each: each.rank)
-        if policy.unhealthy and not (candidate.talks and late):
+        if policy.unhealthy and not (candidate.called_tools and late):
             candidate.breaker.record_failure()
         if not policy.fall_back:
             raise error
@@ -212,12 +212,11 @@ class Dispatch:
 class Candidate:
     """A target in one turn: how many ``tries`` it had, and when it is ``ready`` for the next (loop time).
 
-    It ``talks`` once it has called a tool of the proxy's in this try: being late, it is slow rather than
-    down.
+    One that has ``called_tools`` of the proxy's in this try is slow, where it is late, rather than down.
     """
 
     __slots__ = (
-        "_chat", "_composed", "_dialogue", "_rounds", "rank", "ready", "talks", "target", "tries",
+        "_chat", "_composed", "_dialogue", "_rounds", "called_tools", "rank", "ready", "target", "tries",
     )  # fmt: skip
 
     def __init__(
@@ -232,7 +231,7 @@ class Candidate:
         self.target = target
         self.ready = 0.0
         self.tries = 0
-        self.talks = False
+        self.called_tools = False
         self._chat = chat
         self._dialogue = dialogue
         self._rounds = 0
@@ -265,5 +264,5 @@ class Candidate:
         return Rounds(response, self._go_on, self._dialogue, self._rounds, due)
 
     async def _go_on(self, due: float) -> Response:
-        self.talks = True
+        self.called_tools = True
         return await open_response(self.target, self.request, due)

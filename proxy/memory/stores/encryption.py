@@ -52,8 +52,8 @@ class Encryption:
         """The mark, the key's name, a nonce, and the bytes encrypted: 36 bytes more."""
         nonce = secrets.token_bytes(_NONCE)
         session = _session_bytes(key)
-        sealed = _cipher(self._keys[self._newest], session).encrypt(nonce, blob, session)
-        return ENCRYPTED + self._newest + nonce + sealed
+        encrypted = _cipher(self._keys[self._newest], session).encrypt(nonce, blob, session)
+        return ENCRYPTED + self._newest + nonce + encrypted
 
     def decode(self, key: Key, blob: bytes) -> bytes:
         """The bytes that were encrypted for this key, or stored plain."""
@@ -122,8 +122,8 @@ class NameEncryption:
             return stored
         text = stored[len(NAME_MARK) + _TAG :]
         try:
-            sealed = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
-            length, _, both = cipher.decrypt(sealed, None).decode("utf-8", "surrogatepass").partition(":")
+            encrypted = base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True)
+            length, _, both = cipher.decrypt(encrypted, None).decode("utf-8", "surrogatepass").partition(":")
         except (binascii.Error, InvalidTag, ValueError):
             return stored
         return both[int(length) :]
