@@ -264,20 +264,12 @@ class SessionStore:
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part, decoded by the codec."""
-        began, outcome = time.perf_counter(), "failed"
-        try:
-            driver = await self.breaker.background() if background else self.breaker.driver()
+
+        async def ask(driver: Store) -> StoredBlob | None:
             stored = await driver.read(key, background=background)
-            if stored is not None:
-                stored = StoredBlob(self._codec.decode(key, stored.blob), stored.version)
-            outcome = "done"
-        except StoreError:
-            if not background:
-                self.breaker.failed(time.perf_counter() - began)
-            raise
-        finally:
-            self._meter("read", outcome, time.perf_counter() - began)
-        return stored
+            return stored and StoredBlob(self._codec.decode(key, stored.blob), stored.version)
+
+        return await self._ask("read", ask, background=background)
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
