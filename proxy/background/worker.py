@@ -180,14 +180,14 @@ class Worker:
     async def _check(self, key: Key) -> float:
         """Starts the jobs that are due for a session; returns when it is to be looked at again."""
         try:
-            stored = await self._store.load(key, background=True)
+            session = await self._store.session(key)
         except UNREADABLE:
             return wall_time() + _UNREADABLE_FOR
         first, now = NEVER_DUE, wall_time()
-        if stored is None:
+        if session is None:
             return first
         for job in self._jobs:
-            due, circuit = job.due_at(stored.session), self._circuits[job.name]
+            due, circuit = job.due_at(session), self._circuits[job.name]
             if due <= now:
                 is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
                 # Others stay due in the store, and are taken again.
@@ -196,7 +196,7 @@ class Worker:
                     self._start(job, key)
                 else:  # what fails rests, and so do those that wait for its model
                     due = now + _RESTING + circuit.pause
-                    if circuit.failing and job.fallback_is_due(stored.session):
+                    if circuit.failing and job.fallback_is_due(session):
                         self._spawn(self._run_fallback(job, key))
             first = min(first, due)
         return first
@@ -305,8 +305,8 @@ class Worker:
         return done
 
     async def _run_fallback(self, job: SessionJob, key: Key) -> None:
-        stored = await self._store.load(key, background=True)
-        if stored and job.fallback_is_due(stored.session):
+        session = await self._store.session(key)
+        if session and job.fallback_is_due(session):
             async with lease.lease(self._store, job.name, key) as ours:
                 if ours:
                     await job.run_fallback(key)

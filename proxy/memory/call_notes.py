@@ -149,10 +149,10 @@ class CallNotes:
     async def _session(self, key: Key, call: PastCall) -> Session | None:
         """The session of a call, while it is stored."""
         try:
-            stored = await self._store.load(key, background=True)
+            session = await self._store.session(key)
         except UNREADABLE:
             return None
-        return stored.session if stored and stored.session.created == call.created else None
+        return session if session and session.created == call.created else None
 
     async def _save(self, users: Iterable[Owner], call: PastCall, *, at: float) -> None:
         for user in users:

@@ -115,7 +115,7 @@ class SessionHolder:
         async for listed in all_sessions(self._store, user.tenant):
             key = Key(user.tenant, listed.session)
             try:
-                session, _ = await self._store.load(key, background=True) or NOT_STORED
+                session = await self._store.session(key) or Session()
                 entries: Sequence[Entry] = await self._store.entries(key, session)
             except UNREADABLE:
                 unreadable.append(key.session)

@@ -115,7 +115,7 @@ class Summaries:
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""
-        session = await self._read(key)
+        session = await self._store.session(key)
         plan = next_plan(session, self._window, model=self._has_model) if session else None
         if session and plan:
             await self._make(key, session, plan, self._author)
@@ -127,7 +127,7 @@ class Summaries:
 
     async def run_fallback(self, key: Key) -> None:
         """Makes a digest where a summary is due, until a model answers."""
-        while (session := await self._read(key)) and (plan := fallback_plan(session, self._window)):
+        while (session := await self._store.session(key)) and (plan := fallback_plan(session, self._window)):
             await self._make(key, session, plan, _DIGESTS)
 
     # --- on request
@@ -147,7 +147,7 @@ class Summaries:
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
         """All summaries of a session, oldest first."""
-        session = await self._read(key)
+        session = await self._store.session(key)
         return session.summaries if session else ()
 
     async def get_context_string(self, key: Key) -> str:
@@ -173,7 +173,7 @@ class Summaries:
     # --- plans, made and saved
 
     async def _summarize(self, key: Key, messages: Sequence[Message] | None, author: Author) -> bool:
-        session = await self._read(key)
+        session = await self._store.session(key)
         if messages is not None:
             return await self._append(key, session, messages, author)
         if session is None:
@@ -190,12 +190,8 @@ class Summaries:
         """The session, its oldest summaries merged if there is no room for another one."""
         if plan := merger_plan(session, self._window):
             await self._make(key, session, plan, author)
-            return await self._read(key) or session
+            return await self._store.session(key) or session
         return session
-
-    async def _read(self, key: Key) -> Session | None:
-        stored = await self._store.load(key, background=True)
-        return stored.session if stored else None
 
     async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
         """Makes one segment and saves it; makes it again if its turns were changed meanwhile.
@@ -203,7 +199,7 @@ class Summaries:
         A session that was made anew since it was ``planned``, or has other summaries, is left alone.
         """
         for _ in range(_ATTEMPTS):
-            session = await self._read(key)
+            session = await self._store.session(key)
             if session is None or not _fits(plan, session, planned):
                 return
             segment = await author.segment(session, plan, await self._covered(key, session, plan))

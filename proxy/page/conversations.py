@@ -94,12 +94,11 @@ async def _list(request: PageRequest) -> Response:
 async def _card(request: PageRequest, listed: ListedSession) -> Card:
     """Of what cannot be read, or is gone meanwhile, the name alone."""
     try:
-        stored = await request.memory.store.load(Key(request.tenant, listed.session), background=True)
+        session = await request.memory.store.session(Key(request.tenant, listed.session))
     except UNREADABLE:
-        stored = None
-    if stored is None:
+        session = None
+    if session is None:
         return Card(id=listed.session, updated=listed.updated)
-    session = stored.session
     spoken = [entry for entry in session.entries if entry.role == "user" and entry.text.strip()]
     turns = {entry.turn_ref for entry in session.entries if entry.role == "user"}
     started = session.created or min((entry.at for entry in session.entries), default=listed.updated)
@@ -208,9 +207,9 @@ async def _find(request: PageRequest, key: Key) -> Response:
     text = request.query["at"]
     at = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII) else -1.0
     role, turn = request.query.get("role"), request.query.get("turn")
-    stored = await request.memory.store.load(key, background=True)
-    if stored is not None:
-        entries = await request.memory.store.entries(key, stored.session)
+    session = await request.memory.store.session(key)
+    if session is not None:
+        entries = await request.memory.store.entries(key, session)
         position = _position_at(entries, at, role, turn)
         if position is not None:
             end = min(len(entries), position + _LINES // 2)

@@ -105,8 +105,8 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
         with contextlib.suppress(StoreError, *UNREADABLE):  # to delete it matters more
             as_of = wall_time()
             # A background process would not find later what a call reads of it now.
-            if (stored := await memory.store.load(key, background=True)) is not None:
-                await memory.archiving.archive.save_sessions([(key, stored.session, as_of)])
+            if (session := await memory.store.session(key)) is not None:
+                await memory.archiving.archive.save_sessions([(key, session, as_of)])
     deleted = await memory.store.delete(key)
     if memory.archiving:
         deleted = bool(await memory.archiving.archive.forget_anonymous(key, at=wall_time())) or deleted
@@ -243,8 +243,7 @@ async def _summarize(request: Request) -> Response:
         raise UpstreamBroken(f"No summary was made: {error}") from None
     except WriteConflict:
         raise _conflict() from None
-    stored = await memory.store.load(key, background=True)
-    return await _summaries_response(memory, key, stored.session if stored else Session())
+    return await _summaries_response(memory, key, await memory.store.session(key) or Session())
 
 
 def _summary_options(body: bytes) -> tuple[SummaryOptions, Sequence[Message] | None]:
@@ -297,10 +296,10 @@ async def _list_turns(request: Request) -> Response:
 
 async def _read_or_404(memory: Memory, key: Key) -> Session:
     await memory.written(*key)
-    stored = await memory.store.load(key, background=True)
-    if stored is None:
+    session = await memory.store.session(key)
+    if session is None:
         raise session_not_found(key)
-    return stored.session
+    return session
 
 
 def _conflict() -> Conflict:

@@ -153,12 +153,12 @@ async def list_users(
     if memory.archiving:
         return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
     times: dict[str, list[float]] = {}
-    async for session in all_sessions(memory.store, tenant, page=_PAGE):
+    async for listed in all_sessions(memory.store, tenant, page=_PAGE):
         with contextlib.suppress(*UNREADABLE):
-            if stored := await memory.store.load(Key(tenant, session.session), background=True):
-                names = {stored.session.user, *(entry.speaker for entry in stored.session.entries)}
+            if session := await memory.store.session(Key(tenant, listed.session)):
+                names = {session.user, *(entry.speaker for entry in session.entries)}
                 for name in filter(None, names):
-                    times.setdefault(name, []).append(session.updated)
+                    times.setdefault(name, []).append(listed.updated)
     stored_facts = memory.facts.stored if memory.facts else None
     for users in (memory.calls.users(tenant), stored_facts.users(tenant) if stored_facts else None):
         if users:

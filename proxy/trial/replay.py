@@ -91,12 +91,12 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
     Of several sessions of one name the archive's newest counts.
     """
     try:
-        stored = await memory.store.load(key, background=True)
+        session = await memory.store.session(key)
     except UNREADABLE:
         raise TurnkeeperError(f"What is stored of the session '{key.session}' cannot be read.") from None
-    if stored is not None:
-        entries = await memory.store.entries(key, stored.session)
-        session = msgspec.structs.replace(stored.session, entries=entries, cold_count=0)
+    if session is not None:
+        entries = await memory.store.entries(key, session)
+        session = msgspec.structs.replace(session, entries=entries, cold_count=0)
     else:
         session = await _archived_session(memory, key)
     facts: Sequence[Fact] = ()

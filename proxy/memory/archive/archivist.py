@@ -256,11 +256,10 @@ class Archivist:
     async def _stored(self, key: Key) -> Session | None:
         """The session in the store, if it can be read. Raises StoreError."""
         try:
-            stored = await self._store.load(key, background=True)
+            return await self._store.session(key)
         except UNREADABLE as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return None
-        return stored.session if stored else None
 
     async def _save(self, states: Sequence[tuple[Key, Session, float]]) -> None:
         """Save sessions and what moved out of them. Raises StoreError; other errors are logged."""

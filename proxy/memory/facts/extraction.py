@@ -106,7 +106,7 @@ class FactExtraction:
         another one is skipped. Raises InvalidFacts then, too.
         """
         began = self._clock()
-        session = await self._read(key)
+        session = await self._store.session(key)
         if session is None or self.due_at(session) > began:
             return False
         entries: list[Entry] = []
@@ -162,16 +162,12 @@ class FactExtraction:
                 problem = str(error)
                 continue
             if found:
-                newest = await self._read(key)
+                newest = await self._store.session(key)
                 if newest is None or made_anew(newest, session):
                     break  # it was deleted meanwhile
             for draft in found:
                 await self._facts.add(user, draft, key=draft.evidence[0], at=at)
         return problem
-
-    async def _read(self, key: Key) -> Session | None:
-        stored = await self._store.load(key, background=True)
-        return stored.session if stored else None
 
     async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
         """Note in the session that facts were extracted from its turns up to ``end``."""

@@ -178,6 +178,11 @@ class SessionStore:
             return result
         return await self._with_last_write(key, result, written)
 
+    async def session(self, key: Key) -> Session | None:
+        """The session without its cold part, for what no call waits for; raises what ``load`` raises."""
+        stored = await self.load(key, background=True)
+        return stored.session if stored else None
+
     def has_lost_write(self, key: Key) -> bool:
         """Whether the last read lacked what this process had written of the session, and is not cached."""
         written = self._written.get(key)
