@@ -3,12 +3,12 @@
 import asyncio
 import logging
 from collections.abc import Hashable
-from contextlib import suppress
 from typing import Final
 
 from proxy.circuit import Backoff
 from proxy.errors import UpstreamError
 from proxy.memory.errors import NoModel, StoreError, SummaryFailed, UnusableAnswer
+from proxy.memory.tasks import wait_for_event
 from proxy.upstream.attempt import retry_policy
 
 _REPEATED: Final = 3
@@ -91,7 +91,7 @@ class JobCircuit:
         With ``has_failed`` it lets sessions go first that have not: what it holds may be the reason.
         """
         while self.open and (left := self._until + has_failed * _PRECEDENCE - _now()) > 0:
-            await _wait(self._probe_due, left)
+            await wait_for_event(self._probe_due, left)
         if not self.open:
             return False
         self._probes += 1
@@ -100,7 +100,7 @@ class JobCircuit:
 
     async def rest(self, seconds: float) -> None:
         """Waits so long, or until the job works again."""
-        await _wait(self._works, seconds)
+        await wait_for_event(self._works, seconds)
 
     def return_probe(self) -> None:
         """Lets the next session probe at once: this one had nothing to try."""
@@ -161,12 +161,6 @@ def concerns_model(error: Exception) -> bool:
     """Whether an exception says something of the model, unlike one of a store or of this program."""
     model_errors = (UpstreamError, SummaryFailed, UnusableAnswer)
     return isinstance(error, model_errors) and not isinstance(error, NoModel)
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
 
 
 def _now() -> float:

@@ -14,7 +14,7 @@ from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
-from proxy.memory.tasks import Tasks
+from proxy.memory.tasks import Tasks, wait_for_event
 
 EVERY: Final = 5.0
 """How often a process asks the store for sessions whose work is due, in seconds."""
@@ -122,9 +122,7 @@ class Worker:
                     self._look_at = wall_time() + await self._take(every)
                 while (pause := self._look_at - wall_time()) > 0 or self._is_busy:
                     self._woken.clear()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause if pause > 0 else None):
-                            await self._woken.wait()
+                    await wait_for_event(self._woken, pause if pause > 0 else None)
         finally:
             self._running = False
             unfinished = [session for key, session in self._leases.items() if self._works_on(key)]

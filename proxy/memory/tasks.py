@@ -1,6 +1,7 @@
 """Helpers for asyncio: waiting with a deadline, and long work in a thread."""
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any, Final, Generic, TypeVar
@@ -103,6 +104,13 @@ async def wait_until_done(task: asyncio.Task[Any], within: float | None) -> bool
             break
         await asyncio.sleep(0)
     return task.done()
+
+
+async def wait_for_event(event: asyncio.Event, within: float | None) -> None:
+    """Returns once an event is set, after ``within`` seconds at the latest where that is given."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within):
+            await event.wait()
 
 
 def retrieve_exception(task: asyncio.Future[Any]) -> None:

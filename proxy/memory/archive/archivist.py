@@ -19,6 +19,7 @@ from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
+from proxy.memory.tasks import wait_for_event
 
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
@@ -205,9 +206,7 @@ class Archivist:
             pause = _SWEEP_EVERY if first is None else first.due - wall_time() + _GATHER * self._quiet
             compare_at = self._compare_at if self._incomplete else self._compare_again_at
             self._awake.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, min(pause, compare_at - time.monotonic()))):
-                    await self._awake.wait()
+            await wait_for_event(self._awake, max(0.0, min(pause, compare_at - time.monotonic())))
 
     async def _save_pending(self, *, all_: bool = False) -> None:
         """Save what is due, some sessions at a time; those that failed are saved one by one."""
