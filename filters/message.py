@@ -134,6 +134,13 @@ def is_text(part: dict[str, Any]) -> bool:
     return part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
+def parts_of(content: object) -> list[Any]:
+    """Content as parts: a text is one, and an empty one none."""
+    if isinstance(content, list):
+        return content
+    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
+
+
 def says_something(message: Message) -> bool:
     """Whether there is anything in it: words, parts, tool calls, or what stands in fields of its own."""
     content = message.content

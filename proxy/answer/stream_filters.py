@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from filters.base import AnswerFilter, Context, Delta, Stage
-from filters.message import is_text
+from filters.message import is_text, parts_of
 from proxy.answer.sse import MalformedJson, data_of, decode_json, encode_json, events, lines_without_data
 from proxy.errors import FilterFailed, UpstreamBroken, filter_failed
 
@@ -236,16 +236,10 @@ def _sum(first: object, second: object) -> object:
         return first + second
     if not isinstance(first, list) and not isinstance(second, list):
         return first if second is None else second
-    before, behind = _as_parts(first), _as_parts(second)
+    before, behind = parts_of(first), parts_of(second)
     if isinstance(second, str) and before and isinstance(before[-1], dict) and is_text(before[-1]):
         return [*before[:-1], {**before[-1], "text": before[-1]["text"] + second}]
     return [*before, *behind]
-
-
-def _as_parts(content: object) -> list[Any]:
-    if isinstance(content, list):
-        return content
-    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
 
 
 def chunk_event(chunk: Mapping[str, Any], other_lines: bytes = b"") -> bytes:

@@ -1,6 +1,6 @@
 """What an answer says, read back from the bytes that went to the client."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final, Literal
 
@@ -55,7 +55,7 @@ def transcript(answer: bytes) -> Transcript:
     """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
     if answer.lstrip()[:1] == b"{":
         body = _decode_object(answer)
-        choices = _first_choices(body or _decode_cut_object(answer) or {})
+        choices = _first_choices(body or _decode_object(answer, decode_cut_json) or {})
         messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
         finished = body is not None and bool(messages)
         return _transcript_of(messages, finished=finished)
@@ -77,7 +77,7 @@ def _stream_transcript(answer: bytes) -> Transcript:
     if DONE in payloads:  # what comes behind it, clients do not read
         payloads = payloads[: payloads.index(DONE)]
     elif payloads and not answer.endswith((b"\n", b"\r")) and _decode_object(payloads[-1]) is None:
-        payloads[-1] = encode_json(_decode_cut_object(payloads[-1]))
+        payloads[-1] = encode_json(_decode_object(payloads[-1], decode_cut_json))
     # One call of the decoder takes a fifth of what one for each event takes, but blocks all threads.
     starts = range(0, len(payloads), _BATCH)
     batches = [b"[" + b",".join(payloads[start : start + _BATCH]) + b"]" for start in starts]
@@ -136,17 +136,9 @@ def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     return Transcript("".join(words), finished=any(choice.finish_reason for choice in choices))
 
 
-def _decode_object(data: bytes) -> dict[str, Any] | None:
+def _decode_object(data: bytes, decode: Callable[[bytes], Any] = decode_json) -> dict[str, Any] | None:
     try:
-        chunk = decode_json(data)
-    except MalformedJson:
-        return None
-    return chunk if isinstance(chunk, dict) else None
-
-
-def _decode_cut_object(data: bytes) -> dict[str, Any] | None:
-    try:
-        chunk = decode_cut_json(data)
+        chunk = decode(data)
     except MalformedJson:
         return None
     return chunk if isinstance(chunk, dict) else None

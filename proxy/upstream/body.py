@@ -10,7 +10,7 @@ from msgspec import UNSET, Raw, UnsetType
 from msgspec.structs import replace
 
 from filters.base import Fields, Messages
-from filters.message import SYSTEM, Content, Message
+from filters.message import SYSTEM, Content, Message, parts_of
 from proxy.answer.response import Headers
 from proxy.errors import RequestError
 from proxy.tools.dialogue import Tools
@@ -375,11 +375,5 @@ def _alternating(messages: Sequence[Message]) -> Sequence[Message]:
 
 def _joined(first: Content | UnsetType, second: Content | UnsetType, gap: str) -> Content:
     if isinstance(first, list) or isinstance(second, list):
-        return [*_parts(first), *_parts(second)]
+        return [*parts_of(first), *parts_of(second)]
     return gap.join(text for text in (first, second) if isinstance(text, str) and text)
-
-
-def _parts(content: Content | UnsetType) -> list[dict[str, Any]]:
-    if isinstance(content, list):
-        return content
-    return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
