@@ -13,7 +13,6 @@ from proxy.upstream.connection import Connection, HttpResponse, StaleConnection
 from proxy.upstream.dial import Dialer, Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
-_IDLE: Final = 55.0
 # An aborted transport reports its loss within a few turns of the loop.
 _TURNS = 100
 _EVERY: Final = 1.0
@@ -42,13 +41,14 @@ class Upstream(Protocol):
 class HttpUpstream:
     """An upstream behind HTTP/1.1."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (each is a setting of its own)
         self,
         base_url: str,
         *,
         connect: float,
         environ: Mapping[str, str],
         max_connections: int = 1000,
+        idle: float = 55.0,
         trust: Trust = system_trust,
     ) -> None:
         route = Route.of(base_url, environ, trust)
@@ -56,7 +56,7 @@ class HttpUpstream:
         self._forwarded = route.proxy is not None and not route.tunnelled
         self._head = route.request_head
         self._last_head: tuple[str, str, Headers, bytes] = ("", "", (), b"")
-        self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect)
+        self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
         self._warmer = Warmer(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
@@ -118,10 +118,11 @@ class Pool:
     are never more connections than places.
     """
 
-    def __init__(self, dialer: Dialer, peer: str, *, size: int, connect: float) -> None:
+    def __init__(self, dialer: Dialer, peer: str, *, size: int, connect: float, idle: float) -> None:
         self._dialer = dialer
         self._peer = peer
         self._connect = connect
+        self._idle_for = idle
         self._free = size
         self._queue: deque[asyncio.Future[None]] = deque()
         self._idle: list[Connection] = []
@@ -232,7 +233,7 @@ class Pool:
     def _keep(self, connection: Connection) -> None:
         """Keep an idle connection until it is taken or expires."""
         loop = asyncio.get_running_loop()
-        connection.expires = loop.time() + _IDLE
+        connection.expires = loop.time() + self._idle_for
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_at(connection.expires, self._sweep)

@@ -46,7 +46,7 @@ async def test_what_one_writes_all_read(pooled: list[PostgresStore]) -> None:
 async def test_without_a_pooler_statements_stay_prepared(postgres: PostgresServer) -> None:
     store = PostgresStore(postgres.url(await postgres.new_schema()), timeout=PATIENCE)
     await store.ping()
-    pool = await store._pool._opened()
+    pool = await store._pool._opening
     async with pool.acquire() as connection:
         await connection.fetch("SELECT 1")
         assert await connection.fetchval("SELECT count(*) FROM pg_prepared_statements") > 0

@@ -216,7 +216,7 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
     held = await store.read(KEY)
     assert held is not None
     asked: list[str] = []
-    pool = await store._pool._opened()
+    pool = await store._pool._opening
     async with pool.acquire() as connection:
         connection.add_query_logger(lambda query: asked.append(query.query))
     for _ in range(8):
