@@ -9,6 +9,7 @@ from filters.message import Message
 from proxy.errors import ConfigError
 from proxy.settings.load import load
 from proxy.trial.cases import recorded_case, with_cases
+from proxy.trial.explain import message_dict
 from proxy.trial.replay import Prompt, ReplayedTurn
 from tests.ready import UPSTREAM, pipeline_of, results_of
 
@@ -34,6 +35,7 @@ WORDS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=4
 
 def turn(words: str, number: int = 1) -> ReplayedTurn:
     messages = [
+        Message(role="user", content=[{"type": "text", "text": "Look"}], turn_id=0),
         Message(role="user", content="Hello", turn_id=1, metadata={"user": "ann"}),
         Message(role="assistant", content=words, metadata={"interrupted": True, "original": words + "!"}),
         Message(role="user", content=words),
@@ -83,6 +85,7 @@ def test_whatever_was_said_is_read_again(tmp_path_factory, words):
     path.write_text(with_cases(text, "default", [case]), encoding="utf-8")
     test = load(path, {}).pipelines["default"].tests[-1]
     assert test.messages[-1] == {"role": "user", "content": words}
+    assert [*test.messages] == [message_dict(message) for message in turn(words).window]
     assert all(not result.failures for result in results_of(path))
 
 
