@@ -1,8 +1,9 @@
 """Windows of a few lines, of callers who say the same short words again and again: no turn is lost.
 
 Kept out, since nobody could tell: a window that is equal to the one before, where it has no name or nothing
-has slid out of it yet: it may be a retry. An answer stays held, unconfirmed, that was not heard and that no
-window can show to be missing: one that shows no answer at all, where none was shown before.
+has slid out of it yet: it may be a retry; and the same lines again with more or fewer words in the last one:
+it may be the same turn. An answer stays held, unconfirmed, that was not heard and that no window can show to
+be missing: one that shows no answer at all, where none was shown before.
 """
 
 import pytest
@@ -38,6 +39,14 @@ class Talk:
             self.named and self.held.latest_request and not self.held.latest_request.shows_call_start
         ):
             return
+        *before, newest = window
+        if (
+            window != self.window
+            and before
+            and before == self.window[:-1]
+            and continues(newest, self.window[-1])
+        ):
+            return
         self.window = window
         self.truth.append(f"u:{words}")
         self.now += 10
@@ -66,6 +75,11 @@ class Talk:
     def memory(self):
         """What is held, less answers that no window has confirmed."""
         return [shown(e).split("|")[0] for e in self.held.entries if not e.pending]
+
+
+def continues(one, other):
+    """Whether one of them begins with the other."""
+    return one.startswith(other) or other.startswith(one)
 
 
 def words(lines):
