@@ -47,8 +47,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     """Steps as YAML, with all that a trial needs of the pipeline whose own steps they replace.
 
     ``own_filters`` leads from the modules of filters that are not shipped to their files. ``pipeline`` has
-    neither filters nor targets here. ``remembers`` is whether it has memory, which is out of reach here, and
-    ``tools`` are those that it offers.
+    neither filters nor targets here. ``remembers`` is whether it has memory, which is out of reach here.
     """
 
     yaml: str
@@ -56,7 +55,6 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
     own_filters: Mapping[str, str]
     pipeline: Pipeline
     remembers: bool
-    tools: tuple[str, ...]
     upstream: str
     provider: str
     upstream_model: str | None
@@ -80,9 +78,9 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
                 max_messages=pipeline.max_messages,
                 model=choices.model or pipeline.model,
                 limits=TimeLimits(first_token=0.0, total=0.0),
+                shown_tools=pipeline.tools if memory and memory.facts and memory.search else (),
             ),
             remembers=memory is not None,
-            tools=pipeline.tools if memory and memory.facts and memory.search else (),
             upstream=target.name,
             provider=target.provider.name,
             upstream_model=target.model,

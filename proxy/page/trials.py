@@ -175,7 +175,6 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(each, DraftErrors):
                 return _html(renderer, "errors.html", step_errors=each.step_errors, error=each.error)
         assert isinstance(pipeline, Pipeline) and isinstance(present, Pipeline)  # noqa: S101, PT018 - as above
-        pipeline = msgspec.structs.replace(pipeline, shown_tools=self.draft.tools)
         sent = [sent_turn(each.content, each.body, PROVIDERS[each.provider]) for each in self.sent]
         try:
             turns = list(replay(self.recording, pipeline, present, sent=sent))
@@ -220,7 +219,7 @@ class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
         pipeline, _ = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
             return _result(pipeline)
-        pipeline, content = msgspec.structs.replace(pipeline, shown_tools=self.draft.tools), self.content
+        content = self.content
         try:
             run = run_filters(content.marked_request, content.identity, pipeline, content.now, content.memory)
         except TurnkeeperError as error:

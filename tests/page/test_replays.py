@@ -48,6 +48,16 @@ def test_a_restart_leaves_the_present_configuration_to_compare_with(serve: Serve
     assert "Be brief." in page and "what was sent" not in page.partition("prompts differ")[2]
 
 
+def test_memory_tools_are_offered_on_both_sides_of_the_comparison(serve: Serve, tmp_path: Path):
+    config = KEYED.replace('"memory:"', f'"sqlite:{tmp_path / "memory.db"}"')
+    config = config.replace("    request:", "    tools: [memory_store]\n    request:")
+    first = serve(config)
+    talk(first)
+    first.__exit__(None, None, None)
+    page = words(replayed(Visit(serve(config))))
+    assert re.search(r"0 of [1-9]\d* prompts differ", page)
+
+
 def test_what_is_wrong_with_the_filters_is_said(open_proxy: ProxyServer, visit: Visit):
     talk(open_proxy)
     page = words(replayed(visit, yaml="request: [nothing_of_ours]"))
