@@ -242,7 +242,9 @@ class HostBus:
         elif letter.host != self._own[0]:
             if self._turns.has(slot):
                 claim = self._claims.decode(self._codec.decode(_SEALED_FOR, letter.body))
-                self._turns.contend(slot, Rival(id_, at, claim))
+                # Its host may have had no turn yet to compare with when these were announced.
+                for turn in self._turns.contend(slot, Rival(id_, at, claim)):
+                    self.announce(slot, turn)
             if start.again:
                 for own in tuple(self._recent.values()):
                     if (own.key, own.pipeline) == slot:

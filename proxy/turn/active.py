@@ -107,17 +107,16 @@ class ActiveTurns:
                 for rival in tuple(self._rivals.get(slot, {}).values()):
                     turn.contend(rival)
 
-    def contend(self, slot: Slot, rival: "Rival") -> None:
-        """Cancels the turns that a turn of another host supersedes."""
+    def contend(self, slot: Slot, rival: "Rival") -> Sequence["ActiveTurn"]:
+        """Cancels the turns that a turn of another host supersedes; those that supersede it."""
         turns = self._turns.get(slot)
         if not turns:
-            return
+            return ()
         rivals = self._rivals.setdefault(slot, {})
         rivals[rival.id] = rival
         if len(rivals) > _MOST_RIVALS:
             del rivals[next(iter(rivals))]
-        for turn in tuple(turns):
-            turn.contend(rival)
+        return [turn for turn in tuple(turns) if turn.contend(rival)]
 
 
 class Rival(msgspec.Struct, frozen=True):
@@ -196,13 +195,18 @@ class ActiveTurn:
         if ending := {turn.task for turn in self._others if turn.is_over}:
             await asyncio.wait(ending, timeout=None if math.isinf(within) else within)
 
-    def contend(self, rival: "Rival") -> None:
-        """Cancels the turn if a rival supersedes it; the rival's host comes to the same."""
+    def contend(self, rival: "Rival") -> bool:
+        """Cancels the turn if a rival supersedes it; returns whether it supersedes the rival.
+
+        The rival's host comes to the same.
+        """
         if self.place is None or not self.is_cancellable:
-            return
+            return False
         own, at = self.place
         if is_newer(rival.claim, (rival.at, rival.id), self.claim, (at, own)):
             self.cancel()
+            return False
+        return is_newer(self.claim, (at, own), rival.claim, (rival.at, rival.id))
 
     def cancel(self) -> None:
         """Ends the turn in favour of a newer one."""

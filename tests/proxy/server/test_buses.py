@@ -12,6 +12,8 @@ from unittest.mock import AsyncMock
 import pytest
 from redis.asyncio import Redis
 
+from filters.message import Message as Line
+from proxy.errors import Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.drivers import channel_address
 from proxy.memory.stores.store import Key
@@ -130,6 +132,37 @@ async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisSer
         await client.aclose()
     assert any(b"default" in one for one in sent)
     assert not any(b"unmistakable" in one for one in sent)
+
+
+async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_way(redis: RedisServer) -> None:
+    address = channel_address(f"{redis.url}?prefix=behind:", [], deadline=1.0)
+    assert address
+    slot, active = (Key("acme", "call"), "default"), [ActiveTurns(), ActiveTurns()]
+    hosts = [HostBus(address, bytes([number]), turns) for number, turns in enumerate(active)]
+    await listening(list(hosts))
+    for turns, host in zip(active, hosts, strict=True):
+        turns.publish = host.announce
+    told = asyncio.Event()
+    active[1].has = lambda _: bool(told.set())  # type: ignore[method-assign] - it has none then
+    newer = ActiveTurn(
+        active[0], slot, TurnClaim(1, [Line(role="user", content="Tell me")]), Reply(AsyncMock())
+    )
+    with newer:
+        async with asyncio.timeout(10):
+            await told.wait()
+            while newer.place is None:  # noqa: ASYNC110 - it comes when it comes
+                await asyncio.sleep(0.005)
+        del active[1].has
+        older = ActiveTurn(
+            active[1], slot, TurnClaim(1, [Line(role="user", content="Tell")]), Reply(AsyncMock())
+        )
+        older.entered_at = newer.entered_at + 0.01
+        with pytest.raises(Superseded):
+            async with asyncio.timeout(10):
+                with older:
+                    await asyncio.Event().wait()
+    for host in hosts:
+        await host.aclose()
 
 
 async def test_a_message_reaches_all_others_and_not_its_sender(buses: list[AnyBus]) -> None:
