@@ -51,10 +51,13 @@ def kill_all(process: "subprocess.Popen[Any]") -> None:
     """SIGKILL to a server and all that it has started, as where the machine fails."""
     process.send_signal(signal.SIGSTOP)  # or it would start one again
     assert until(lambda: _state(process.pid) in "TZ"), "it has not stopped"  # it may be about to start one
-    for pid in (*children(process.pid), process.pid):
+    pids = *children(process.pid), process.pid
+    for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     process.wait()
+    # One that waits for the disk has its port, and the file's lock, until that is over.
+    assert until(lambda: all(_state(pid) == "Z" for pid in pids)), "it has not ended"
 
 
 class ServingProcess:
