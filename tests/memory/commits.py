@@ -1,12 +1,25 @@
 """What the transactions of this process change in an SQLite file, one by one."""
 
 import sqlite3
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from proxy.memory.stores.sqlite_file import DatabaseFile
+
+
+def on_statement(monkeypatch: pytest.MonkeyPatch, callback: Callable[[str], object]) -> None:
+    """Calls back before each statement of those who open a file to write from now on."""
+    open_file = DatabaseFile.open
+
+    def traced(file: DatabaseFile) -> sqlite3.Connection:
+        connection = open_file(file)
+        connection.set_trace_callback(callback)
+        return connection
+
+    monkeypatch.setattr(DatabaseFile, "open", traced)
 
 
 class Commits:
@@ -16,14 +29,7 @@ class Commits:
         self._path, self._query = path, query
         self._numbers: list[int] = []
         self._reader: sqlite3.Connection | None = None
-        open_file = DatabaseFile.open
-
-        def traced(file: DatabaseFile) -> sqlite3.Connection:
-            connection = open_file(file)
-            connection.set_trace_callback(self._on_statement)
-            return connection
-
-        monkeypatch.setattr(DatabaseFile, "open", traced)
+        on_statement(monkeypatch, self._on_statement)
 
     def _on_statement(self, _statement: str) -> None:
         self._numbers.append(self.number)

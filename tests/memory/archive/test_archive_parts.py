@@ -21,9 +21,8 @@ from proxy.memory.archive.vectors import normalize
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
-from proxy.memory.stores.sqlite_file import DatabaseFile
 from proxy.memory.stores.store import Key, Owner
-from tests.memory.commits import Commits
+from tests.memory.commits import Commits, on_statement
 
 pytestmark = pytest.mark.anyio
 KEY, ANN = Key("acme", "call"), Owner("acme", "ann")
@@ -51,14 +50,7 @@ class Transactions:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._statements: list[set[str]] = []
-        open_file = DatabaseFile.open
-
-        def traced(file: DatabaseFile) -> sqlite3.Connection:
-            connection = open_file(file)
-            connection.set_trace_callback(self._on_statement)
-            return connection
-
-        monkeypatch.setattr(DatabaseFile, "open", traced)
+        on_statement(monkeypatch, self._on_statement)
 
     def _on_statement(self, statement: str) -> None:
         if statement.startswith("BEGIN"):

@@ -21,10 +21,10 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores import sql
 from proxy.memory.stores.sql import READ, key_arguments
 from proxy.memory.stores.sqlite import SqliteStore
-from proxy.memory.stores.sqlite_file import GATHERING, DatabaseFile
+from proxy.memory.stores.sqlite_file import GATHERING
 from proxy.memory.stores.sqlite_slices import SLICE
 from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
-from tests.memory.commits import Commits
+from tests.memory.commits import Commits, on_statement
 
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
@@ -114,14 +114,7 @@ async def test_a_lock_is_asked_for_again_and_again_while_another_holds_it(
     store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     statements: list[str] = []
-    open_file = DatabaseFile.open
-
-    def traced(file: DatabaseFile) -> sqlite3.Connection:
-        connection = open_file(file)
-        connection.set_trace_callback(statements.append)
-        return connection
-
-    monkeypatch.setattr(DatabaseFile, "open", traced)
+    on_statement(monkeypatch, statements.append)
     await store.ping()
     with other_program(path, "BEGIN IMMEDIATE") as other:
         writing = asyncio.ensure_future(store.write(KEY, BlobWrite(b"1", version=0, ttl=60)))

@@ -142,14 +142,14 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
     await listening(list(hosts))
     for turns, host in zip(active, hosts, strict=True):
         turns.publish = host.announce
-    told = asyncio.Event()
-    active[1].has = lambda _: bool(told.set())  # type: ignore[method-assign] - it has none then
+    announced = asyncio.Event()
+    active[1].has = lambda _: bool(announced.set())  # type: ignore[method-assign] - it has none then
     newer = ActiveTurn(
         active[0], slot, TurnClaim(1, [Line(role="user", content="Tell me")]), Reply(AsyncMock())
     )
     with newer:
         async with asyncio.timeout(10):
-            await told.wait()
+            await announced.wait()
             while newer.place is None:  # noqa: ASYNC110 - it comes when it comes
                 await asyncio.sleep(0.005)
         del active[1].has
