@@ -12,7 +12,7 @@ from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.errors import StoreError, WriteConflict
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
-from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.session_store import SessionStore, StoredSession
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 from proxy.memory.tasks import Tasks, wait_for_event
 
@@ -45,6 +45,13 @@ class SessionJob(Protocol):
         """From when on there is something to do for a session, in seconds since 1970; ``NEVER_DUE``.
 
         This is cheap: each write of a session asks it.
+        """
+        ...
+
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+        """Does what is due and takes no time, which others may do as well; returns the session as it is then.
+
+        What it leaves undone, and what fails, is left to ``run``.
         """
         ...
 
@@ -178,23 +185,27 @@ class Worker:
     async def _check(self, key: Key) -> float:
         """Starts the jobs that are due for a session; returns when it is to be looked at again."""
         try:
-            session = await self._store.session(key)
+            stored = await self._store.load(key, background=True)
         except UNREADABLE:
             return wall_time() + _UNREADABLE_FOR
         first, now = NEVER_DUE, wall_time()
-        if session is None:
+        if stored is None:
             return first
         for job in self._jobs:
-            due, circuit = job.due_at(session), self._circuits[job.name]
+            due, circuit = job.due_at(stored.session), self._circuits[job.name]
+            is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
+            if due <= now and is_new:
+                with contextlib.suppress(Exception):  # ``run`` tries it again, and tells of it
+                    stored = await job.begin(key, stored)
+                    due = job.due_at(stored.session)
             if due <= now:
-                is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
                 # Others stay due in the store, and are taken again.
                 if is_new and len(self._queue) < _MOST_QUEUED and not self._is_full(job):
                     due = now + lease.TTL  # another process begins it anew soon where this one is killed
                     self._start(job, key)
                 else:  # what fails rests, and so do those that wait for its model
                     due = now + _RESTING + circuit.pause
-                    if circuit.failing and job.fallback_is_due(session):
+                    if circuit.failing and job.fallback_is_due(stored.session):
                         self._spawn(self._run_fallback(job, key))
             first = min(first, due)
         return first

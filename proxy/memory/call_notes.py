@@ -1,6 +1,7 @@
 """The background job that lists the calls of users, and writes down what each was about once it is over."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, Protocol
 
@@ -8,11 +9,11 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
-from proxy.memory.past_calls import PastCall, PastCalls, speakers
+from proxy.memory.past_calls import PastCall, PastCalls, UserRecord, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import spoken_by, with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner
+from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner, draw_version
 from proxy.memory.summaries import WrittenNotes
 from proxy.memory.tasks import in_thread_if_long
 
@@ -58,9 +59,19 @@ class CallNotes:
         newest = session.entries[-1].turn_ref
         if newest <= session.noted_until:
             return NEVER_DUE
-        if session.noted_until == TurnRef(newest.call, -1):  # it is listed, and no more
+        if session.noted_until == _listed(newest):
             return self._over_at(session)
         return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
+
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+        """List a call that begins, unless other calls of its speakers end by that."""
+        session, began = stored.session, wall_time()
+        listed = _listed(session.entries[-1].turn_ref)
+        if session.noted_until == listed or self._over_at(session) <= began:
+            return stored
+        if await self._list(key.tenant, _call_under_way(key, session), at=began):
+            return stored
+        return await self._mark(key, stored, listed)
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """List the newest call and write what notes are due; whether a model wrote any.
@@ -83,18 +94,14 @@ class CallNotes:
         if stored is None or self.due_at(stored.session) > began:
             return False
         session, newest = stored.session, stored.session.entries[-1].turn_ref
-        call = PastCall(session=key.session, created=session.created, call=newest.call, at=session.updated)
         over, written = self._over_at(session) <= began, False
+        call = _call_under_way(key, session)
         if over:
             call = await _with_lines(call, session)
-        else:  # its lines are read where they stand
-            names = speakers(session, newest.call)
-            call = msgspec.structs.replace(call, turn=newest.turn, speakers=names)
         others = await self._list(key.tenant, call, at=began)
-        listed = TurnRef(newest.call, -1)
-        if session.noted_until != listed:
+        if session.noted_until != _listed(newest):
             # It waits for its end now: each of its turns would find it due while no model answers.
-            await self._mark(key, stored, listed)
+            stored = await self._mark(key, stored, _listed(newest))
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
             if settled:
@@ -106,9 +113,7 @@ class CallNotes:
 
     async def _list(self, tenant: str, call: PastCall, *, at: float) -> list[PastCall]:
         """List a call for its speakers; returns their other calls that have yet to be noted."""
-        users = [Owner(tenant, name) for name in call.speakers]
-        await self._save(users, call, at=at)
-        records = [await self._calls.record(user) for user in users]
+        records = await self._save(tenant, call, at=at)
         others = {past.place: past for record in records for past in record.calls if not past.over}
         others.pop(call.place, None)
         return list(others.values())
@@ -130,8 +135,7 @@ class CallNotes:
                 if await self._session(key, call) is None:
                     return True  # it was deleted meanwhile
                 written = True
-        users = [Owner(tenant, name) for name in call.speakers]
-        await self._save(users, msgspec.structs.replace(call, over=settled), at=at)
+        await self._save(tenant, msgspec.structs.replace(call, over=settled), at=at)
         return written
 
     async def _notes(self, writer: CallWriter, session: Session, call: PastCall) -> tuple[str, ...]:
@@ -154,24 +158,47 @@ class CallNotes:
             return None
         return session if session and session.created == call.created else None
 
-    async def _save(self, users: Iterable[Owner], call: PastCall, *, at: float) -> None:
-        for user in users:
-            try:
-                await self._calls.save(user, call, at=at)
-            except SessionDeleted:
-                continue  # the user was erased meanwhile
+    async def _save(self, tenant: str, call: PastCall, *, at: float) -> list[UserRecord]:
+        """Save a call for its speakers; returns their records, but of those who were erased meanwhile."""
+        records: list[UserRecord] = []
+        for name in call.speakers:
+            with suppress(SessionDeleted):
+                records.append(await self._calls.save(Owner(tenant, name), call, at=at))
+        return records
 
-    async def _mark(self, key: Key, stored: StoredSession, end: TurnRef) -> None:
-        """Note in the session, as it was read or has become since, how far its calls are listed."""
+    async def _mark(self, key: Key, stored: StoredSession, end: TurnRef) -> StoredSession:
+        """Note in the session, as it was read or is since, how far its calls are listed; returns it."""
         former = stored.session
         for _ in range(_WRITE_ATTEMPTS):
             session, version = stored
             if not version or made_anew(session, former):
-                return
-            marked = msgspec.structs.replace(session, noted_until=end)
-            if await self._store.save(key, SessionWrite(marked, version, KEEP_EXPIRY, background=True)):
-                return
+                break
+            marked = StoredSession(msgspec.structs.replace(session, noted_until=end), draw_version())
+            put = SessionWrite(
+                marked.session, version, KEEP_EXPIRY, background=True, new_version=marked.version
+            )
+            if await self._store.save(key, put):
+                return marked
             stored = await self._store.load(key, background=True) or NOT_STORED
+        return stored
+
+
+def _listed(newest: TurnRef) -> TurnRef:
+    """How far a session's calls are noted while the newest one is listed, and no more."""
+    return TurnRef(newest.call, -1)
+
+
+def _call_under_way(key: Key, session: Session) -> PastCall:
+    """The newest call of a session; its lines are read where they stand."""
+    newest = session.entries[-1].turn_ref
+    return PastCall(
+        session=key.session,
+        created=session.created,
+        call=newest.call,
+        at=session.updated,
+        turn=newest.turn,
+        speakers=speakers(session, newest.call),
+    )
 
 
 async def _with_lines(call: PastCall, session: Session) -> PastCall:

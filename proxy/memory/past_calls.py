@@ -145,10 +145,13 @@ class PastCalls:
         """When a user was erased last, in seconds since 1970, while that is remembered."""
         return await self._records.erased(user)
 
-    async def save(self, user: Owner, call: PastCall, *, at: float) -> None:
-        """List a call, or replace it. Raises SessionDeleted where the user was erased after ``at``."""
+    async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:
+        """List a call, or replace it; returns the user's record as it is then.
+
+        Raises SessionDeleted where the user was erased after ``at``.
+        """
         lines = tuple(map(self._redact, call.lines))
-        await self._change(
+        return await self._change(
             user, lambda record: record.with_call(msgspec.structs.replace(call, lines=lines)), at=at
         )
 
@@ -216,11 +219,18 @@ class PastCalls:
     async def scrub(self) -> None:
         """Do nothing: it has no files of its own."""
 
-    async def _change(self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float) -> None:
+    async def _change(
+        self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float
+    ) -> UserRecord:
+        current = UserRecord()
+
         def changed(record: UserRecord) -> UserRecord:
-            return change(record).without(lambda call: call.at < at - self._keep)
+            nonlocal current
+            current = change(record).without(lambda call: call.at < at - self._keep)
+            return current
 
         await self._records.change(user, changed, at=at, ttl=self._ttl)
+        return current
 
     async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool], *, at: float) -> None:
         await self._records.change_all(

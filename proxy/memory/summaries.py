@@ -113,6 +113,10 @@ class Summaries:
         """Now where there is anything to summarise."""
         return 0.0 if next_plan(session, self._window, model=self._has_model) else NEVER_DUE
 
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
+        """Does nothing yet."""
+        return stored
+
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""
         session = await self._store.session(key)

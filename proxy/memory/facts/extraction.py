@@ -19,7 +19,7 @@ from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.speech import PROMPT_SOURCES
-from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.session_store import SessionStore, StoredSession
 from proxy.memory.stores.store import NEVER_DUE, Key, Owner
 
 ENOUGH: Final = 100
@@ -98,6 +98,10 @@ class FactExtraction:
         if first.call < session.call or turns >= ENOUGH:
             return 0.0
         return session.updated + self._pause
+
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
+        """Does nothing yet."""
+        return stored
 
     async def run(self, key: Key, unusable: int) -> bool:
         """Extract facts from what is due, or a part of it; whether there was anything.

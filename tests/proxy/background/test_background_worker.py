@@ -26,7 +26,7 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores import codec, lease, volatile
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.session_store import SessionStore, StoredSession
 from proxy.memory.stores.store import NEVER_DUE, BlobWrite, DueSession, Key, Store, StoredBlob
 from proxy.memory.stores.volatile import VolatileStore
 from tests import hurried_loop
@@ -52,6 +52,9 @@ class Counting:
 
     def due_at(self, session: Session) -> float:
         return 0.0 if session.state.get("n", 0) < 3 else NEVER_DUE
+
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+        return stored
 
     async def run(self, key: Key, unusable: int) -> bool:
         self.tries.append(unusable)
@@ -399,6 +402,33 @@ def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
         return all([await count(store, key) == 3 for key in SESSIONS])
 
     assert hurried_loop.run(run())
+
+
+class Quick(Counting):
+    """All of its work takes no time."""
+
+    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+        if self.fails:
+            self.fails -= 1
+            raise OSError("the disk is full")
+        counted = Session(state={"n": 3})
+        put = BlobWrite(encode(counted), version=stored.version, ttl=HOUR)
+        assert await self.store.write(key, put)
+        return StoredSession(counted, stored.version)
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+def test_what_takes_no_time_is_done_at_once_unless_it_fails(fails: int) -> None:
+    async def run() -> int:
+        store = memory()
+        await store.write(KEY, BlobWrite(encode(Session()), version=0, ttl=HOUR, due=0))
+        quick = Quick(store, fails)
+        task = running(Worker(store, [quick], ["default"]))
+        await until(lambda: _is(store, KEY))
+        task.cancel()
+        return len(quick.tries)
+
+    assert (asyncio.run(run()) > 0) is bool(fails)
 
 
 class Choosy(Counting):
