@@ -31,8 +31,13 @@ _ZEROS: Final = frozenset({"o", "oh"})
 _DIGITS: Final = frozenset(NUMBERS) | _ZEROS
 _TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
 _WORDS: Final = frozenset(NUMBERS) | frozenset(_TIMES)
-_AS_IN: Final = (("as", "in"), ("like",), ("for",), ("wie",), ("comme",), ("como",), ("come",), ("de",))
+# What tells a letter by a word, by its own first word.
+_AS_IN: Final = {"as": ("as", "in")} | {
+    word: (word,) for word in ("like", "for", "wie", "comme", "como", "come", "de")
+}
 _NUMBER: Final = re.compile("\\d+")
+_TWO_DIGITS: Final = re.compile("\\d\\D*\\d")
+_THREE_DIGITS: Final = re.compile("\\d\\D*\\d\\D*\\d")
 _LONG: Final = 7
 _LAST: Final = 4
 _CODE_DIGITS: Final = 3
@@ -63,8 +68,9 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         end = start
         said: list[str] = []
         while end < count and _is_part(words, end, start):
-            said.append(words[end])
-            end += 1 + _clearly(words, end)
+            part = words[end]
+            said.append(part)
+            end += 1 + _clearly(words, end) if len(part) == 1 else 1
         parts = _digits(said)
         if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, tuple(_spellings(parts)))
@@ -82,13 +88,14 @@ def _is_part(words: Sequence[str], at: int, start: int) -> bool:
 
 def _clearly(words: Sequence[str], at: int) -> int:
     """How many words behind a letter tell which one it is: "B as in Bravo", "B wie Berta"."""
-    letter = words[at]
-    for like in _AS_IN if len(letter) == 1 else ():
-        word = at + 1 + len(like)
-        if tuple(words[at + 1 : word]) == like and words[word : word + 1]:
-            spoken = words[word]
-            if spoken[0] == letter:
-                return len(like) + 1 + (spoken == "x" and [*words[word + 1 : word + 2]] == ["ray"])
+    like = _AS_IN.get(words[at + 1]) if at + 1 < len(words) else None
+    if like is None:
+        return 0
+    word = at + 1 + len(like)
+    if tuple(words[at + 1 : word]) == like and words[word : word + 1]:
+        spoken = words[word]
+        if spoken[0] == words[at]:
+            return len(like) + 1 + (spoken == "x" and [*words[word + 1 : word + 2]] == ["ray"])
     return 0
 
 
@@ -110,31 +117,37 @@ def _digits(words: Sequence[str]) -> list[str]:
     return parts
 
 
+def _code(parts: Sequence[str]) -> list[str]:
+    """A run as one word, where it is more than a number."""
+    whole = "".join(parts) if len(parts) > 1 else ""
+    is_code = _THREE_DIGITS.search(whole) or (len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole))
+    return [whole] if is_code and not whole.isdecimal() else []
+
+
 def _spellings(parts: Sequence[str]) -> list[str]:
     """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
     if len(parts) == 1 and parts[0].isdecimal() and len(parts[0]) < _LONG:  # as most are
         return [*parts]
-    found: list[str] = []
-    numbers: list[str] = [""]
+    numbers, words, alone = [""], list[str](), list[str]()
     for part in parts:
         if part.isdecimal():
             numbers[-1] += part
-        else:
-            if not part.isalpha():
-                numbers += [one for one in _NUMBER.findall(part) if len(one) >= _CODE_DIGITS]
-            numbers.append("")
+            if len(part) > 1:
+                alone.append(part)
+            continue
+        if not part.isalpha():
+            numbers += [one for one in _NUMBER.findall(part) if len(one) >= _CODE_DIGITS]
+        numbers.append("")
+        if len(part) > 1:
+            words.append(part)
     numbers = [number for number in numbers if number]
-    whole = "".join(parts)
-    digits = sum(map(str.isdecimal, whole))
-    is_code = digits >= _CODE_DIGITS or (digits > 1 and len(whole) >= _LONG_CODE)
-    if len(parts) > 1 and not whole.isdecimal() and is_code:
-        found.append(whole)
-    found += [part for part in parts if not part.isdecimal() and len(part) > 1]
+    found = _code(parts)
+    found += words
     found += numbers
     for number in numbers:
         if len(number) >= _LONG:
             found += [number[-_LONG:], number[-_LAST:]]
-    found += [part for part in parts if part.isdecimal() and len(part) > 1]
+    found += alone
     if not found:
         found = [part for part in parts if part.isdecimal()]
     return [one[-_MOST:] for one in dict.fromkeys(found)]

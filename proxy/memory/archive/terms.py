@@ -130,7 +130,7 @@ class Lexicon:
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words; with other forms by which it is found."""
         spelt = _spelt(text)
-        folded = [*map(fold, spelt)]
+        folded = spelt if text.isascii() else [*map(fold, spelt)]
         tongue = language(folded, text)
         found: list[str] = []
         place = 0

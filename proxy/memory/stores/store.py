@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-import secrets
+import random
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -68,9 +68,10 @@ class BlobWrite(NamedTuple):
 def draw_version() -> int:
     """A version that no state of a session has had.
 
-    Versions that are counted would come again after an expiry or a failover.
+    Versions that are counted would come again after an expiry or a failover. They are no secret, and a
+    process that is forked draws others.
     """
-    return secrets.randbits(_VERSION_BITS) + 1
+    return random.getrandbits(_VERSION_BITS) + 1
 
 
 class DueSession(NamedTuple):
