@@ -1,6 +1,7 @@
 """A server under test: started on a core of its own, its time and memory read from the kernel."""
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -13,6 +14,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+from tests import leftovers
 
 
 class Spent(NamedTuple):
@@ -57,7 +60,8 @@ def free_port() -> int:
 def running(
     command: Sequence[str], url: str, core: int | None, *, environ: Mapping[str, str], log: Path
 ) -> Iterator[Running]:
-    """The command's server, once ``url`` answers; it is ended at the end."""
+    """The command's server, once ``url`` answers; it is ended with the block, or with this process."""
+    _watch()
     began = time.monotonic()
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -74,6 +78,9 @@ def running(
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         process.wait(40)
+
+
+_watch = functools.cache(leftovers.watch)
 
 
 def pinned(command: Sequence[str], core: int | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""A test run that is killed leaves no server behind."""
+"""A run of tests, or of a bench, that is killed leaves no server behind."""
 
 import signal
 import subprocess
@@ -22,14 +22,25 @@ worker = [sys.executable, "-c", f"import subprocess; subprocess.run({server})"]
 children = [subprocess.Popen(server, env={}, start_new_session=True), subprocess.Popen(worker)]
 time.sleep(60)
 """
-STARTED = 4
-"""The watching process, a server, a worker, and a server of the worker's."""
+BENCH = """
+import os, sys, time
+from pathlib import Path
+from bench.serving import free_port, running
+
+port = free_port()
+server = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port)]
+with running(server, f"http://127.0.0.1:{port}", None, environ={}, log=Path(os.devnull)):
+    time.sleep(60)
+"""
+STARTED = {RUN: 4, BENCH: 2}
+"""The watching process and a server, and of the first a worker and a server of the worker's."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_run_that_is_killed_leaves_nothing_behind(number: signal.Signals):
-    with subprocess.Popen([sys.executable, "-c", RUN], cwd=Path(__file__).parents[1]) as run:
-        started = awaited(lambda: below(run.pid))
+@pytest.mark.parametrize("code", [RUN, BENCH], ids=["tests", "bench"])
+def test_a_run_that_is_killed_leaves_nothing_behind(code: str, number: signal.Signals):
+    with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[1]) as run:
+        started = awaited(lambda: below(run.pid, STARTED[code]))
         watching = min(started)
         looks = sleeps(watching)
         assert until(lambda: sleeps(watching) > looks + 1)  # it has looked since
@@ -37,12 +48,12 @@ def test_a_run_that_is_killed_leaves_nothing_behind(number: signal.Signals):
     assert until(lambda: not leftovers.descendants(started, leftovers.processes()))
 
 
-def below(pid: int) -> dict[int, leftovers.Process]:
-    """All that a run has started, once that is everything."""
+def below(pid: int, count: int) -> dict[int, leftovers.Process]:
+    """All that a run has started, once that is so many."""
     listed = leftovers.processes()
     found = leftovers.descendants({pid: listed[pid]}, listed)
     del found[pid]
-    return found if len(found) == STARTED else {}
+    return found if len(found) == count else {}
 
 
 def sleeps(pid: int) -> int:

@@ -57,7 +57,7 @@ from proxy.memory.stores.drivers import (
 )
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
 from proxy.memory.stores.sqlite_file import ForeignCommits
-from proxy.memory.stores.store import BACKGROUND_DEADLINE
+from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
 from proxy.observe.tracing import span_exporter
@@ -87,12 +87,13 @@ _BEFORE_EXPIRY: Final = 10
 class Stores(NamedTuple):
     """The session stores: for calls, behind a circuit breaker, and for background work.
 
-    ``codec`` and ``redaction`` are applied to all that is stored, and ``foreign_commits`` sees what other
-    processes write to the sessions' file.
+    ``driver`` is that of the former, ``codec`` and ``redaction`` are applied to all that is stored, and
+    ``foreign_commits`` sees what other processes write to the sessions' file.
     """
 
     calls: SessionStore
     background: SessionStore
+    driver: Store
     codec: Codec
     redaction: Redaction
     foreign_commits: ForeignCommits | None
@@ -341,7 +342,7 @@ def build_stores(
         rounds=None if scheme in {"sqlite", "memory"} else rounds,
     )
     background = SessionStore(patient or driver, codec, redaction=redaction)
-    return Stores(calls, background, codec, redaction, foreign_commits)
+    return Stores(calls, background, driver, codec, redaction, foreign_commits)
 
 
 def _file_of(url: str) -> Path | None:
@@ -354,9 +355,13 @@ def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -
     url = settings.archive_url
     if not url:
         return None
-    foreign_commits = stores.foreign_commits if url == settings.sessions.get_secret_value() else None
+    is_beside = url == settings.sessions.get_secret_value()
     archive = open_archive(
-        url, codec=stores.codec, foreign_commits=foreign_commits, redaction=stores.redaction
+        url,
+        codec=stores.codec,
+        foreign_commits=stores.foreign_commits if is_beside else None,
+        sessions=stores.driver if is_beside else None,
+        redaction=stores.redaction,
     )
     retriever = _build_retriever(archive, settings.recall, models)
     recall = RecallReader(retriever, deadline=settings.deadline)

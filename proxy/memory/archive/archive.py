@@ -34,7 +34,7 @@ from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import ForeignCommits
-from proxy.memory.stores.store import Key, Owner
+from proxy.memory.stores.store import Key, Owner, Store
 
 T = TypeVar("T")
 # A text costs its words' places in an index, a vector no more than its bytes.
@@ -187,7 +187,7 @@ class Archive:
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """A user's facts that have not expired, the oldest first."""
         work = partial(facts.facts, self._codec, user, now=now, superseded=superseded)
-        return await self._database.read_inline(work)
+        return await (self._database.read(work) if superseded else self._database.read_inline(work))
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
         """A user's facts that are current, without waiting; ``None`` where that is impossible."""
@@ -281,12 +281,14 @@ def open_archive(
     *,
     codec: Codec,
     foreign_commits: ForeignCommits | None = None,
+    sessions: Store | None = None,
     redaction: Redaction = NO_REDACTION,
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    ``foreign_commits`` are those of a session store in the same file. Raises ValueError for an address that
-    names no archive, without the address: it may hold a password.
+    ``foreign_commits`` are those of a session store in the same file, and ``sessions`` is the driver of one
+    in the same PostgreSQL database. Raises ValueError for an address that names no archive, without the
+    address: it may hold a password.
     """
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
@@ -298,7 +300,7 @@ def open_archive(
         dialect, database = SQLITE, _SQLITE.load()(Path(path), foreign_commits)
     else:
         try:
-            dialect, database = POSTGRES, _POSTGRES.load()(url)
+            dialect, database = POSTGRES, _POSTGRES.load()(url, sessions)
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"

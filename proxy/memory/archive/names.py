@@ -9,9 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
 from proxy.memory.archive.sql import (
     Batch,
-    BoundStatement,
     Database,
-    Each,
     Steps,
     Transaction,
     fetch,
@@ -19,7 +17,7 @@ from proxy.memory.archive.sql import (
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Codec, Names
-from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")

@@ -2,20 +2,22 @@
 
 import asyncio
 import contextlib
-import re
-from functools import lru_cache, partial
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from proxy.memory.archive.sql import Batch, BoundStatement, Each, Rows, Steps, Transaction
+from proxy.memory.archive.sql import Batch, Steps, Transaction
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.postgres import PostgresStore
 from proxy.memory.stores.postgres_pool import Pool, Work
+from proxy.memory.stores.postgres_reads import Reads, fetch_all
 from proxy.memory.stores.postgres_tables import Connection
-from proxy.memory.stores.sql import NAMED, Statement
+from proxy.memory.stores.sql import BoundStatement, Each
 
 T = TypeVar("T")
-_PARAMETER: Final = re.compile(r"\$(\d+)")
+_Fetch = Callable[[Sequence[BoundStatement | Each]], Awaitable[list[Any]]]
 
 # On a call, only a search waits for the archive, and gives up at its deadline.
 _TIMEOUT: Final = 5.0
@@ -23,19 +25,6 @@ _CONNECTIONS: Final = 4
 # A large table takes minutes, and no call waits for it.
 _VACUUM: Final = 1800.0
 _DEADLOCKS: Final = 3
-# The types of arguments that come in arrays.
-_ARRAYS: Final = {
-    "tenant": "bytea",
-    "session": "bytea",
-    "person": "bytea",
-    "name": "bytea",
-    "created": "double precision",
-    "kind": "bigint",
-    "life": "bigint",
-    "turn": "bigint",
-    "until": "bigint",
-    "end": "bigint",
-}
 _TABLES: Final = (
     "sessions",
     "cold",
@@ -51,10 +40,14 @@ _TABLES: Final = (
 
 
 class PostgresDatabase:
-    """Runs each work in one transaction, on a connection of the archive's own pool."""
+    """Runs each work in one transaction, on a connection of the archive's own pool.
 
-    def __init__(self, url: str) -> None:
+    What calls read goes with the reads of ``sessions``, where these are in the same database.
+    """
+
+    def __init__(self, url: str, sessions: PostgresStore | None = None) -> None:
         self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
+        self._calls = sessions.calls if sessions else Reads(self._pool)
         # One at a time, or repeated requests would take all connections.
         self._scrubbing = asyncio.Lock()
 
@@ -63,7 +56,7 @@ class PostgresDatabase:
 
         async def run(connection: Connection) -> T:
             async with connection.transaction():
-                return await _run(work, connection)
+                return await _run(work, partial(fetch_all, connection))
 
         return await self._pool.run(partial(_until_no_deadlock, run))
 
@@ -71,12 +64,18 @@ class PostgresDatabase:
         """Run the steps outside of a transaction."""
 
         async def run(connection: Connection) -> T:
-            return await _run(work, connection)
+            return await _run(work, partial(fetch_all, connection))
 
         return await self._pool.run(partial(_until_no_deadlock, run))
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run the steps like any others."""
+        """Run the steps with what else calls read; what fails there is read with the archive's patience."""
+
+        async def fetch(steps: Sequence[BoundStatement | Each]) -> list[Any]:
+            return await self._calls.fetch(*steps)
+
+        with contextlib.suppress(StoreError):
+            return await _run(work, fetch)
         return await self.read(work)
 
     def read_nowait(self, work: Transaction[T]) -> None:
@@ -117,63 +116,14 @@ async def _until_no_deadlock(run: Work[T], connection: Connection) -> T:
     return await run(connection)
 
 
-async def _run(work: Transaction[T], connection: Connection) -> T:
+async def _run(work: Transaction[T], fetch: _Fetch) -> T:
     steps: Steps[T] = work()
-    reply: list[Any] | None = None
+    reply: Any = None
     try:
         while True:
             step = steps.send(reply)
-            if isinstance(step, Batch):
-                # One round trip: each statement's rows come as an array.
-                sql = _combined(*((one.statement, isinstance(one, Each)) for one in step.statements))
-                values = [value for one in step.statements for value in _values(one)]
-                arrays = await connection.fetchrow(sql, *values)
-                reply = [*map(_reply, step.statements, arrays)]
-            else:
-                sql = _for_each(step.statement) if isinstance(step, Each) else step.statement.numbered
-                reply = _reply(step, await connection.fetch(sql, *_values(step)))
+            reply = await (fetch(step.statements) if isinstance(step, Batch) else fetch([step]))
+            if not isinstance(step, Batch):
+                (reply,) = reply
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-
-
-def _values(step: BoundStatement | Each) -> list[Any]:
-    """The arguments in the order of their numbers; of several rows a list for each."""
-    if isinstance(step, Each):
-        return [[row[name] for row in step.rows] for name in step.statement.order]
-    return step.statement.in_order(step.arguments)
-
-
-def _reply(step: BoundStatement | Each, rows: list[Any]) -> list[Any]:
-    if not isinstance(step, Each):
-        return rows
-    replies: list[Rows] = [[] for _ in step.rows]
-    for number, *row in rows:
-        replies[number - 1].append(tuple(row))
-    return replies
-
-
-@lru_cache(maxsize=64)
-def _for_each(statement: Statement) -> str:
-    """One statement for all rows of arguments, which come as arrays; its rows begin with their number."""
-    inner = NAMED.sub(r'a."\1"', statement.named)
-    arrays = ", ".join(
-        f"CAST(${number} AS {_ARRAYS[name]}[])" for number, name in enumerate(statement.order, 1)
-    )
-    names = ", ".join(f'"{name}"' for name in statement.order)
-    return (
-        f"SELECT a.number, one.* FROM unnest({arrays}) WITH ORDINALITY AS a ({names}, number),"
-        f" LATERAL ({inner}) one"
-    )
-
-
-@lru_cache(maxsize=64)
-def _combined(*statements: tuple[Statement, bool]) -> str:
-    """One statement that selects the rows of each as an array; with it whether it is for several rows."""
-    arrays: list[str] = []
-    offset = 0
-    for statement, each in statements:
-        text = _for_each(statement) if each else statement.numbered
-        sql = _PARAMETER.sub(lambda found, by=offset: f"${int(found[1]) + by}", text)  # type: ignore[misc]
-        arrays.append(f"ARRAY(SELECT ROW(one.*) FROM ({sql}) one)")
-        offset += len(statement.order)
-    return f"SELECT {', '.join(arrays)}"

@@ -20,7 +20,7 @@ from proxy.memory.archive.statements import (
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.sql import Arguments, Statement, id_bytes
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes
 from proxy.memory.stores.store import Key, Owner
 
 PART: Final = 1_600
@@ -30,20 +30,6 @@ _MAX_INDEXED: Final = 20_000
 T = TypeVar("T")
 V = TypeVar("V")
 Rows = list[tuple[Any, ...]]
-
-
-class BoundStatement(NamedTuple):
-    """One statement with its arguments."""
-
-    statement: Statement
-    arguments: Arguments
-
-
-class Each(NamedTuple):
-    """One statement that reads, for each of several rows of arguments."""
-
-    statement: Statement
-    rows: Sequence[Arguments]
 
 
 class Batch(NamedTuple):

@@ -9,9 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, BoundStatement, Each, Steps, Transaction
+from proxy.memory.archive.sql import Batch, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
+from proxy.memory.stores.sql import BoundStatement, Each
 from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter, ForeignCommits
 from proxy.memory.tasks import retrieve_exception
 

@@ -11,9 +11,11 @@ from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
 from proxy.memory.stores.postgres_pool import Pool
+from proxy.memory.stores.postgres_reads import Reads
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
     Arguments,
+    BoundStatement,
     Statement,
     id_bytes,
     id_text,
@@ -99,14 +101,18 @@ class PostgresStore:
         self._pool = Pool(url, timeout=timeout, size=size)
         # How long a command may take is a connection's matter, and calls shall not wait behind long replies.
         self._background = Pool(url, timeout=max(timeout, BACKGROUND_DEADLINE), size=_FEW_CONNECTIONS)
+        self.calls = Reads(self._pool)
+        """What calls read."""
+        self._background_reads = Reads(self._background)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
         self._due_since = 0.0
         self._all_due_at = 0.0
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part."""
-        pool, within = (self._background, None) if background else (self._pool, self._deadline)
-        rows = await self._fetch(sql.READ, key_arguments(key), pool, within)
+        reads, within = (self._background_reads, None) if background else (self.calls, self._deadline)
+        step = BoundStatement(sql.READ, key_arguments(key) | {"now": wall_time()})
+        (rows,) = await reads.fetch(step, within=within)
         return StoredBlob(*rows[0]) if rows else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
@@ -114,7 +120,7 @@ class PostgresStore:
         arguments = _arguments(key, put)
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
-            self._pool.start(_sweep)
+            self._pool.begin(_sweep)
         if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
         if await self._fetch(sql.ERASED_SINCE, arguments):
@@ -217,14 +223,13 @@ class PostgresStore:
         statement: Statement,
         arguments: Arguments,
         pool: Pool | None = None,
-        within: float | None = None,
     ) -> Rows:
         values = statement.in_order({**arguments, "now": wall_time()})
 
         async def work(connection: Connection) -> Rows:
             return cast("Rows", await connection.fetch(statement.numbered, *values))
 
-        return await (pool or self._pool).run(work, within)
+        return await (pool or self._pool).run(work)
 
 
 def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:

@@ -61,17 +61,19 @@ class Pool:
 
         Raises StoreError, after ``within`` seconds at the latest where that is given.
         """
+        return await self.result(self.begin(work), within)
+
+    def begin(self, work: Work[T]) -> asyncio.Task[T]:
+        """Begins ``work`` without waiting for it. Raises StoreError if the pool is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
-        task = self._start(self._carry_out(work))
+        return self._start(self._carry_out(work))
+
+    async def result(self, task: asyncio.Task[T], within: float | None = None) -> T:
+        """The result of what was begun. Raises what ``run`` raises."""
         if not await wait_until_done(task, within or self._timeout):
             raise StoreError("The memory database is too slow.")
         return task.result()
-
-    def start(self, work: Work[object]) -> None:
-        """Starts ``work`` without waiting for it."""
-        if not self._closed:
-            self._start(self._carry_out(work))
 
     async def aclose(self) -> None:
         """Closes all connections once what is in flight has ended, or is given up."""

@@ -4,8 +4,8 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,6 +43,20 @@ class Statement:
     def in_order(self, arguments: Arguments) -> list[object]:
         """The arguments of the numbered form."""
         return [arguments[name] for name in self.order]
+
+
+class BoundStatement(NamedTuple):
+    """One statement with its arguments."""
+
+    statement: Statement
+    arguments: Arguments
+
+
+class Each(NamedTuple):
+    """One statement that reads, for each of several rows of arguments."""
+
+    statement: Statement
+    rows: Sequence[Arguments]
 
 
 def id_bytes(text: str) -> bytes:

@@ -94,6 +94,12 @@ _SECOND: Final = 1_000_000_000
 _MAX_QUEUED: Final = 10_000
 _CHORE_EVERY: Final = 1.0
 _CHORE_PAUSE: Final = 0.05
+# Pages of a log that is moved into the file beside the writer, and of one that the writer itself moves, as
+# SQLite does: a log begins anew only where nothing is left to move, and commits may never pause.
+_LONG_LOG: Final = 1000
+_LONGEST_LOG: Final = 4000
+_LOG_HEAD: Final = 32
+_PAGE_HEAD: Final = 24
 # While the log is emptied nothing is written, not even while readers of it are waited for.
 _CHECKPOINT_WAIT: Final = 0.01
 _CHECKPOINT_ATTEMPTS: Final = 300
@@ -207,6 +213,7 @@ def _migrate(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_LONGEST_LOG}")
     connection.execute("PRAGMA foreign_keys = ON")
     connection.execute("BEGIN IMMEDIATE")
     connection.execute(LEDGER_TABLE)
@@ -341,6 +348,63 @@ def _data_version(connection: sqlite3.Connection) -> int:
         return 0
 
 
+class _Log:
+    """A file's write-ahead log, which is moved into the file by a thread once it is long; for one writer.
+
+    A disk may take hundreds of milliseconds until what is moved is stored for good.
+    """
+
+    def __init__(self, file: DatabaseFile) -> None:
+        self._file = file
+        self._thread: threading.Thread | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def move_if_long(self) -> None:
+        """Begins to move the log, if it is long and is not being moved."""
+        if self._thread is not None and self._thread.is_alive():
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # no thread can be started, or the log not be read
+            if self._is_long():
+                self._thread = threading.Thread(target=self._move, name="memory log", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Ends once the log is not being moved any more."""
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._disconnect()
+
+    def _is_long(self) -> bool:
+        """Whether the log has so many pages: what is left of a former one has other salts than its head."""
+        log = os.open(f"{self._file.path}-wal", os.O_RDONLY)
+        try:
+            head = os.pread(log, _LOG_HEAD, 0)
+            page_size = int.from_bytes(head[8:12])
+            page = os.pread(log, _PAGE_HEAD, _LOG_HEAD + (_LONG_LOG - 1) * (_PAGE_HEAD + page_size))
+        finally:
+            os.close(log)
+        return len(page) == _PAGE_HEAD and page[8:16] == head[16:24]
+
+    def _move(self) -> None:
+        """Moves as much as readers let it; where that fails, as on a full disk, the log goes on."""
+        if self._identity != self._file.identity:
+            self._disconnect()
+        try:
+            if self._connection is None:
+                # It is kept: SQLite has the folder stored for good, too, for each new one.
+                self._connection = self._file.connect(wait=0, shared=True)
+                self._identity = self._file.identity
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except sqlite3.Error:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
 class _Job(NamedTuple):
     work: Work[Any]
     outcome: asyncio.Future[Any]
@@ -371,6 +435,7 @@ class FileWriter:
         self._lock_seconds = lock_seconds
         self._foreign_commits = foreign_commits or ForeignCommits(file.path)
         self._chore = chore
+        self._log = _Log(file)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -444,6 +509,7 @@ class FileWriter:
                     time.sleep(_GAP * self._lock_seconds)
             if time.monotonic() >= self._chore_due:
                 self._do_chore()
+        self._log.close()
         self._disconnect()
 
     def _batch(self) -> tuple[list[_Job], bool]:
@@ -487,6 +553,7 @@ class FileWriter:
         except BaseException:
             self._disconnect()  # which rolls back, and drops what may be broken
             raise
+        self._log.move_if_long()
         return results
 
     def _begin(self) -> sqlite3.Connection:

@@ -12,7 +12,7 @@ import pytest
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import postgres_tables, sql
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.sql import READ, key_arguments
+from proxy.memory.stores.sql import READ, BoundStatement, key_arguments
 from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
 from tests.peers.postgres_server import PostgresServer
 
@@ -230,11 +230,12 @@ async def test_a_read_and_a_write_are_one_round_trip_each(
 async def test_a_reply_that_came_while_the_loop_was_busy_is_not_late(opened: Open, url: str):
     store = opened(url)
     await at_last(lambda: store.read(KEY))  # which is prepared from now on
-    reading = asyncio.create_task(store._fetch(READ, key_arguments(KEY) | {"now": 0.0}, within=0.05))
+    step = BoundStatement(READ, key_arguments(KEY) | {"now": 0.0})
+    reading = asyncio.create_task(store.calls.fetch(step, within=0.05))
     for _ in range(5):
         await asyncio.sleep(0)
     time.sleep(0.1)
-    assert await reading == []
+    assert await reading == [[]]
 
 
 async def connected(url: str) -> set[int]:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores import sql
+from proxy.memory.stores import sql, sqlite_file
 from proxy.memory.stores.sql import READ, key_arguments
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import GATHERING
@@ -29,6 +29,7 @@ from tests.memory.commits import Commits, on_statement
 pytestmark = pytest.mark.anyio
 KEY = Key("acme", "call-1")
 DEADLINE = 0.05
+MUCH = 500_000
 PATIENCE = 5.0
 """Of whoever reads from a file that is yet to be opened: that takes a thread its time."""
 STEPS = [(step.__name__,) for step in sql.MIGRATIONS]
@@ -48,6 +49,11 @@ async def hasty(path: Path) -> AsyncIterator[SqliteStore]:
     opened = SqliteStore(path, deadline=DEADLINE)
     yield opened
     await opened.aclose()
+
+
+async def written_much(store: SqliteStore, session: int) -> None:
+    """A session of more than a tenth of the pages of a long log."""
+    assert await store.write(Key("acme", f"much-{session}"), BlobWrite(b"x" * MUCH, version=0, ttl=60))
 
 
 async def written(
@@ -601,6 +607,60 @@ async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
     assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 0]
+
+
+async def test_a_log_is_moved_into_the_file_once_it_is_long(store: SqliteStore, path: Path):
+    for session in range(8):
+        await written_much(store, session)
+    assert path.stat().st_size < MUCH
+    await written_much(store, 8)
+    async with asyncio.timeout(30):
+        while path.stat().st_size < 8 * MUCH:  # noqa: ASYNC110 - the thread tells nobody
+            await asyncio.sleep(0.01)
+    log = Path(f"{path}-wal")
+    async with asyncio.timeout(30):
+        version = 0
+        while log.read_bytes()[16:24] == log.read_bytes()[-4120:][8:16]:  # until it begins anew
+            version = await written(store, version=version)
+    assert log.stat().st_size > 8 * MUCH
+    assert not store._writer._log._is_long()  # by what is left of the former one
+
+
+async def test_no_write_waits_for_a_log_that_is_moved_and_it_has_an_end(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    goes_on, moves = threading.Event(), list[str]()
+
+    def never_ends(_: object) -> None:
+        moves.append(threading.current_thread().name)
+        goes_on.wait(60)
+
+    monkeypatch.setattr(sqlite_file._Log, "_move", never_ends)
+    try:
+        for session in range(60):
+            await written_much(store, session)
+        assert moves == ["memory log"]
+        assert 16_000_000 < Path(f"{path}-wal").stat().st_size < 20_000_000
+        assert path.stat().st_size > 16_000_000
+    finally:
+        goes_on.set()
+    await store.aclose()
+    assert sorted(path.parent.iterdir()) == [path]
+
+
+async def test_a_log_that_no_thread_can_move_costs_no_write(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+):
+    await store.ping()
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for session in range(10):
+            await written_much(store, session)
+    await written_much(store, 10)
 
 
 async def test_a_connection_keeps_few_pages_of_the_file(hasty: SqliteStore):
