@@ -1,5 +1,6 @@
 """Pages of users and agents: what is remembered of a user to search, export and erase, and episodes."""
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -8,9 +9,10 @@ from starlette.responses import Response
 
 from filters.inject_last_call import InjectLastCall, profile_block
 from proxy.errors import NotFound
-from proxy.memory.archive.records import Query
+from proxy.memory.archive.records import Fact, Query
+from proxy.memory.errors import CANNOT_BE_READ
 from proxy.memory.memory import Memory
-from proxy.memory.session import Session
+from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView
 from proxy.observe.observation import TurnReport
@@ -57,16 +59,21 @@ async def _list(request: PageRequest) -> Response:
 async def _show(request: PageRequest) -> Response:
     owner, memory = _owner(request), request.runtime.memory
     text = request.query.get("query", "").strip()[:_LONGEST_QUERY]
-    facts, results, sessions = [], [], []
+    facts: list[Fact] | None = []
+    results, sessions, next_call = [], [], None
     archive = memory.archiving.archive if memory and memory.archiving else None
     if memory and memory.facts:
-        facts = await memory.facts.users.current(owner)
+        try:
+            facts = await memory.facts.users.current(owner)
+        except UNREADABLE:
+            facts = None
     if memory and memory.search and text:
         query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
         results = await memory.search.search(owner, query)
     if archive:
         sessions = await archive.user_sessions(owner, limit=_CALLS)
-    next_call = await _next_call(request, memory, owner) if memory else None
+    with contextlib.suppress(*UNREADABLE):
+        next_call = await _next_call(request, memory, owner) if memory else None
     await request.server.traces.fetch(request.tenant)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))
     return await request.page(
@@ -74,6 +81,7 @@ async def _show(request: PageRequest) -> Response:
         _HERE,
         id=owner.user,
         facts=facts,
+        cannot_be_read=CANNOT_BE_READ,
         next_call=next_call,
         query=text,
         hits=hits_of(results, archive, text) if archive else [Hit(each) for each in results],

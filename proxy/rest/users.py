@@ -131,15 +131,18 @@ async def _list(request: Request) -> Response:
     data: list[dict[str, object]] = []
     for user in names[:limit]:
         owner = Owner(tenant, user)
-        facts = await memory.facts.users.current(owner) if memory.facts else ()
+        facts: int | None = None
+        with contextlib.suppress(*UNREADABLE):
+            facts = len(await memory.facts.users.current(owner)) if memory.facts else 0
         times = seen.get(user, ())
         if memory.archiving:
             sessions = await memory.archiving.archive.user_sessions(owner, limit=_MOST_SESSIONS)
             times = [session.at for session in sessions]
         last = max(times, default=None)
         if last is None:  # the sessions have expired
-            last = max((call.at for call in (await memory.calls.record(owner)).calls), default=None)
-        data.append({"id": user, "facts": len(facts), "sessions": len(times), "last_seen": last})
+            with contextlib.suppress(*UNREADABLE):
+                last = max((call.at for call in (await memory.calls.record(owner)).calls), default=None)
+        data.append({"id": user, "facts": facts, "sessions": len(times), "last_seen": last})
     return page_response(data, has_more=len(names) > limit)
 
 

@@ -146,6 +146,32 @@ def test_a_session_of_another_version_is_memory_that_cannot_be_had(serve: Serve,
     assert proxy.client.delete(path).status_code == 204
 
 
+def test_a_user_whose_facts_are_broken_is_listed_with_all_others(serve: Serve, tmp_path: Path) -> None:
+    proxy = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", ARCHIVE="", NEW_KEY="")
+    say(proxy, "hers")
+    for user in ("ann", "bob"):
+        facts = f"/v1/memory/users/{user}/facts"
+        assert proxy.client.post(facts, json={"text": f"Is called {user}."}).status_code == 201
+    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
+        broken = connection.execute(
+            "UPDATE turnkeeper_facts SET blob = ? WHERE owner ="
+            " (SELECT id FROM turnkeeper_people WHERE person = ?)",
+            (b"\x91\x07", b"ann"),
+        )
+        assert broken.rowcount == 1
+    assert until(lambda: len(proxy.client.get("/v1/memory/users").json().get("data", "")) == 2)
+    listed = {each["id"]: each for each in proxy.client.get("/v1/memory/users").json()["data"]}
+    assert (listed["ann"]["facts"], listed["bob"]["facts"]) == (None, 1)
+    assert until(lambda: proxy.client.get("/v1/memory/users").json()["data"][0]["sessions"] == 1)
+    page = Visit(proxy)
+    assert "bob" in page.get("/users").text
+    shown = page.get("/users/ann")
+    assert (shown.status_code, "it is broken" in shown.text) == (200, True)
+    assert "/conversations/hers" in shown.text
+    assert proxy.client.delete(ANN).status_code == 204
+    assert [each["id"] for each in proxy.client.get("/v1/memory/users").json()["data"]] == ["bob"]
+
+
 def test_what_is_kept_under_a_lost_key_is_not_said_to_be_away(serve: Serve, places: dict[str, str]) -> None:
     before = serve(CONFIG, **places, NEW_KEY=OLD)
     assert before.client.post(f"{ANN}/facts", json={"text": "Has a dog."}).status_code == 201
