@@ -1,9 +1,11 @@
 """Stores to try the contract on. A driver is one line of ``DRIVERS``."""
 
+import asyncio
+import contextlib
 import importlib.util
 import math
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from tests.peers.postgres_server import PostgresServer
 from tests.peers.redis_server import RedisServer
 
 Open = Callable[[], Store]
+_FAILED = pytest.StashKey[bool]()
+_HANG_UP = 5.0
 USE_UVLOOP = importlib.util.find_spec("uvloop") is not None
 
 
@@ -71,11 +75,24 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
     return "asyncio", {"use_uvloop": USE_UVLOOP}
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[_FAILED] = item.stash.get(_FAILED, False) or report.failed
+    return report
+
+
 @pytest.fixture(autouse=True)
 async def in_bounds(request: pytest.FixtureRequest, anyio_backend: object) -> AsyncIterator[None]:
-    """No test outlives what its mark says, or a minute."""
+    """No test outlives what its mark says, or a minute, nor keeps its loop open where it fails."""
     with in_time(time_of(request.node)):
         yield
+    if request.node.stash.get(_FAILED, False) and "postgres" in request.fixturenames:
+        # uvloop would wait for ever for connections that the test has left open.
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(_HANG_UP):
+                server: PostgresServer = request.getfixturevalue("postgres")
+                await server.hang_up()
 
 
 @pytest.fixture(scope="session")

@@ -22,6 +22,10 @@ import pytest
 
 _OPTIONS = ["-c", "fsync=off", "-c", "listen_addresses=", "-c", "max_connections=60"]
 _UNPRIVILEGED = "nobody"
+_HANG_UP = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+    " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+)
 
 
 class PostgresServer:
@@ -84,6 +88,10 @@ class PostgresServer:
                 await connection.execute(statement)
         finally:
             await connection.close()
+
+    async def hang_up(self) -> None:
+        """All connections of clients are ended once this returns."""
+        await self._ask([_HANG_UP])
 
     def start(self) -> None:
         command = [self._bin / "postgres", "-D", self._data, "-k", self._folder, *_OPTIONS]

@@ -261,3 +261,13 @@ async def test_a_server_that_has_one_connection_left_is_memory_all_the_same(open
     store = opened(url.replace("postgres@", f"{role}@"))
     await at_last(store.ping)
     assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
+
+
+async def test_what_a_failing_test_has_left_open_keeps_no_loop_from_being_closed(postgres: PostgresServer):
+    left = await asyncpg.connect(postgres.url())
+    asking = asyncio.create_task(left.execute("SELECT pg_sleep(100)"))
+    await asyncio.sleep(0)
+    await postgres.hang_up()
+    with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        await asking
+    assert left.is_closed()
