@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import aclosing
 
 import pytest
 
+from proxy.memory.archive.archive import open_archive
+from proxy.memory.archive.records import Fact
+from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.store import BlobWrite, Key
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.transaction_pooler import TransactionPooler
 
@@ -15,13 +19,19 @@ PATIENCE = 10.0
 
 
 @pytest.fixture
-async def pooled(postgres: PostgresServer) -> AsyncIterator[list[PostgresStore]]:
-    """Stores of two servers, as they would be in processes of their own."""
+async def url(postgres: PostgresServer) -> AsyncIterator[str]:
     schema = await postgres.new_schema()
     with TransactionPooler(postgres.socket) as pooler:
-        url = f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres?search_path={schema}"
-        stores = [PostgresStore(url, timeout=PATIENCE) for _ in range(2)]
+        yield f"postgresql://postgres@127.0.0.1:{pooler.port}/postgres?search_path={schema}"
+
+
+@pytest.fixture
+async def pooled(url: str) -> AsyncIterator[list[PostgresStore]]:
+    """Stores of two servers, as they would be in processes of their own."""
+    stores = [PostgresStore(url, timeout=PATIENCE) for _ in range(2)]
+    try:
         yield stores
+    finally:
         for store in stores:
             await store.aclose()
 
@@ -41,6 +51,17 @@ async def test_what_one_writes_all_read(pooled: list[PostgresStore]) -> None:
     assert len(await reader.list("acme")) == len(keys)
     assert await reader.delete(keys[0])
     assert await writer.read(keys[0]) is None
+
+
+async def test_a_call_reads_its_session_and_facts_at_once(url: str, pooled: list[PostgresStore]) -> None:
+    writer, reader = pooled
+    ann, key = Owner("acme", "ann"), Key("acme", "call")
+    async with aclosing(open_archive(url, codec=Plain(), sessions=reader)) as archive:
+        assert await writer.write(key, BlobWrite(b"0", version=0, ttl=60))
+        await archive.add_fact(ann, Fact(id="f1", text="Bello barks.", created=1.0))
+        for _ in range(3):
+            stored, facts = await asyncio.gather(reader.read(key), archive.facts(ann, now=2.0))
+            assert (stored and stored.blob, [fact.id for fact in facts]) == (b"0", ["f1"])
 
 
 async def test_without_a_pooler_statements_stay_prepared(postgres: PostgresServer) -> None:
