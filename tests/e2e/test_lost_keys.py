@@ -163,6 +163,9 @@ def test_a_user_whose_facts_are_broken_is_listed_with_all_others(serve: Serve, t
     listed = {each["id"]: each for each in proxy.client.get("/v1/memory/users").json()["data"]}
     assert (listed["ann"]["facts"], listed["bob"]["facts"]) == (None, 1)
     assert until(lambda: proxy.client.get("/v1/memory/users").json()["data"][0]["sessions"] == 1)
+    exported = proxy.client.get(f"{ANN}/export").json()
+    assert exported["unreadable"] == ["facts"]
+    assert [turn["message"]["content"] for turn in exported["turns"]][:1] == ["My word is scarecrow."]
     page = Visit(proxy)
     assert "bob" in page.get("/users").text
     shown = page.get("/users/ann")

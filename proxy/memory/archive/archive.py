@@ -31,7 +31,7 @@ from proxy.memory.archive.statements import POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.interchange import contents
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner, Store
@@ -355,17 +355,24 @@ class ArchiveHolder:
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns, session by session, and facts, superseded ones too."""
-        turns: list[Turn] = []
+        turns, facts, unreadable = list[Turn](), list[Fact](), list[str]()
         after = 0
-        while page := await self._archive.turns(user, after=after):
-            turns += [turn for _, turn in page]
-            after = page[-1][0]
-        facts = await self._archive.facts(user, now=0.0, superseded=True)
+        try:
+            while page := await self._archive.turns(user, after=after):
+                turns += [turn for _, turn in page]
+                after = page[-1][0]
+        except UNREADABLE:
+            unreadable.append("turns")
+        try:
+            facts = await self._archive.facts(user, now=0.0, superseded=True)
+        except UNREADABLE:
+            unreadable.append("facts")
         # In a thread: there may be many, and calls share the loop.
-        return {
+        exported: dict[str, Sequence[Any]] = {
             "turns": await asyncio.to_thread(_exported_turns, turns),
             "facts": [fact.as_dict() for fact in facts],
         }
+        return exported | ({"unreadable": unreadable} if unreadable else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
         """Delete everything of a user."""
