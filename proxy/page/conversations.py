@@ -1,8 +1,9 @@
 """Pages of conversations: stored ones to read, correct and delete, archived ones to read and delete."""
 
+import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from operator import attrgetter
 from typing import Any, Final
@@ -14,7 +15,7 @@ from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Query, SearchResult
-from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.session import UNREADABLE, Entry, Segment, Session
 from proxy.memory.stores.session_store import SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
 from proxy.page.lines import Line, is_unchanged, lines_of, reworded, turn_number
@@ -174,29 +175,42 @@ async def _show(request: PageRequest) -> Response:
     if start < session.cold_count:
         cold = await store.cold_entries(key, start=start, limit=min(end, session.cold_count) - start)
     hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
-    lines = lines_of(cold, hot, start, session.summaries)
     await request.server.traces.fetch(request.tenant)
     marks = [_mark(trace, request.server.traces) for trace in request.server.traces.newest(*key)]
-    turns = turns_of_lines(lines, marks)
     values: dict[str, Any] = {
         "id": key.session,
         "session": session,
-        "lines": lines,
         "start": start,
         "end": end,
-        "turns": turns,
         # A client that sends no answers back confirms none of them.
         "newest_answer": max(
             (i for i, each in enumerate(session.entries, session.cold_count) if each.role == "assistant"),
             default=None,
         ),
-        "failed": [mark for mark in marks if mark not in turns.values()][:_LINES],
-        "timeline": call_timeline(lines, turns),
         "is_newest": end == session.cold_count + len(session.entries),
+        **await asyncio.to_thread(_drawn, cold, hot, start, session.summaries, marks),
     }
     if request.headers.get("x-part"):
         return await request.fragment("call.html", **values)
     return await request.page("conversation.html", _HERE, **values)
+
+
+def _drawn(
+    cold: Sequence[Entry],
+    hot: Sequence[Entry],
+    start: int,
+    summaries: Sequence[Segment],
+    marks: Sequence[TurnMark],
+) -> Mapping[str, Any]:
+    """The lines of entries and their time line; for a thread, as they may be long."""
+    lines = lines_of(cold, hot, start, summaries)
+    turns = turns_of_lines(lines, marks)
+    return {
+        "lines": lines,
+        "turns": turns,
+        "failed": [mark for mark in marks if mark not in turns.values()][:_LINES],
+        "timeline": call_timeline(lines, turns),
+    }
 
 
 async def _find(request: PageRequest, key: Key) -> Response:

@@ -25,6 +25,7 @@ _SHORTEST: Final = 0.4
 _LONGEST_SILENCE: Final = 4.0
 _NAMED_SILENCE: Final = 2.0
 _LONGEST_SPEECH: Final = 60.0
+_LONGEST_TEXT: Final = ceil(_LONGEST_SPEECH * _LETTERS_A_SECOND)
 SAME_TURN: Final = 0.25
 """A line and the turn that brought it have the same clock, and are noted milliseconds apart."""
 _CLOCKS_AGREE: Final = 10.0
@@ -232,7 +233,8 @@ def _cut(span: _Span, at: float) -> _Span:
 
 
 def _seconds(text: str) -> float:
-    """About how long words take to be said."""
+    """About how long words take to be said; of a long text its beginning says that it is the longest."""
+    text = text[:_LONGEST_TEXT]
     wide = sum(east_asian_width(letter) in {"W", "F"} for letter in text)
     seconds = wide / _WIDE_LETTERS_A_SECOND + (len(text) - wide) / _LETTERS_A_SECOND
     return min(_LONGEST_SPEECH, max(_SHORTEST, seconds))

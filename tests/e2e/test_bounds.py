@@ -309,6 +309,30 @@ def test_a_summary_of_much_holds_up_nobody_elses_call(
 
 
 @pytest.mark.parametrize(
+    "step",
+    [
+        "proxy.page.conversations.lines_of",
+        "proxy.page.conversations.turns_of_lines",
+        "proxy.page.conversations.call_timeline",
+    ],
+)
+def test_the_page_of_a_long_conversation_holds_up_nobody(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    proxy = serve(SUMMARIES.replace("max_messages: 1000", "max_messages: 20"))
+    loop = proxy.run(_current_thread(), within=2)
+    lines = [{**line, "content": "and so on, " * 100} for line in LINES]
+    assert proxy.client.put("/v1/memory/sessions/long", json={"contents": lines}).status_code == 200
+    threads = threads_of(step, monkeypatch)
+    for path in ("/conversations/long", "/conversations/long?before=300"):
+        got = proxy.client.get(path)
+        assert got.status_code == 200
+        assert got.text.count('id="m') >= 200
+    assert threads
+    assert loop not in threads
+
+
+@pytest.mark.parametrize(
     ("message", "said"),
     [
         ({"content": "x" * 500_001}, "'contents[1]' has more than 500000 characters of speech."),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.session import Entry
+from proxy.page import timeline
 from proxy.page.lines import lines_of
 from proxy.page.timeline import SECOND, TurnMark, call_timeline, turns_of_lines
 
@@ -64,15 +65,29 @@ def test_nobody_speaks_twice_at_once(entries: list[Entry], marks: list[TurnMark]
     assert all(0 <= mark.x <= drawn.width for mark in drawn.ticks)
 
 
+def test_of_a_long_text_its_beginning_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = list[str]()
+
+    def width(letter: str) -> str:
+        looked_at.append(letter)
+        return "N"
+
+    monkeypatch.setattr(timeline, "east_asian_width", width)
+    texts = ["x" * 900, "x" * 250_000]
+    bars = [bar for text in texts for bar in drawn(entry("user", 0, text)).bars]
+    assert bars[0].width == bars[1].width
+    assert len(looked_at) < 5_000
+
+
 def entry(role: str, at: float, text: str = "words " * 5, **known) -> Entry:
     return Entry(role=role, turn=0, content=text, timestamp=NOW + at, recorded_at=NOW + at, **known)
 
 
 def drawn(*entries: Entry, marks: tuple[TurnMark, ...] = ()):
     lines = lines_of((), entries, 0)
-    timeline = call_timeline(lines, turns_of_lines(lines, marks))
-    assert timeline is not None
-    return timeline
+    of_call = call_timeline(lines, turns_of_lines(lines, marks))
+    assert of_call is not None
+    return of_call
 
 
 def test_an_answer_begins_with_its_first_token_and_shows_our_share() -> None:

@@ -263,7 +263,11 @@ class SessionStore:
     async def cold_entries(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[Entry]:
         """Entries of the cold part, from the one at index ``start`` on."""
         blobs = await self.cold(key, start=start, limit=limit)
-        return [extensible.decode(blob, Entry) for blob in blobs]
+
+        def work() -> list[Entry]:
+            return [extensible.decode(blob, Entry) for blob in blobs]
+
+        return await in_thread_if_long(work, len(blobs), sum(map(len, blobs)))
 
     # --- bytes
 
