@@ -27,6 +27,7 @@ from proxy.turn.request import check_count, decode_raw, mend_json, read_messages
 Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]
 
+_NULL: Final = msgspec.Raw(b"null")
 _REMAINDER: Final = "turnkeeper"
 """The key of what an export holds beside Agora's shape, so that an import makes the very same session."""
 _KEYS: Final = ("id", "user", "contents", "summaries", "state", _REMAINDER)
@@ -41,7 +42,7 @@ _LARGEST_STATE: Final = 8_000
 
 def non_null(fields: Fields) -> dict[str, msgspec.Raw]:
     """The fields that are not null."""
-    return {name: raw for name, raw in fields.items() if bytes(raw) != b"null"}
+    return {name: raw for name, raw in fields.items() if raw != _NULL}
 
 
 def check_keys(fields: Fields) -> None:
@@ -54,7 +55,7 @@ def check_keys(fields: Fields) -> None:
 def id_field(fields: Fields, name: str) -> str | None:
     """The id under a key, or ``None``; raises RequestError for what cannot be one."""
     raw = fields.get(name)
-    return None if raw is None or bytes(raw) == b"null" else checked_id(decode_raw(raw), name)
+    return None if raw is None or raw == _NULL else checked_id(decode_raw(raw), name)
 
 
 def session_from(fields: Fields, redaction: WindowRedaction) -> Session:

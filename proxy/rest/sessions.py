@@ -135,11 +135,15 @@ async def _create(request: Request) -> Response:
     memory = memory_of(request)
     body = await body_of(request, LARGEST) or b"{}"
     await admit(request, len(body))
-    fields = raw_fields(body, '{"id": "...", "user": "..."}')
-    name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
-    check_keys(fields)
-    whole = {"contents": msgspec.Raw(b"[]"), **non_null(fields)}
-    session = await asyncio.to_thread(session_from, whole, memory.redaction)
+
+    def read() -> tuple[str, Session]:
+        fields = raw_fields(body, '{"id": "...", "user": "..."}')
+        name = id_field(fields, "id") or f"session_{secrets.token_hex(12)}"
+        check_keys(fields)
+        whole = {"contents": msgspec.Raw(b"[]"), **non_null(fields)}
+        return name, session_from(whole, memory.redaction)
+
+    name, session = await asyncio.to_thread(read)
     key = Key(request.scope["tenant"], name)
     hot, cold = await _split(memory, session)
     write = SessionWrite(hot, 0, memory.writer.window.ttl, cold, background=True)

@@ -308,6 +308,19 @@ def test_a_summary_of_much_holds_up_nobody_elses_call(
     assert loop not in threads
 
 
+@pytest.mark.parametrize("step", ["proxy.rest.sessions.raw_fields", "proxy.rest.sessions.session_from"])
+@pytest.mark.parametrize(("method", "path", "status"), [("POST", "", 201), ("PUT", "/long", 200)])
+def test_an_import_of_much_holds_up_nobody_elses_call(
+    agora: ProxyServer, monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int, step: str
+) -> None:
+    threads = threads_of(step, monkeypatch)
+    loop = agora.run(_current_thread(), within=2)
+    got = agora.client.request(method, f"/v1/memory/sessions{path}", json={"user": None, "contents": LINES})
+    assert (got.status_code, len(got.json()["contents"])) == (status, len(LINES))
+    assert len(threads) == 1
+    assert loop not in threads
+
+
 @pytest.mark.parametrize(
     "step",
     [
