@@ -20,7 +20,7 @@ _FIRST, _EVERY = 8, 8
 
 
 class Scale(NamedTuple):
-    """The ratio of a model, and the number of its turns so far."""
+    """The ratio of a model, 0 while none is plausible, and the number of its turns so far."""
 
     ratio: float
     turns: int
@@ -40,17 +40,15 @@ class Scales:
     def learn(self, model: str, estimated: int = 0, counted: int = 0) -> float | None:
         """The model's scale after a turn, which may tell nothing; ``None`` if nothing is known of it yet."""
         ratio = counted / estimated if estimated >= _LEAST_TOKENS else 0.0
-        if not _SMALLEST <= ratio <= _LARGEST:
-            scale = self._scales.get(model)
-            if scale is None:
-                return None
-            self._scales[model] = Scale(scale.ratio, scale.turns + 1)
-            return scale.ratio
-        former, turns = self._scales.pop(model, Scale(ratio, 0))
-        scale = self._scales[model] = Scale(former + _WEIGHT * (ratio - former), turns + 1)
+        if model not in self._scales and not ratio:
+            return None
+        former, turns = self._scales.pop(model, Scale(0.0, 0))
+        if _SMALLEST <= ratio <= _LARGEST:
+            former += _WEIGHT * (ratio - former) if former else ratio
+        self._scales[model] = Scale(former, turns + 1)
         if len(self._scales) > _MOST_MODELS:
             self._scales.popitem(last=False)
-        return scale.ratio
+        return former or None
 
 
 def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:

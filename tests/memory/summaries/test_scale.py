@@ -62,3 +62,16 @@ def test_after_a_models_first_turns_few_are_worth_the_trouble():
             assert scales.learn("m") == pytest.approx(1.3)
     assert 8 <= told < 20
     assert scales.wants_sample("other") and scales.learn("other") is None
+
+
+def test_a_model_that_counts_something_else_is_seldom_looked_at_and_may_yet_be_learned():
+    scales, told = Scales(), 0
+    for _ in range(80):
+        if scales.wants_sample("m"):
+            told += 1
+            assert scales.learn("m", 3000, 800) is None
+        else:
+            assert scales.learn("m") is None
+    assert 8 <= told < 20
+    assert scales.learn("m", 1000, 1300) == pytest.approx(1.3)
+    assert scales.learn("m", 1000, 1100) == pytest.approx(1.26)
