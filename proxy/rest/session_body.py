@@ -129,13 +129,13 @@ def state_from(body: bytes, param: str | None = None) -> State:
     """A session's state; raises RequestError and TooLarge, which name ``param``."""
     try:
         state = _state(body)
+        check_state(state, param)  # first: of a megabyte the rest takes as long as a piece of a stream
         msgspec.msgpack.encode(state)
         decode(encode(Session(state=state)))  # so that what is written can be read
     except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
         name = f"'{param}'" if param else "The state"
         message = f"{name} must be a JSON object, with no number beyond 64 bits."
         raise RequestError(message, param=param) from None
-    check_state(state, param)
     return state
 
 
