@@ -63,6 +63,12 @@ def test_a_message_with_other_words_is_one_that_changed():
     ]
 
 
+def test_a_message_that_much_is_added_to_is_one_that_changed():
+    long = "Hi there. " + "Some of what is known of the caller. " * 40
+    for before, after in ("Hi there.", long), (long, "Hi there."):
+        assert shown([user(before)], [user(after)])[0] == "~ [0] user"
+
+
 def test_a_changed_message_that_moved_says_so():
     before, after = [user("zzzz"), user("Hi")], [user("Hi you")]
     assert shown(before, after) == [
