@@ -403,10 +403,20 @@ class Writer:
             del unwritten.cold[: len(cold)]
             self.notify(key, head.session)
             return True
+        # What has read a session is older than its deletion, whatever the clocks of two hosts say.
+        if unwritten.version and await self._is_deleted(key, head.session):
+            raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
             unwritten.is_applied.clear()
             unwritten.reset()
         return False
+
+    async def _is_deleted(self, key: Key, session: Session) -> bool:
+        """Whether a session was deleted since it was begun, and there is no other in its place."""
+        if await self.store.read(key, background=True) is not None:
+            return False
+        deleted_at = await self.store.deleted(key)
+        return deleted_at is not None and deleted_at > session.created
 
     async def _delete_if_erased(self, key: Key, session: Session, at: float) -> None:
         """Deletes a new session, and raises SessionDeleted, where its user was erased after ``at``.

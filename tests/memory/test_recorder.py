@@ -297,6 +297,26 @@ def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     assert asyncio.run(run()) == ([], 0)
 
 
+def test_a_turn_that_read_what_was_deleted_since_is_older_whatever_its_clock_says() -> None:
+    async def run() -> tuple[list[Any], int]:
+        store = memory()
+        now = time.time()
+        first = Recorder(Writer(sessions(store), Window()))
+        first.put(msgspec.structs.replace(said(0), at=now - 10))
+        await first.drain()
+        stored = await sessions(store).load(KEY)
+        assert stored is not None
+        turn = said(1)
+        view = RequestView(turn.window).view_of(stored.session, stored.version)
+        await store.delete(KEY)
+        ahead = Recorder(Writer(sessions(store), Window()))
+        ahead.put(msgspec.structs.replace(turn, view=view, at=now + 1))
+        await ahead.drain()
+        return await texts(store), ahead.lost_turns
+
+    assert asyncio.run(run()) == ([], 0)
+
+
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()
