@@ -7,7 +7,7 @@ is short, as turns may be written to the same file.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -48,7 +48,7 @@ from proxy.memory.archive.statements import (
     TOMBSTONE_TIME,
     TURN,
     TURN_COLUMNS,
-    UPSERT_PASSAGE,
+    UPSERT_PASSAGES,
     UPSERT_SESSION,
     UPSERT_TURN,
     USER,
@@ -630,6 +630,7 @@ def _write_rows(
         return owners, rows
     parts = [one.part for one in planned]
     again = yield from _read(codec, parts, [[*one.stored.erased] for one in planned])
+    indexed: list[tuple[int, int, str]] = []
     for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
         if not now.is_as(one.stored):
             continue
@@ -643,35 +644,38 @@ def _write_rows(
         talk = yield from fetch_value(
             UPSERT_SESSION, {**key_arguments(one.part.key), **times, "ahead": ahead}
         )
-        added = yield from _write_turns(codec, one, talk, _ids(one, owners))
+        added = yield from _write_turns(codec, one, talk, _ids(one, owners), indexed)
         rows.append((number, talk, 0, added))
+    yield from _index(indexed, {turn.item for one in planned for turn in one.changes.turns})
     return owners, rows
 
 
-def _write_turns(codec: RowCodec, one: _Planned, talk: int, owners: Mapping[str, int]) -> Steps[Rows]:
-    """Write the turns of a part, and index them; ids and positions of those that were added."""
+def _write_turns(
+    codec: RowCodec, one: _Planned, talk: int, owners: Mapping[str, int], indexed: list[tuple[int, int, str]]
+) -> Steps[Rows]:
+    """Write the turns of a part; ids and positions of those that were added.
+
+    To ``indexed`` the reader, id and terms of each are added that is to be found.
+    """
     turns = one.changes.turns
     columns = [{"talk": talk, **turn.columns(codec, owners)} for turn in turns]
     items = [rows[0][0] for rows in (yield from fetch_each(UPSERT_TURN, columns))]
-    indexed = [
-        {**row, "owner": row["reader"], "kind": TURN, "item": item}
-        for row, item in zip(columns, items, strict=True)
-        if row["terms"]
+    indexed += [
+        (row["reader"], item, row["terms"]) for row, item in zip(columns, items, strict=True) if row["terms"]
     ]
-    passages = yield from fetch_each(UPSERT_PASSAGE, indexed)
     gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None]
     yield from fetch_each(
         DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in [*gone, *one.changes.dropped]]
     )
     yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.changes.dropped])
-    former = {turn.item for turn in turns}
-    changed = [
-        {"passage": rows[0][0]}
-        for row, rows in zip(indexed, passages, strict=True)
-        if rows and row["item"] in former
-    ]
-    yield from fetch_each(DELETE_VECTOR, changed)
     return [(item, *turn.position) for turn, item in zip(turns, items, strict=True) if turn.item is None]
+
+
+def _index(indexed: Sequence[tuple[int, int, str]], former: Container[int | None]) -> Steps[None]:
+    """Index turns by their readers, ids and terms; those of ``former`` ids that change lose their vectors."""
+    if indexed:
+        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(indexed).decode()})
+        yield from fetch_each(DELETE_VECTOR, [{"passage": id_} for id_, item in passages if item in former])
 
 
 def _write_with_owners(

@@ -229,6 +229,13 @@ UPSERT_PASSAGE: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
+# In one statement: SQLite writes the terms that an index has gathered at the begin of each other one.
+UPSERT_PASSAGES: Final = Statement(
+    "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
+    " SELECT json_extract(r.value, '$[0]'), 1, t.id, t.talk, t.place, t.at, json_extract(r.value, '$[2]'),"
+    f" {LEXICON} FROM json_each(:rows) r CROSS JOIN turnkeeper_turns t"
+    f" WHERE t.id = json_extract(r.value, '$[1]') {_RENEW_PASSAGE}, item"
+)
 DELETE_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
 OWNER_SIZE: Final = Statement(
     "SELECT id, (SELECT COUNT(*) FROM turnkeeper_passages p WHERE p.owner = o.id) FROM turnkeeper_people o"
