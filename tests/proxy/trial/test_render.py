@@ -67,3 +67,8 @@ def test_a_parameter_that_is_no_object_is_shown_beside_the_object_that_was_expec
         '        - expected: {"a":1}',
         '        + actual: "b"',
     ]
+
+
+def test_a_file_without_cases_alone_is_warned_about():
+    assert "warning" not in results()
+    assert "  warning: no cases" in render.plain(render.render_results({"a.yaml": []}))
