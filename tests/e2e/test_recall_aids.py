@@ -72,7 +72,8 @@ def settle(proxy: ProxyServer, *, embedded: bool = True) -> None:
 
     async def idle() -> None:
         async with asyncio.timeout(40):
-            while embedded and await archive.unembedded_texts(finder.embedder.model, limit=1):  # noqa: ASYNC110 - it works when it likes
+            # The last line of a call waits for the next one.
+            while embedded and await archive.unembedded_texts(finder.embedder.model, limit=1, until=0):  # noqa: ASYNC110 - it works when it likes
                 await asyncio.sleep(0.02)
 
     proxy.run(idle(), within=50)
@@ -183,7 +184,8 @@ def test_another_model_makes_all_vectors_anew(start, aids: FakeUpstream):
     again = start(MODEL="large")
     settle(again)
     made = [(body["model"], body["input"]) for body in asked(aids.requests, "/embeddings")]
-    assert made == [("small", [WORDS])] * 2 + [("large", [WORDS])]  # it was a question first
+    line = f"User: {WORDS}\nAssistant: Hello there."
+    assert made == [("small", [WORDS]), ("small", [line]), ("large", [line])]  # it was a question first
     assert texts(again) == [WORDS]
 
 

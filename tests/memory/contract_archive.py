@@ -850,16 +850,91 @@ async def test_each_text_wants_a_vector_once_and_again_when_it_is_corrected(arch
     await archive.save_session(KEY, held, as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes tea.", created=NOW))
     await archive.add_document("acme", "a.md", [Chunk(title="Pets", text="No hound.")], at=NOW)
-    whole = ["I moved.", "Likes tea.", "Lovely.", "My puppy is small.", "Pets\nNo hound."]
-    assert await embed(archive) == whole
+    whole = {
+        "User: My puppy is small.\nAssistant: Lovely.",
+        "User: My puppy is small.\nAssistant: Lovely.\nUser: I moved.",
+        "Assistant: Lovely.\nUser: I moved.",
+        "Likes tea.",
+        "Pets\nNo hound.",
+    }
+    assert set(await embed(archive)) == whole
     assert await embed(archive) == []
     corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
     await archive.save_session(
         KEY, msgspec.structs.replace(held, entries=(corrected, *held.entries[1:])), as_of=NOW
     )
     assert "My tea is small." not in await alike(archive, "hound")
-    assert await embed(archive) == ["My tea is small."]
-    assert await embed(archive, "other") == sorted([*whole[:3], "My tea is small.", whole[4]])
+    # The line behind it had it in its vector.
+    assert set(await embed(archive)) == {
+        "User: My tea is small.\nAssistant: Lovely.",
+        "User: My tea is small.\nAssistant: Lovely.\nUser: I moved.",
+    }
+    assert len(await embed(archive, "other")) == 5
+
+
+async def test_no_vector_has_words_that_were_taken_back(archive: Archive):
+    held = session("I moved.", "Lovely.", "My puppy is small.")
+    await archive.save_session(KEY, held, as_of=NOW)
+    await embed(archive)
+    assert await vectors_left(archive) == 3
+    shorter = msgspec.structs.replace(held, entries=held.entries[:2], updated=NOW + 1)
+    await archive.save_session(KEY, shorter, as_of=NOW)
+    assert await vectors_left(archive) == 1
+    assert await embed(archive) == ["User: I moved.\nAssistant: Lovely."]
+
+
+async def test_no_vector_has_words_that_are_past_their_time(archive: Archive):
+    held = session("My puppy is small.", "Lovely.", "I moved.", "To Berlin?")
+    old, *rest = held.entries
+    old = msgspec.structs.replace(old, recorded_at=NOW - 90_000)
+    await archive.save_session(KEY, msgspec.structs.replace(held, entries=(old, *rest)), as_of=NOW)
+    await embed(archive)
+    assert await archive.sweep(before=NOW - 80_000) == 1
+    assert await vectors_left(archive) == 2
+    assert await embed(archive) == ["Assistant: Lovely.\nUser: I moved."]
+
+
+async def test_a_line_waits_for_the_next_one_until_it_is_old(archive: Archive):
+    async def due(until: float) -> list[str | None]:
+        return [one.text for one in await archive.unembedded_texts("m", limit=9, until=until)]
+
+    held = session("My puppy is small.", "Lovely.")
+    await archive.save_session(KEY, held, as_of=NOW)
+    first = "User: My puppy is small.\nAssistant: Lovely."
+    assert await due(0) == [first]
+    assert await due(NOW) == [first, first]
+    await archive.add_fact(ANN, Fact(id="f1", text="Likes tea.", created=NOW))
+    assert await due(0) == [first, "Likes tea."]
+
+
+async def test_a_vector_is_not_added_where_the_line_beside_was_corrected_meanwhile(archive: Archive):
+    held = session("My puppy is small.", "Lovely.")
+    await archive.save_session(KEY, held, as_of=NOW)
+    due = await archive.unembedded_texts("m", limit=9)
+    corrected = msgspec.structs.replace(held.entries[0], content="My tea is small.")
+    corrected = msgspec.structs.replace(held, entries=(corrected, held.entries[1]))
+    await archive.save_session(KEY, corrected, as_of=NOW)
+    await archive.add_vectors("m", [(one, vector("puppy")) for one in due])
+    assert await vectors_left(archive) == 0
+    assert len(await embed(archive)) == 2
+
+
+async def test_no_vector_has_what_another_user_said(archive: Archive):
+    held = session("My puppy is small.", "Lovely.")
+    bobs = msgspec.structs.replace(entries("My doctor is ill.", first=2)[0], user="bob")
+    both = msgspec.structs.replace(held, entries=(*held.entries, bobs))
+    await archive.save_session(KEY, both, as_of=NOW)
+    assert "User: My doctor is ill." in (made := await embed(archive))
+    assert sum("doctor" in text for text in made) == 1
+
+
+async def test_among_many_lines_a_meaning_counts_that_stands_out(archive: Archive):
+    """What all of them have in common with a question tells nothing."""
+    lines = [line for i in range(20) for line in (f"My puppy number{i} sleeps.", "-")]
+    await archive.save_session(KEY, session(*lines), as_of=NOW)
+    await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
+    await embed(archive)
+    assert await alike(archive, "Which hound?") == []
 
 
 async def test_a_vector_of_what_was_corrected_meanwhile_is_not_added(archive: Archive):
@@ -870,18 +945,20 @@ async def test_a_vector_of_what_was_corrected_meanwhile_is_not_added(archive: Ar
     await archive.save_session(KEY, msgspec.structs.replace(held, entries=(corrected,)), as_of=NOW)
     await archive.add_vectors("m", [(late, vector("puppy"))])
     assert await alike(archive, "hound") == []
-    assert await embed(archive) == ["My tea is small."]
+    assert await embed(archive) == ["User: My tea is small."]
 
 
 async def test_greetings_and_function_words_have_no_vector(archive: Archive):
     await archive.save_session(KEY, session("Hello, good morning!", "Yes.", "My puppy sleeps."), as_of=NOW)
     texts = await archive.unembedded_texts("m", limit=9)
-    assert sorted(one.text or "" for one in texts) == ["", "", "My puppy sleeps."]
+    assert sorted(one.text or "" for one in texts) == ["", "", "Assistant: Yes.\nUser: My puppy sleeps."]
 
 
 async def test_what_means_the_same_is_found_and_goes_before_a_word_in_passing(archive: Archive):
     await archive.save_session(
-        KEY, session("My puppy sleeps.", "Lovely.", "The weather, animal and all."), as_of=NOW
+        KEY,
+        session("My puppy sleeps.", "-", "-", "Lovely.", "-", "-", "The weather, animal and all."),
+        as_of=NOW,
     )
     assert await asked(archive, "Which hound?") == []
     assert await alike(archive, "Which hound?") == []  # there is no vector yet

@@ -109,7 +109,11 @@ async def test_a_correction_of_who_spoke_is_found_by_him_alone(archive: Archive)
     await embed(archive)
     await archive.save_session(KEY, talk(), as_of=NOW)
     assert await both(archive) == (sorted(ANNS), sorted(BOBS))
-    assert await embed(archive) == sorted(BOBS)  # what stays the same user's keeps its vector
+    made = await embed(archive)
+    assert "User: " + INSULIN + "\nAssistant: " + NOTED in made
+    # What stood beside his words has a vector without them, and what did not keeps its own.
+    assert len(made) == len(BOBS) + 2
+    assert sum(INSULIN in text for text in made) == len(BOBS)
     assert not {*BOBS} & {*await alike(archive, INSULIN)}
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -135,15 +136,21 @@ class Archive:
         """The user's turns and facts and the tenant's documents that match, best first."""
         return await self._database.read(partial(search.search, self._codec, user, query))
 
-    async def unembedded_texts(self, model: str, *, limit: int) -> list[UnembeddedText]:
-        """A few of the texts, of any user, that have no vector by this model."""
-        return await self._database.read(partial(vector_index.unembedded_texts, self._codec, model, limit))
+    async def unembedded_texts(
+        self, model: str, *, limit: int, until: float = math.inf
+    ) -> list[UnembeddedText]:
+        """A few of the texts, of any user, that have no vector by this model.
+
+        A turn that was said after ``until`` is not among them before it is followed by another.
+        """
+        work = partial(vector_index.unembedded_texts, self._codec, model, limit, until)
+        return await self._database.read(work)
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
         """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
         encoded = (vector_index.encoded_vector(self._codec, text, vector) for text, vector in vectors)
         for part in in_parts(encoded, lambda one: len(one.sign or b"") // _BYTES_PER_CHARACTER):
-            await self._database.write(partial(vector_index.add_vectors, model, part))
+            await self._database.write(partial(vector_index.add_vectors, self._codec, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
         """Delete everything of a user; what was said up to ``at`` is refused from now on."""

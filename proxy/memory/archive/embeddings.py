@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from proxy.circuit import Backoff, Outage
+from proxy.clock import wall_time
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import UnembeddedText, Vector
@@ -17,6 +18,8 @@ _AT_ONCE: Final = 16
 _EVERY: Final = 2.0
 _LONGEST: Final = 60.0
 _LEASE: Final = "vectors"
+# A line is embedded with the next one: so long it waits for that.
+_WITHOUT_NEXT: Final = 60.0
 # How a model refuses a text that is too long, or that it cannot take.
 _REFUSALS: Final = frozenset({400, 413, 422, 500})
 
@@ -65,18 +68,20 @@ class EmbeddingWorker:
             await asyncio.sleep(pause)
 
     async def catch_up(self) -> None:
-        """Return once every text has a vector or another process works on it.
+        """Return once every text that is due has a vector or another process works on it.
 
         Raises UpstreamError and StoreError.
         """
-        if not await self._archive.unembedded_texts(self._embedder.model, limit=1):
+        if not await self._due(1):
             return
         async with lease.lease(self._store, _LEASE, Key("", _LEASE)) as acquired:
-            while acquired and (
-                texts := await self._archive.unembedded_texts(self._embedder.model, limit=_AT_ONCE)
-            ):
+            while acquired and (texts := await self._due(_AT_ONCE)):
                 await self._embed(texts)
                 self._outage.end()
+
+    async def _due(self, limit: int) -> list[UnembeddedText]:
+        until = wall_time() - _WITHOUT_NEXT
+        return await self._archive.unembedded_texts(self._embedder.model, limit=limit, until=until)
 
     async def _embed(self, texts: Sequence[UnembeddedText]) -> None:
         readable = [text for text in texts if text.text is not None]

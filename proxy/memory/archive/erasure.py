@@ -171,6 +171,8 @@ def sweep(codec: RowCodec, *, since: float, before: float, limit: int) -> Steps[
     """Delete a few turns that were recorded in a time; how many, and when the last of them was recorded."""
     between = {"since": since, "before": before} | ({"limit": limit} if limit else {})
     turns = yield from _some(codec, codec.dialect.old_turns, between)
+    # The first turn that stays has what it followed in its vector; of users and sessions nothing stays.
+    yield from codec.unembed(json_array(row[0] for row in turns))
     yield from _delete_turns(codec, turns)
     return len(turns), float(turns[-1][3]) if turns else 0.0
 

@@ -108,12 +108,17 @@ class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text without a vector; ``None`` where it is unreadable or tells nothing. ``terms`` change with it."""
+    """A text without a vector; ``None`` where it is unreadable or tells nothing.
+
+    ``terms`` change with it, and ``beside`` with the lines around it.
+    """
 
     passage: int
     owner: Owner
     terms: str
     text: str | None
+    beside: tuple[tuple[int, str], ...] = ()
+    """The distance of each line that stands beside it in its session, with its terms."""
 
 
 class ErasureCount(NamedTuple):

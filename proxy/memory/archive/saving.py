@@ -38,7 +38,6 @@ from proxy.memory.archive.statements import (
     CHANGE_TURNS,
     DELETE_PASSAGE,
     DELETE_TURN,
-    DELETE_VECTOR,
     INSERT_OWNER,
     LAST_PLACE_BEFORE,
     OWNER_ID,
@@ -52,6 +51,7 @@ from proxy.memory.archive.statements import (
     UPSERT_SESSION,
     UPSERT_TURN,
     USER,
+    json_array,
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, TurnRef
@@ -646,7 +646,7 @@ def _write_rows(
         )
         added = yield from _write_turns(codec, one, talk, _ids(one, owners), indexed)
         rows.append((number, talk, 0, added))
-    yield from _index(indexed, {turn.item for one in planned for turn in one.changes.turns})
+    yield from _index(codec, indexed, {turn.item for one in planned for turn in one.changes.turns})
     return owners, rows
 
 
@@ -663,19 +663,22 @@ def _write_turns(
     indexed += [
         (row["reader"], item, row["terms"]) for row, item in zip(columns, items, strict=True) if row["terms"]
     ]
-    gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None]
-    yield from fetch_each(
-        DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in [*gone, *one.changes.dropped]]
-    )
+    gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None] + one.changes.dropped
+    if gone:
+        yield from codec.unembed(json_array(gone))
+    yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
     yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.changes.dropped])
     return [(item, *turn.position) for turn, item in zip(turns, items, strict=True) if turn.item is None]
 
 
-def _index(indexed: Sequence[tuple[int, int, str]], former: Container[int | None]) -> Steps[None]:
+def _index(
+    codec: RowCodec, indexed: Sequence[tuple[int, int, str]], former: Container[int | None]
+) -> Steps[None]:
     """Index turns by their readers, ids and terms; those of ``former`` ids that change lose their vectors."""
     if indexed:
         passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(indexed).decode()})
-        yield from fetch_each(DELETE_VECTOR, [{"passage": id_} for id_, item in passages if item in former])
+        if changed := [item for _, item in passages if item in former]:
+            yield from codec.unembed(json_array(changed))
 
 
 def _write_with_owners(

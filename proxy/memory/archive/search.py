@@ -124,10 +124,12 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     if not (groups or dates):
         return []
     question = Lookup(groups, dates, query.now)
+    # What has no word but a time and courtesies means what any small talk does.
+    vector = query.vector if groups else None
     tenant = Owner(user.tenant)
     found: list[list[Scored]] = yield from gather(
-        _ranked(codec, user, question, query.vector),
-        _ranked(codec, tenant, question._replace(dates=()), query.vector),
+        _ranked(codec, user, question, vector),
+        _ranked(codec, tenant, question._replace(dates=()), vector),
     )
     scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*found) if score > 0)
     best = sorted(scored, key=lambda pair: -pair[0])

@@ -16,6 +16,7 @@ from proxy.memory.archive.statements import (
     RENEW_OWNER,
     UPSERT_PASSAGE,
     Dialect,
+    json_array,
 )
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.redaction import NO_REDACTION, Redaction
@@ -219,3 +220,12 @@ class RowCodec(msgspec.Struct, frozen=True):
         passage = yield from fetch_value(UPSERT_PASSAGE if terms else DELETE_PASSAGE, arguments)
         if passage is not None:
             yield from fetch(DELETE_VECTOR, {"passage": passage})
+
+    def unembed(self, ids: str) -> Steps[None]:
+        """Remove the vectors of turns, and of those beside them, which have their words; they are made again.
+
+        ``ids`` are as ``json_array`` writes them.
+        """
+        rows = yield from fetch(self.dialect.mark_beside, {"ids": ids})
+        if rows:
+            yield from fetch(self.dialect.delete_vectors, {"ids": json_array(passage for (passage,) in rows)})

@@ -245,6 +245,8 @@ PASSAGES_IN_RANGE: Final = Statement(
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner"
     " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
 )
+# The line before another and the one behind, and itself.
+_BESIDE: Final = "n.talk = p.talk AND n.place BETWEEN p.place - 1 AND p.place + 1 AND n.kind = 1"
 _WITH_OWNER: Final = (
     "SELECT p.id, p.kind, p.item, p.terms, o.tenant, o.person FROM turnkeeper_passages p"
     " JOIN turnkeeper_people o ON o.id = p.owner"
@@ -271,10 +273,16 @@ TURNS_WITH_OWNERS: Final = Statement(
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " JOIN turnkeeper_people o ON o.id = t.owner WHERE t.talk = :talk ORDER BY t.place, t.id"
 )
-UNEMBEDDED: Final = Statement(f"{_WITH_OWNER} WHERE p.meant < :model OR p.meant > :model LIMIT :limit")
+# A turn waits for the next one, until some time after it was said.
+UNEMBEDDED: Final = Statement(
+    f"{_WITH_OWNER} WHERE (p.meant < :model OR p.meant > :model) AND (p.kind <> 1 OR p.at <= :until"
+    " OR EXISTS (SELECT 1 FROM turnkeeper_passages n WHERE n.talk = p.talk AND n.place = p.place + 1"
+    " AND n.owner = p.owner AND n.kind = 1)) LIMIT :limit"
+)
 MARK_EMBEDDED: Final = Statement(
     "UPDATE turnkeeper_passages SET meant = :model WHERE id = :passage AND terms = :terms RETURNING owner"
 )
+MARK_DUE: Final = Statement("UPDATE turnkeeper_passages SET meant = '' WHERE id = :passage")
 UPSERT_VECTOR: Final = Statement(
     "INSERT INTO turnkeeper_vectors (passage, owner, model, sign, blob)"
     " VALUES (:passage, :owner, :model, :sign, :blob)"
@@ -304,6 +312,15 @@ _TURN_TYPES: Final = {
 }
 TURN_COLUMNS: Final = tuple(_TURN_TYPES)
 """The columns of a turn beside its session."""
+
+
+def _mark_beside(passages: str, but: str = "") -> str:
+    """What has turns embedded again that stand beside some passages, whose owner may just have changed."""
+    return (
+        "UPDATE turnkeeper_passages SET meant = '' FROM (SELECT DISTINCT n.id FROM turnkeeper_passages p"
+        f" CROSS JOIN turnkeeper_passages n WHERE {passages} AND p.kind = 1 AND {_BESIDE}{but}) AS b"
+        " WHERE turnkeeper_passages.id = b.id RETURNING turnkeeper_passages.id"
+    )
 
 
 def _turn_rows(prefix: str, *more: str) -> str:
@@ -370,8 +387,15 @@ _REVISED: Final = """, revised AS (
 ), reindexed AS (
     INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)
     SELECT reader, 1, item, talk, place, at, terms, {lexicon} FROM revised WHERE terms IS NOT NULL {renew}
+), altered AS (
+    SELECT id FROM reindexed
+    UNION ALL SELECT p.id FROM unnest(:unreadn::bigint[], :unread::bigint[]) AS u (n, item)
+        JOIN saved USING (n) JOIN turnkeeper_passages p ON p.kind = 1 AND p.item = u.item
+), beside AS (
+    {beside}
 ), unembedded AS (
-    DELETE FROM turnkeeper_vectors v USING reindexed r WHERE v.passage = r.id
+    DELETE FROM turnkeeper_vectors v USING (SELECT id FROM reindexed UNION ALL SELECT id FROM beside) r
+    WHERE v.passage = r.id
 )"""
 _WRITTEN: Final = """ SELECT k.n, k.id, txid_current() % 4294967296, ARRAY(
     SELECT ROW(a.id, a.life, a.turn, a.role, a.position) FROM added a WHERE a.talk = k.id
@@ -385,6 +409,9 @@ def _saving(text: str) -> Statement:
             changed=_turn_rows("changed", "item"),
             lexicon=LEXICON,
             renew=_RENEW_PASSAGE,
+            beside=_mark_beside(
+                "p.id IN (SELECT id FROM altered)", " AND n.id NOT IN (SELECT id FROM altered)"
+            ),
         )
     )
 
@@ -412,6 +439,12 @@ class Dialect(msgspec.Struct, frozen=True):
     """The passages of ``:ids`` and their neighbours in the session."""
     by_id: Statement
     """An owner's passages among ``:ids``."""
+    beside: Statement
+    """Of turns among the passages ``:ids`` their owner's beside each, and itself: distance, item, terms."""
+    mark_beside: Statement
+    """Has the turns ``:ids`` embedded again, and those beside them; it returns their passages."""
+    delete_vectors: Statement
+    """Deletes the vectors of the passages ``:ids``."""
     texts: dict[int, Statement]
     """By kind: id, name, time and blob of the items of ``:ids``."""
     expire: Statement
@@ -479,6 +512,13 @@ def _dialect(
         match_best=Statement(f"{rows} ORDER BY {by_rank} LIMIT :limit"),
         near=Statement(near),
         by_id=Statement(by_id),
+        beside=Statement(
+            "SELECT p.id, n.place - p.place, n.item, n.terms FROM turnkeeper_passages p"
+            f" CROSS JOIN turnkeeper_passages n WHERE p.id IN ({ids}) AND p.kind = 1 AND {_BESIDE}"
+            " AND n.owner = p.owner ORDER BY p.id, n.place"
+        ),
+        mark_beside=Statement(_mark_beside(f"p.item IN ({ids})")),
+        delete_vectors=Statement(f"DELETE FROM turnkeeper_vectors WHERE passage IN ({ids})"),
         texts=texts,
         expire=Statement(expire),
         unindex=Statement(unindex),

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Sequence
 from heapq import nsmallest
+from itertools import islice
 from operator import getitem
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,6 +25,15 @@ MAX_DIMENSIONS: Final = 8192
 # numbers.
 _COMPARED_BY_SIGN: Final = 2000
 _COMPARED: Final = 48
+# Of a line, what stands beside it tells what it is about: so many characters of each.
+_OF_NEIGHBOUR: Final = 200
+# How many standard deviations above the mean of an owner's vectors a similarity begins to count: what all
+# of them have in common with a question tells nothing. Few vectors have no such mean.
+_STANDS_OUT: Final = 1.5
+_FEW: Final = 20
+_SAMPLE: Final = 128
+# A similarity halfway between the threshold and 1 counts all that it can: no texts are nearer in other words.
+_STEEPNESS: Final = 2.0
 
 
 def normalize(numbers: Sequence[float]) -> Vector:
@@ -63,17 +74,63 @@ class Comparison:
         return max(-1.0, min(1.0, self._scale * product))
 
 
-def unembedded_texts(codec: RowCodec, model: str, limit: int) -> Steps[list[UnembeddedText]]:
-    """A few of the texts without a vector by this model.
+def _stored_name(model: str) -> str:
+    """A model's name as vectors have it: older versions made those of one line, not of three."""
+    return f"{model}/3"
+
+
+def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> Steps[list[UnembeddedText]]:
+    """A few of the texts without a vector by this model; a turn's has the lines beside it.
 
     Of greetings and function words alone there is none to make: their text is ``None``.
     """
-    rows = yield from fetch(statements.UNEMBEDDED, {"model": model, "limit": limit})
-    texts: list[UnembeddedText] = yield from _read(codec, rows)
-    return [
-        one if codec.lexicon.asks(one.text or "") else msgspec.structs.replace(one, text=None)
-        for one in texts
-    ]
+    arguments = {"model": _stored_name(model), "limit": limit, "until": until}
+    rows = yield from fetch(statements.UNEMBEDDED, arguments)
+    turns = [row[0] for row in rows if row[1] == statements.TURN]
+    neighbours: dict[int, Rows] = yield from _neighbours(codec, turns)
+    items = json_array({item for lines in neighbours.values() for _, item, _ in lines})
+    found = yield from fetch(codec.dialect.texts[statements.TURN], {"ids": items, "now": 0.0})
+    turn_rows = {row[0]: row for row in found}
+    texts: list[UnembeddedText] = []
+    for one in (yield from _read(codec, rows)):
+        text, lines = one.text, neighbours.get(one.passage, [])
+        if not codec.lexicon.asks(text or ""):
+            text = None
+        elif lines:
+            spoken = (_spoken(codec, one.owner, turn_rows.get(item), distance) for distance, item, _ in lines)
+            text = "\n".join(filter(None, spoken))
+        texts.append(msgspec.structs.replace(one, text=text, beside=_terms(lines)))
+    return texts
+
+
+def _neighbours(codec: RowCodec, passages: Iterable[int]) -> Steps[dict[int, Rows]]:
+    """By passage, the lines from the one before it to the one behind: distance, item and terms of each."""
+    lines: dict[int, Rows] = {}
+    rows = yield from fetch(codec.dialect.beside, {"ids": json_array(passages)})
+    for passage, *line in rows:
+        lines.setdefault(passage, []).append(tuple(line))
+    return lines
+
+
+def _terms(lines: Rows) -> tuple[tuple[int, str], ...]:
+    return tuple((distance, terms) for distance, _, terms in lines)
+
+
+def _spoken(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distance: int) -> str | None:
+    """A line with its role; of one that stands beside another, what is nearest to that."""
+    if row is None:
+        return None
+    _, name, _, blob = row
+    try:
+        entry = codec.decode(Key(owner.tenant, id_text(name)), blob, Entry)
+    except (StoreError, msgspec.DecodeError):
+        return None
+    text = entry.text
+    if distance < 0:
+        text = text[-_OF_NEIGHBOUR:]
+    elif distance > 0:
+        text = text[:_OF_NEIGHBOUR]
+    return f"{entry.role.title()}: {text}"
 
 
 class EncodedVector(NamedTuple):
@@ -89,18 +146,30 @@ def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None)
     return EncodedVector(text, sign)
 
 
-def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
-    """Add vectors for texts that were not changed or removed meanwhile."""
+def add_vectors(codec: RowCodec, model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
+    """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not."""
+    named = {"model": _stored_name(model)}
+    owners: dict[int, int | None] = {}
+    for text, _ in vectors:
+        passage = {**named, "passage": text.passage, "terms": text.terms}
+        owners[text.passage] = yield from fetch_value(statements.MARK_EMBEDDED, passage)
+    # Behind the mark: what changes from now on removes it.
+    neighbours: dict[int, Rows] = yield from _neighbours(
+        codec, [one for one, owner in owners.items() if owner]
+    )
     for text, sign in vectors:
-        passage = {"passage": text.passage, "model": model}
-        owner = yield from fetch_value(statements.MARK_EMBEDDED, {**passage, "terms": text.terms})
+        passage = {"passage": text.passage}
+        owner = owners[text.passage]
         if owner is None:
             continue
-        if sign is None:
-            yield from fetch(statements.DELETE_VECTOR, {"passage": text.passage})
-            continue
-        # Older versions stored a vector's numbers in another column.
-        yield from fetch(statements.UPSERT_VECTOR, {**passage, "owner": owner, "sign": sign, "blob": b""})
+        if _terms(neighbours.get(text.passage, [])) != text.beside:
+            yield from fetch(statements.MARK_DUE, passage)
+        elif sign is None:
+            yield from fetch(statements.DELETE_VECTOR, passage)
+        else:
+            # Older versions stored a vector's numbers in another column.
+            row = {**named, **passage, "owner": owner, "sign": sign, "blob": b""}
+            yield from fetch(statements.UPSERT_VECTOR, row)
 
 
 def outdated_texts(codec: RowCodec, limit: int) -> Steps[list[UnembeddedText]]:
@@ -152,21 +221,30 @@ def similarity_scores(
 ) -> Steps[dict[int, float]]:
     """By passage, the score of its similarity: for an owner's most similar passages, and for ``others``."""
     rows = yield from fetch(
-        statements.SIGN_BITS, {"owner": owner_id, "model": query.model, "limit": _COMPARED_BY_SIGN}
+        statements.SIGN_BITS,
+        {"owner": owner_id, "model": _stored_name(query.model), "limit": _COMPARED_BY_SIGN},
     )
-    signs = {passage: codec.decode_bytes(owner, blob) for passage, blob in rows}
     own = sign_bits(query.vector)
+    decoded = ((passage, codec.decode_bytes(owner, blob)) for passage, blob in rows)
+    signs = {passage: other for passage, other in decoded if len(other) == len(own)}
     bits = int.from_bytes(own, "big")
     distances = (
-        ((bits ^ int.from_bytes(other, "big")).bit_count(), -passage)
-        for passage, other in signs.items()
-        if len(other) == len(own)
+        ((bits ^ int.from_bytes(other, "big")).bit_count(), -passage) for passage, other in signs.items()
     )
     nearest = {-passage for _, passage in nsmallest(_COMPARED, distances)}
-    scores: dict[int, float] = {}
     comparison = Comparison(query.vector)
+    threshold = query.threshold
+    if len(signs) >= _FEW:
+        sample = [
+            comparison.cosine(other) for other in islice(signs.values(), 0, None, 1 + len(signs) // _SAMPLE)
+        ]
+        mean = fmean(sample)
+        deviation = math.sqrt(fmean((one - mean) ** 2 for one in sample))
+        threshold = max(threshold, mean + _STANDS_OUT * deviation)
+    scores: dict[int, float] = {}
     for passage in nearest.union(others).intersection(signs):
         similarity = comparison.cosine(signs[passage])
-        if similarity > query.threshold:
-            scores[passage] = query.weight * (similarity - query.threshold) / (1 - query.threshold)
+        if similarity > threshold:
+            share = min(1.0, _STEEPNESS * (similarity - threshold) / (1 - threshold))
+            scores[passage] = query.weight * share
     return scores

@@ -138,8 +138,13 @@ async def test_words_are_found_and_go_with_what_was_taken_back(archive: Archive)
     assert [one.text for one in await archive.search(ANN, Query(text="foxes", now=NOW, limit=1))] == [
         "Foxes."
     ]
-    # What was said otherwise has no vector any more; what is as it was keeps its own.
-    assert [text.text for text in await archive.unembedded_texts("m", limit=9)] == ["Foxes."]
+    # What was said otherwise has no vector any more, and nor has what stands beside it or what is gone.
+    due = await archive.unembedded_texts("m", limit=9)
+    beside = "User: Question 1 about badgers."
+    assert sorted(text.text or "" for text in due) == [
+        f"Assistant: Answer 0.\n{beside}\nAssistant: Foxes.",
+        f"{beside}\nAssistant: Foxes.",
+    ]
 
 
 async def test_what_another_process_saved_meanwhile_is_read_again(processes: list[Archive]):

@@ -49,11 +49,13 @@ def store() -> Store:
 
 
 async def keep(archive: Archive, *texts: str) -> None:
-    now = time.time()
-    entries = tuple(Entry(role="user", turn=i, content=t, recorded_at=now) for i, t in enumerate(texts))
-    await archive.save_session(
-        Key("acme", "call"), Session(entries=entries, user="ann", created=5.0), as_of=now
-    )
+    """Each in a call of its own, which ended a while ago."""
+    at = time.time() - 100
+    for i, text in enumerate(texts):
+        entry = Entry(role="user", turn=0, content=text, recorded_at=at)
+        await archive.save_session(
+            Key("acme", f"call-{i}"), Session(entries=(entry,), user="ann", created=5.0), as_of=at
+        )
 
 
 async def lacking(archive: Archive) -> list[str | None]:
@@ -110,7 +112,7 @@ async def test_what_a_model_that_takes_nothing_was_asked_is_asked_again(
     await keep(archive, "a scarecrow", "a wheelbarrow")
     with pytest.raises(UpstreamError):
         await EmbeddingWorker(store, archive, Model(lambda _: error)).catch_up()
-    assert await lacking(archive) == ["a scarecrow", "a wheelbarrow"]
+    assert await lacking(archive) == ["User: a scarecrow", "User: a wheelbarrow"]
 
 
 async def test_two_processes_do_not_ask_twice(store: Store, archive: Archive):
