@@ -105,22 +105,6 @@ async def test_what_was_written_is_read(store: Store):
     assert held.version > 0
 
 
-async def test_of_a_version_that_is_known_the_bytes_may_be_left_out_and_of_no_other(
-    store: Store, reopen: Open, driver: str
-):
-    other = store if driver in FORGETFUL else reopen()
-    first = await put(other)
-    known = await store.read(KEY, known=first)
-    assert known is not None
-    assert known.version == first
-    assert known.blob in {b"", b"1"}
-    later = await put(other, blob=b"2")
-    assert await store.read(KEY, known=first) == StoredBlob(b"2", later)
-    assert await store.read(KEY) == StoredBlob(b"2", later)
-    await other.delete(KEY)
-    assert await store.read(KEY, known=later) is None
-
-
 @pytest.mark.parametrize("blob", [b"", b"\0", bytes(range(256)), b"\xc1TK1", b"\xc1TK0x", b"\x80"])
 async def test_any_bytes_come_back_as_they_were(store: Store, blob: bytes):
     await put(store, blob=blob, cold=(blob, blob))

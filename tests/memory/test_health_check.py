@@ -21,7 +21,7 @@ class Answering:
         self.error = error
         self.asked = asyncio.Event()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         assert background, "no call waits for it"
         self.asked.set()
         if self.error:

@@ -41,8 +41,8 @@ class Sick:
         self.store, self.failures = store, failures
         self.at_once = self.most_at_once = 0
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> Any:
-        return await self.store.read(key, background=background, known=known)
+    async def read(self, key: Key, *, background: bool = False) -> Any:
+        return await self.store.read(key, background=background)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
@@ -119,8 +119,8 @@ class Slow:
         self.store = store
         self.open = asyncio.Event()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> Any:
-        return await self.store.read(key, background=background, known=known)
+    async def read(self, key: Key, *, background: bool = False) -> Any:
+        return await self.store.read(key, background=background)
 
     async def deleted(self, key: Key) -> float | None:
         return await self.store.deleted(key)
@@ -174,10 +174,10 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
     other = Key("default", "s2")
 
     class Sealed(Slow):
-        async def read(self, key: Key, *, background: bool = False, known: int = 0) -> Any:
+        async def read(self, key: Key, *, background: bool = False) -> Any:
             if key == KEY:
                 raise Unreadable("its key is lost")
-            return await super().read(key, background=background, known=known)
+            return await super().read(key, background=background)
 
     async def run() -> tuple[bool, bool]:
         recorder = Recorder(Writer(sessions(Sealed(memory())), Window()))
@@ -356,12 +356,12 @@ class Away(Sick):
         super().__init__(store, failures=10**6)
         self.sealed = sealed
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> Any:
+    async def read(self, key: Key, *, background: bool = False) -> Any:
         if key in self.sealed:
             raise Unreadable("its key is lost")
         if self.failures:
             raise StoreError("full")
-        return await super().read(key, background=background, known=known)
+        return await super().read(key, background=background)
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:

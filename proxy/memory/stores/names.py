@@ -46,12 +46,12 @@ class NamedStore:
         self._former = former
         self._writes = Tasks()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part: under the newest key, else wherever it is."""
         first, *others = self._places(key)
-        stored = await self._store.read(first, background=background, known=known)
+        stored = await self._store.read(first, background=background)
         if stored is None and others:
-            reads = (self._store.read(other, background=background, known=known) for other in others)
+            reads = (self._store.read(other, background=background) for other in others)
             for other, stored in zip(others, await asyncio.gather(*reads), strict=True):
                 if stored is not None:
                     self._remember(key, other)

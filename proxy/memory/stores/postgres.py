@@ -108,7 +108,7 @@ class PostgresStore:
         self._due_since = 0.0
         self._all_due_at = 0.0
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:  # noqa: ARG002 - they come along
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part."""
         reads, within = (self._background_reads, None) if background else (self.calls, self._deadline)
         step = BoundStatement(sql.READ, key_arguments(key) | {"now": wall_time()})

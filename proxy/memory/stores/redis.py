@@ -338,7 +338,7 @@ class RedisStore:
         self._move_at: dict[str, float] = {}
         self._late = Tasks()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:  # noqa: ARG002 - they come along
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
         link = self._background if background else self._link
         version, blob = await link.command("HMGET", self._names.session(key).first, "version", "blob")

@@ -168,12 +168,10 @@ class SessionStore:
         if not background and (head := self.heads.get(key)) is not None:
             return head
         written = self._written.get(key)
+        stored = await self.read(key, background=background)
         cached = self._cache.get(key)
-        stored = await self.read(key, background=background, known=cached.version if cached else 0)
-        if cached is not None and stored is not None and cached.version == stored.version:
-            if key in self._cache:
-                return StoredSession(cached.session, stored.version)
-            stored = await self.read(key, background=background)  # it was removed from the cache meanwhile
+        if stored is not None and cached is not None and cached.version == stored.version:
+            return StoredSession(cached.session, stored.version)
         result = None if stored is None else StoredSession(decode(stored.blob), stored.version)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):
@@ -273,14 +271,12 @@ class SessionStore:
 
     # --- bytes
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
-        """The hot part, decoded by the codec; no bytes of the version that is ``known``."""
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        """The hot part, decoded by the codec."""
 
         async def ask(driver: Store) -> StoredBlob | None:
-            stored = await driver.read(key, background=background, known=known)
-            if stored is None or stored.version == known:
-                return stored and StoredBlob(b"", known)
-            return StoredBlob(self._codec.decode(key, stored.blob), stored.version)
+            stored = await driver.read(key, background=background)
+            return stored and StoredBlob(self._codec.decode(key, stored.blob), stored.version)
 
         return await self._ask("read", ask, background=background)
 

@@ -92,11 +92,6 @@ def sweep_arguments(limit: int) -> dict[str, object]:
 
 
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
-READ_NEW: Final = Statement(
-    "SELECT CASE WHEN version = :known THEN x'' ELSE blob END, version"
-    f" FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now"
-)
-"""The same, without the bytes of a version that is known."""
 STATE: Final = Statement(
     "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
     f" FROM turnkeeper_sessions WHERE {_THIS}"

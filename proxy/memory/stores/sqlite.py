@@ -28,7 +28,6 @@ from proxy.memory.stores.sql import (
     HOLDER,
     LIST,
     READ,
-    READ_NEW,
     RELEASE,
     REPLACE,
     SETTLE,
@@ -142,7 +141,7 @@ class SqliteStore:
         self._states: dict[Key, _State] = {}
         self._closed = False
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The write in flight or the last one, else the file: one look-up by key, some 30 µs."""
         now = wall_time()
         if (pending := self._pending.get(key)) is not None:
@@ -155,7 +154,7 @@ class SqliteStore:
         ):
             return last.blob
         due = await self._opened(BACKGROUND_DEADLINE if background else self._deadline)
-        row = await self._reader.row(READ_NEW, {**key_arguments(key), "now": now, "known": known}, due=due)
+        row = await self._reader.row(READ, key_arguments(key) | {"now": now}, due=due)
         return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
 
     async def write(self, key: Key, put: BlobWrite) -> bool:

@@ -110,11 +110,10 @@ class Store(Protocol):
     goes on when its caller stops waiting for it.
     """
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part: one round trip, whatever the session's length.
 
-        A ``background`` read may take as long as a list. Of the version that is ``known`` the bytes may be
-        left out.
+        A ``background`` read may take as long as a list.
         """
         ...
 

@@ -51,7 +51,7 @@ class VolatileStore:
         self._swept = time.monotonic()
         self._swapping = threading.Lock()  # an agent's short-term memory may be used in several threads
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:  # noqa: ARG002 - it takes no time
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - it takes no time
         """The hot part."""
         row = self._row(key)
         return row.stored if row else None

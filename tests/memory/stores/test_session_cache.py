@@ -35,12 +35,12 @@ class Remote:
         self.store, self.fails, self.sent, self.may_answer = store, False, asyncio.Event(), asyncio.Event()
         self.may_answer.set()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         self.sent.set()
         await self.may_answer.wait()
         if self.fails:
             raise StoreError("away")
-        return await self.store.read(key, background=background, known=known)
+        return await self.store.read(key, background=background)
 
 
 def talk(words: list[str]) -> list[Message]:
@@ -60,42 +60,6 @@ def grown(words: list[str]) -> Session:
 async def written(store: SessionStore, session: Session) -> None:
     stored = await store.load(KEY)
     assert await store.save(KEY, SessionWrite(session, stored.version if stored else 0, ttl=60))
-
-
-class Keyless(codec.Plain):
-    """Decodes nothing."""
-
-    def decode(self, key: Key, blob: bytes) -> bytes:
-        raise AssertionError("these bytes are known")
-
-
-def test_the_bytes_of_what_was_written_last_are_not_read_again(monkeypatch):
-    async def run():
-        remote = Remote(memory())
-        store = sessions(remote)
-        await written(store, session := grown(["Hi"]))
-        monkeypatch.setattr(store, "_codec", Keyless())
-        again = await store.load(KEY)
-        assert again.session == session
-        assert again.version == (await remote.read(KEY)).version
-
-    asyncio.run(run())
-
-
-def test_what_leaves_the_cache_while_the_store_answers_is_read_whole():
-    async def run():
-        remote = Remote(memory())
-        store = sessions(remote, cache_seconds=0.01)
-        await written(store, session := grown(["Hi"]))
-        remote.may_answer.clear()
-        loading = asyncio.create_task(store.load(KEY))
-        await remote.sent.wait()
-        while store.cached(KEY):  # noqa: ASYNC110 - it leaves when it is time
-            await asyncio.sleep(0.01)
-        remote.may_answer.set()
-        assert (await loading).session == session
-
-    asyncio.run(run())
 
 
 @settings(max_examples=60)

@@ -42,7 +42,7 @@ class Moody:
         if self.refuses:
             raise StoreError("refused")
 
-    async def read(self, key, *, background=False, known=0):
+    async def read(self, key, *, background=False):
         await self._answer("read")
 
     async def write(self, key, put):

@@ -332,7 +332,7 @@ class Overtaken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.store, name)
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> Any:
+    async def read(self, key: Key, *, background: bool = False) -> Any:
         held = await self.store.read(key)
         if held and decode(held.blob) != self.again:
             await self.store.delete(key)

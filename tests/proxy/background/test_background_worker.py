@@ -684,9 +684,9 @@ class Reading(VolatileStore):
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    async def read(self, key: Key, *, background: bool = False, known: int = 0) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         self.counts["read"] += 1
-        return await super().read(key, background=background, known=known)
+        return await super().read(key, background=background)
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
         self.counts["taken"] += 1
