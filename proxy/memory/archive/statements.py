@@ -276,7 +276,7 @@ TURNS_WITH_OWNERS: Final = Statement(
 # A turn waits for the next one, until some time after it was said.
 UNEMBEDDED: Final = Statement(
     f"{_WITH_OWNER} WHERE (p.meant < :model OR p.meant > :model) AND (p.kind <> 1 OR p.at <= :until"
-    " OR EXISTS (SELECT 1 FROM turnkeeper_passages n WHERE n.talk = p.talk AND n.place = p.place + 1"
+    " OR EXISTS (SELECT 1 FROM turnkeeper_passages n WHERE n.talk = p.talk AND n.place > p.place"
     " AND n.owner = p.owner AND n.kind = 1)) LIMIT :limit"
 )
 MARK_EMBEDDED: Final = Statement(

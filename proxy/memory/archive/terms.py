@@ -216,8 +216,8 @@ class Lexicon:
         if tongue in COMPOUNDING:
             for part in _compound_ends(first, len(folded)):
                 group.setdefault(part, _COMPOUND)
-        for half in _possible_halves(folded):
-            group.setdefault(half, _MISTYPED)
+        for part in (*_possible_halves(folded), *_beside_particle(word)):
+            group.setdefault(part, _MISTYPED)
         for slip in _slips(folded):
             group.setdefault(stems.stem(tongue, slip), _MISTYPED)
         return group
@@ -319,6 +319,12 @@ def _halves(word: str, length: int) -> tuple[str, ...]:
         return ()
     half = length // 2
     return (f"zx{length}{word[:half]}", f"zy{length}{word[half - length :]}")
+
+
+def _beside_particle(word: str) -> list[str]:
+    """Of two characters one of which is a particle, the other, which is a word by itself."""
+    telling = [one for one in word if one not in FUNCTION_CHARACTERS and not _HIRAGANA.match(one)]
+    return telling if len(telling) == 1 < len(word) and _SINGLE.fullmatch(telling[0]) else []
 
 
 def _possible_halves(word: str) -> Iterator[str]:

@@ -107,9 +107,13 @@ def test_what_was_told_is_found_in_other_spellings_and_forms(said: str, question
         ("the restuarant", "restaurant"),
         ("a refridgerator", "refrigerator"),
         ("Der Schornsteinfeger", "Schornsteinfger"),
+        ("我养了一只猫。", "我的猫呢?"),
+        ("私は犬を飼っています。", "犬の名前は?"),
     ],
 )
-def test_one_typing_error_in_a_long_word_is_a_guess(said: str, question: str):
+def test_one_typing_error_in_a_long_word_and_one_character_beside_a_particle_are_guesses(
+    said: str, question: str
+):
     asked = [stem for group in PLAIN.question(question) for stem, worth in group.items() if worth < GUESS]
     assert set(asked) & set(PLAIN.stems(said))
 
