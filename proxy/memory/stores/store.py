@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-import random
+import secrets
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
@@ -68,10 +68,10 @@ class BlobWrite(NamedTuple):
 def draw_version() -> int:
     """A version that no state of a session has had.
 
-    Versions that are counted would come again after an expiry or a failover. They are no secret, and a
-    process that is forked draws others.
+    Versions that are counted would come again after an expiry or a failover, and those of ``random`` in each
+    process in which somebody's filter sets its seed.
     """
-    return random.getrandbits(_VERSION_BITS) + 1
+    return secrets.randbits(_VERSION_BITS) + 1
 
 
 class DueSession(NamedTuple):
