@@ -17,6 +17,9 @@ from proxy.server.bus import BackgroundMessage, Bus, Inbox, Message, WrittenMess
 from proxy.settings.settings import Settings
 
 _REPORT_EVERY: Final = 1.0
+# In seconds. No call waits on this loop, but turns do for the thread that writes: with each statement it
+# gives the interpreter away, and has an SQLite file locked until it gets it back.
+_SWITCH_INTERVAL: Final = 0.0001
 
 Loaded = tuple[Settings, Runtime]
 Reload = Callable[[], Loaded | None]
@@ -30,6 +33,7 @@ def run(
     working: Callable[[Generation], AbstractAsyncContextManager[None]],
 ) -> None:
     """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(_work(settings, runtime, reload, working))
 

@@ -41,7 +41,7 @@ QUICK = 1.5
 BACK = 10.0
 """Seconds after which all is well again; pauses grow to two."""
 TURNS = range(1, 4)
-TRIES = 3
+TRIES = 20
 """Turns of which one has memory at once, when memory is back; a busy machine may be late for the others."""
 GOES_ON = "the answer at once, without memory; all turns held later"
 

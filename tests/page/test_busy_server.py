@@ -40,7 +40,7 @@ KINDS = {
 async def fill(proxy: ProxyServer) -> None:
     """Conversations of some turns, each with a user of its own."""
     now = time.time()
-    for start in range(0, CONVERSATIONS, _AT_ONCE):  # few, because a write has a second
+    for start in range(0, CONVERSATIONS, _AT_ONCE):  # few, because an import has five seconds
         await asyncio.gather(*(store(proxy, number, now) for number in range(start, start + _AT_ONCE)))
 
 
@@ -57,7 +57,7 @@ async def store(proxy: ProxyServer, number: int, now: float) -> None:
     )
     session = Session(entries=entries, user=f"user-{number}", created=at, updated=at + 12, next_turn=6)
     write = BlobWrite(encode(session), version=0, ttl=3600.0, background=True)
-    assert await proxy.app.memory.store.write(Key("default", f"stored-{number:05}"), write)
+    assert await proxy.app.memory.store.replace(Key("default", f"stored-{number:05}"), write)
 
 
 class Callers:
