@@ -48,7 +48,7 @@ def served(upstream: FakeUpstream, tmp_path: Path) -> Iterator[Served]:
     upstream.script = echo
     path = tmp_path / "config.yaml"
     path.write_text(CONFIG)
-    with contextlib.closing(RedisServer(tmp_path, "appendonly yes")) as redis:
+    with contextlib.closing(RedisServer(tmp_path, "appendonly yes", "appendfsync always")) as redis:
         environ = {"UPSTREAM_BASE_URL": upstream.url, "MEMORY_URL": redis.url}
         with ProxyServer(path, environ) as proxy:
             yield Served(proxy, redis, Reload(proxy.app, load(path, environ), path, environ))
