@@ -59,19 +59,19 @@ class CallNotes:
         newest = session.entries[-1].turn_ref
         if newest <= session.noted_until:
             return NEVER_DUE
-        if session.noted_until == _listed(newest):
+        if session.noted_until == _listing_mark(newest):
             return self._over_at(session)
         return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
         """List a call that begins, unless other calls of its speakers end by that."""
         session, began = stored.session, wall_time()
-        listed = _listed(session.entries[-1].turn_ref)
-        if session.noted_until == listed or self._over_at(session) <= began:
+        mark = _listing_mark(session.entries[-1].turn_ref)
+        if session.noted_until == mark or self._over_at(session) <= began:
             return stored
         if await self._list(key.tenant, _call_under_way(key, session), at=began):
             return stored
-        return await self._mark(key, stored, listed)
+        return await self._mark(key, stored, mark)
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """List the newest call and write what notes are due; whether a model wrote any.
@@ -99,9 +99,9 @@ class CallNotes:
         if over:
             call = await _with_lines(call, session)
         others = await self._list(key.tenant, call, at=began)
-        if session.noted_until != _listed(newest):
+        if session.noted_until != _listing_mark(newest):
             # It waits for its end now: each of its turns would find it due while no model answers.
-            stored = await self._mark(key, stored, _listed(newest))
+            stored = await self._mark(key, stored, _listing_mark(newest))
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
             if settled:
@@ -159,7 +159,7 @@ class CallNotes:
         return session if session and session.created == call.created else None
 
     async def _save(self, tenant: str, call: PastCall, *, at: float) -> list[UserRecord]:
-        """Save a call for its speakers; returns their records, but of those who were erased meanwhile."""
+        """Save a call for its speakers; returns their records, without those of erased speakers."""
         records: list[UserRecord] = []
         for name in call.speakers:
             with suppress(SessionDeleted):
@@ -183,7 +183,7 @@ class CallNotes:
         return stored
 
 
-def _listed(newest: TurnRef) -> TurnRef:
+def _listing_mark(newest: TurnRef) -> TurnRef:
     """How far a session's calls are noted while the newest one is listed, and no more."""
     return TurnRef(newest.call, -1)
 

@@ -188,14 +188,14 @@ async def _show(request: PageRequest) -> Response:
             default=None,
         ),
         "is_newest": end == session.cold_count + len(session.entries),
-        **await asyncio.to_thread(_drawn, cold, hot, start, session.summaries, marks),
+        **await asyncio.to_thread(_lines_and_timeline, cold, hot, start, session.summaries, marks),
     }
     if request.headers.get("x-part"):
         return await request.fragment("call.html", **values)
     return await request.page("conversation.html", _HERE, **values)
 
 
-def _drawn(
+def _lines_and_timeline(
     cold: Sequence[Entry],
     hot: Sequence[Entry],
     start: int,

@@ -630,7 +630,7 @@ def _write_rows(
         return owners, rows
     parts = [one.part for one in planned]
     again = yield from _read(codec, parts, [[*one.stored.erased] for one in planned])
-    indexed: list[tuple[int, int, str]] = []
+    index_rows: list[tuple[int, int, str]] = []
     for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
         if not now.is_as(one.stored):
             continue
@@ -644,23 +644,27 @@ def _write_rows(
         talk = yield from fetch_value(
             UPSERT_SESSION, {**key_arguments(one.part.key), **times, "ahead": ahead}
         )
-        added = yield from _write_turns(codec, one, talk, _ids(one, owners), indexed)
+        added = yield from _write_turns(codec, one, talk, _ids(one, owners), index_rows)
         rows.append((number, talk, 0, added))
-    yield from _index(codec, indexed, {turn.item for one in planned for turn in one.changes.turns})
+    yield from _index(codec, index_rows, {turn.item for one in planned for turn in one.changes.turns})
     return owners, rows
 
 
 def _write_turns(
-    codec: RowCodec, one: _Planned, talk: int, owners: Mapping[str, int], indexed: list[tuple[int, int, str]]
+    codec: RowCodec,
+    one: _Planned,
+    talk: int,
+    owners: Mapping[str, int],
+    index_rows: list[tuple[int, int, str]],
 ) -> Steps[Rows]:
     """Write the turns of a part; ids and positions of those that were added.
 
-    To ``indexed`` the reader, id and terms of each are added that is to be found.
+    To ``index_rows`` the reader, id and terms of each are added that is to be found.
     """
     turns = one.changes.turns
     columns = [{"talk": talk, **turn.columns(codec, owners)} for turn in turns]
     items = [rows[0][0] for rows in (yield from fetch_each(UPSERT_TURN, columns))]
-    indexed += [
+    index_rows += [
         (row["reader"], item, row["terms"]) for row, item in zip(columns, items, strict=True) if row["terms"]
     ]
     gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None] + one.changes.dropped
@@ -672,11 +676,11 @@ def _write_turns(
 
 
 def _index(
-    codec: RowCodec, indexed: Sequence[tuple[int, int, str]], former: Container[int | None]
+    codec: RowCodec, index_rows: Sequence[tuple[int, int, str]], former: Container[int | None]
 ) -> Steps[None]:
     """Index turns by their readers, ids and terms; those of ``former`` ids that change lose their vectors."""
-    if indexed:
-        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(indexed).decode()})
+    if index_rows:
+        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(index_rows).decode()})
         if changed := [item for _, item in passages if item in former]:
             yield from codec.unembed(json_array(changed))
 

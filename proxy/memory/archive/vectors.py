@@ -97,8 +97,10 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
         if not codec.lexicon.asks(text or ""):
             text = None
         elif lines:
-            spoken = (_spoken(codec, one.owner, turn_rows.get(item), distance) for distance, item, _ in lines)
-            text = "\n".join(filter(None, spoken))
+            line_texts = (
+                _line_text(codec, one.owner, turn_rows.get(item), distance) for distance, item, _ in lines
+            )
+            text = "\n".join(filter(None, line_texts))
         texts.append(msgspec.structs.replace(one, text=text, beside=_terms(lines)))
     return texts
 
@@ -116,7 +118,7 @@ def _terms(lines: Rows) -> tuple[tuple[int, str], ...]:
     return tuple((distance, terms) for distance, _, terms in lines)
 
 
-def _spoken(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distance: int) -> str | None:
+def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distance: int) -> str | None:
     """A line with its role; of one that stands beside another, what is nearest to that."""
     if row is None:
         return None
@@ -148,10 +150,10 @@ def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None)
 
 def add_vectors(codec: RowCodec, model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
     """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not."""
-    named = {"model": _stored_name(model)}
+    by_model = {"model": _stored_name(model)}
     owners: dict[int, int | None] = {}
     for text, _ in vectors:
-        passage = {**named, "passage": text.passage, "terms": text.terms}
+        passage = {**by_model, "passage": text.passage, "terms": text.terms}
         owners[text.passage] = yield from fetch_value(statements.MARK_EMBEDDED, passage)
     # Behind the mark: what changes from now on removes it.
     neighbours: dict[int, Rows] = yield from _neighbours(
@@ -168,7 +170,7 @@ def add_vectors(codec: RowCodec, model: str, vectors: Sequence[EncodedVector]) -
             yield from fetch(statements.DELETE_VECTOR, passage)
         else:
             # Older versions stored a vector's numbers in another column.
-            row = {**named, **passage, "owner": owner, "sign": sign, "blob": b""}
+            row = {**by_model, **passage, "owner": owner, "sign": sign, "blob": b""}
             yield from fetch(statements.UPSERT_VECTOR, row)
 
 
