@@ -173,7 +173,8 @@ class Pool:
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
-            if connection.alive and connection.expires > now:
+            transport = connection.transport
+            if transport is not None and not transport.is_closing() and connection.expires > now:
                 return connection
             connection.drop()
         return None

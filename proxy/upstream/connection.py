@@ -77,25 +77,26 @@ class HttpResponse:
     """
 
     __slots__ = (
-        "_deadline", "_decoder", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_take", "_timer",
-        "_waiter", "chunks", "complete", "connection", "headers", "status", "unread",
+        "_deadline", "_decoder", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_timer", "chunks",
+        "coding", "complete", "connection", "headers", "status", "take", "unread", "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
         self.status = 0
         self.headers: Headers = ()
+        self.coding = b""
         self.chunks: list[bytes] = []
         self.unread = 0
         self.complete = False
         self.connection: Connection | None = None
+        self.take: Callable[[bytes], bool] | None = None
+        self.waiter: asyncio.Future[None] | None = None
         self._loop = loop
         self._peer = peer
         self._on_end: Callable[[], None] | None = on_end
         self._decoder: Decoder | None = None
         self._error: UpstreamError | None = None
-        self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._take: Callable[[bytes], bool] | None = None
         self._deadline = self._rings_at = 0.0
 
     # For the reader of a response: see proxy.answer.response.
@@ -103,24 +104,34 @@ class HttpResponse:
     async def read(self) -> bytes:
         """Return all that has arrived since the last read, b"" at the end; a cancelled read loses nothing."""
         while True:
-            if self.chunks or (self._decoder is not None and self._decoder.more):
-                if not self.chunks:  # little data unpacks to much: other tasks have their turn in between
+            chunks, decoder = self.chunks, self._decoder
+            if chunks or (decoder is not None and decoder.more):
+                if not chunks:  # little data unpacks to much: other tasks have their turn in between
                     await asyncio.sleep(0)
-                if data := self._take_chunks():
+                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                chunks.clear()
+                if decoder is not None:
+                    data = self._unpack(decoder, data)
+                if decoder is None or not decoder.more:
+                    if self.unread > _UNREAD and self.connection is not None:
+                        self.connection.resume()
+                    self.unread = 0
+                if data:
                     return data
             elif self._error is not None:
                 raise self._error.with_traceback(None)
             elif self.complete:
-                if self._decoder is not None:
-                    self._decoder.close()
+                if decoder is not None:
+                    decoder.close()
                 return b""
             else:
-                self._waiter = self._loop.create_future()
-                await self._waiter
+                self.waiter = self._loop.create_future()
+                await self.waiter
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Pass what arrives to `take` first; what it returns false for is read."""
-        self._take = take
+        """Pass what arrives while a read waits to `take` first; what it returns false for is read."""
+        if self._decoder is None and not self.complete:
+            self.take = take
 
     @property
     def exhausted(self) -> bool:
@@ -141,9 +152,11 @@ class HttpResponse:
 
     def close(self) -> None:
         """End the response; the connection of an incomplete one is aborted."""
-        if not self.complete and self._error is None:
-            self._error = UpstreamBroken("the answer was closed before its end")
-        self._abort(self._error)
+        if self.complete:
+            self.chunks.clear()
+            self._decoder = None
+        else:
+            self.abort(self._error or UpstreamBroken("the answer was closed before its end"))
 
     # For the client and the connection.
 
@@ -152,14 +165,10 @@ class HttpResponse:
         while not self.status:
             if self._error is not None:
                 raise self._error.with_traceback(None)
-            self._waiter = self._loop.create_future()
-            await self._waiter
-        coding = b""
-        for name, value in self.headers:
-            if name == b"content-encoding":
-                coding = b"%b, %b" % (coding, value) if coding else value
-        if coding:
-            self._decoder = decoder_for(coding)
+            self.waiter = self._loop.create_future()
+            await self.waiter
+        if self.coding:
+            self._decoder = decoder_for(self.coding)
 
     def reset(self) -> None:
         """Forget a failed connection: the request is sent once more."""
@@ -168,75 +177,47 @@ class HttpResponse:
             self._timer.cancel()
             self._timer = None
 
-    def hand_over(self) -> bool:
-        """Whether what has arrived was taken by the reader at once."""
-        chunks, take = self.chunks, self._take
-        if take is None or self._decoder is not None or not chunks:
-            return False
-        try:
-            if not take(chunks[0] if len(chunks) == 1 else b"".join(chunks)):
-                return False
-        except UpstreamError as error:
-            self._abort(error)
-            return False
-        chunks.clear()
-        self.unread = 0
-        return True
-
     def wake(self) -> None:
         """Let the reader look again."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
 
-    def finish(self) -> None:
-        """Record that the response is complete."""
-        self.complete = True
-        self._end()
-        self.wake()
-
-    def fail(self, error: UpstreamError) -> None:
-        """Record that the connection is lost: what came before is read first, then `error` is raised."""
-        self.connection = None
-        self._error = self._error or error
-        if self.status:
-            self._end()
-        self.wake()
-
-    def _take_chunks(self) -> bytes:
-        chunks, decoder = self.chunks, self._decoder
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
-        if decoder is not None:
-            try:
-                data = decoder.feed(data)
-            except UpstreamBroken as error:
-                self._abort(error)
-                raise
-            if decoder.more:
-                return data
-        if self.unread > _UNREAD and self.connection is not None:
-            self.connection.resume()
-        self.unread = 0
-        return data
-
-    def _abort(self, error: UpstreamError | None) -> None:
-        """Drop what is unread, and the connection with it unless the response is complete."""
-        self.chunks.clear()
-        self._decoder = None
-        self._error = error
-        connection, self.connection = self.connection, None
-        if connection is not None and not self.complete:
-            connection.drop()
-        self._end()
-
-    def _end(self) -> None:
-        self.connection = self._take = None
+    def end(self) -> None:
+        """Record that its connection carries no more of it."""
+        self.connection = self.take = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def fail(self, error: UpstreamError) -> None:
+        """Record that the connection is lost: what came before is read first, then `error` is raised."""
+        self.connection = None
+        self._error = self._error or error
+        if self.status:
+            self.end()
+        else:
+            self.wake()
+
+    def abort(self, error: UpstreamError) -> None:
+        """Drop what is unread, and the connection with it unless the response is complete."""
+        self.chunks.clear()
+        self._decoder = None
+        self._error = error
+        if self.connection is not None and not self.complete:
+            self.connection.drop()
+        self.end()
+
+    def _unpack(self, decoder: "Decoder", data: bytes) -> bytes:
+        try:
+            return decoder.feed(data)
+        except UpstreamBroken as error:
+            self.abort(error)
+            raise
 
     def _ring(self) -> None:
         self._timer = None
@@ -244,12 +225,11 @@ class HttpResponse:
             self.due(self._deadline)
             return
         missing = "the rest of its answer" if self.status else "any answer"
-        self._abort(
+        self.abort(
             UpstreamTimeout(
                 f"{self._peer} did not send {missing} in time; check whether the model is overloaded"
             )
         )
-        self.wake()
 
 
 class Connection(asyncio.Protocol):
@@ -260,8 +240,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused", "_peer",
-        "_response", "_size", "_transport", "expires",
+        "_body", "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused", "_peer",
+        "_response", "_size", "expires", "on_body", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -275,17 +255,14 @@ class Connection(asyncio.Protocol):
         self._peer = peer
         self._on_idle = on_idle
         self._on_lost = on_lost
-        self._transport: asyncio.Transport | None = None
+        self.transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._response: HttpResponse | None = None
         self._headers: list[tuple[bytes, bytes]] = []
+        self._body: list[bytes] = []
+        self.on_body = self._body.append  # which the parser calls: without a frame of Python
         self._overhead = self._size = 0
         self._paused = self._keep_alive = False
-
-    @property
-    def alive(self) -> bool:
-        """Whether bytes can still go either way."""
-        return self._transport is not None and not self._transport.is_closing()
 
     @property
     def answering(self) -> bool:
@@ -297,26 +274,26 @@ class Connection(asyncio.Protocol):
         response.connection = self
         self._overhead = self._size = 0
         self._headers = []
-        if self._transport is None or self._transport.is_closing():
+        if self.transport is None or self.transport.is_closing():
             response.fail(self._loss(None, response))
             return
         self._response = response
         if len(body) < _JOINED:
-            self._transport.write(head + body)
+            self.transport.write(head + body)
         else:
-            self._transport.writelines((head, body))
+            self.transport.writelines((head, body))
 
     def resume(self) -> None:
         """Read from the socket again."""
-        if self._paused and self._transport is not None:
+        if self._paused and self.transport is not None:
             self._paused = False
-            self._transport.resume_reading()
+            self.transport.resume_reading()
 
     def drop(self) -> None:
         """Close the connection at once, without a word to its response."""
         self._response = None
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
 
     def fail(self, error: UpstreamError) -> None:
         """Close the connection at once; a response under way fails with `error`."""
@@ -329,13 +306,13 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Bytes can go either way."""
-        self._transport = transport  # type: ignore[assignment]  # a stream socket's is a Transport
+        self.transport = transport  # type: ignore[assignment]  # a stream socket's is a Transport
         self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:
         """Parse some bytes, and pass on what they make of the response."""
-        response, parser, transport = self._response, self._parser, self._transport
-        if response is None or parser is None or transport is None:
+        response, parser, body = self._response, self._parser, self._body
+        if response is None or parser is None:
             self.drop()  # bytes that no request asked for
             return
         self._overhead += len(data)
@@ -343,26 +320,40 @@ class Connection(asyncio.Protocol):
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             if not response.complete:
+                response.chunks += body
+                body.clear()
                 self.fail(self._malformed(str(error.__context__ or error)))
                 return
             self._keep_alive = False
-        if response.complete:
-            self._response = None
-            # A response may overtake its request: the rest of that must not go before the next one.
-            if self._keep_alive and not transport.get_write_buffer_size():
-                if self._paused:
-                    self.resume()
-                self._on_idle(self)
+        if not body and not response.complete:
+            if self._overhead > _OVERHEAD:
+                self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
             else:
-                self.drop()
-            response.finish()
-        elif self._overhead > _OVERHEAD:
-            self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
-        elif not response.hand_over():
-            if response.unread > _UNREAD and not self._paused:
-                self._paused = True
-                transport.pause_reading()
-            response.wake()
+                response.wake()
+            return
+        self._overhead = 0
+        if response.complete:
+            response.chunks += body
+            body.clear()
+            self._complete(response)
+            return
+        data = body[0] if len(body) == 1 else b"".join(body)
+        body.clear()
+        waiter = response.waiter
+        if waiter is not None and not waiter.done():
+            if response.take is not None:
+                try:
+                    if response.take(data):
+                        return
+                except UpstreamError as error:
+                    response.abort(error)
+                    return
+            waiter.set_result(None)
+        response.chunks.append(data)
+        response.unread += len(data)
+        if response.unread > _UNREAD and not self._paused and self.transport is not None:
+            self._paused = True
+            self.transport.pause_reading()
 
     def eof_received(self) -> None:
         """The peer sends no more."""
@@ -373,7 +364,7 @@ class Connection(asyncio.Protocol):
         """The socket is closed."""
         self._end(exc)
         # The parser holds this object: without it nothing is left for the garbage collector.
-        self._parser = self._transport = None
+        self._parser = self.transport = None
         self._on_lost(self)
 
     # What the parser calls.
@@ -405,20 +396,26 @@ class Connection(asyncio.Protocol):
         for name, value in self._headers:
             if name == b"transfer-encoding" and value.lower() != b"chunked":
                 raise UpstreamBroken(f"the transfer encoding {value[:40]!r} that was not asked for")
+            if name == b"content-encoding":
+                response.coding = b"%b, %b" % (response.coding, value) if response.coding else value
         response.headers, response.status = self._headers, status
         self._keep_alive, self._overhead = parser.should_keep_alive(), 0
-
-    def on_body(self, data: bytes) -> None:
-        """A piece of the body came."""
-        self._overhead = 0
-        if self._response is not None:
-            self._response.chunks.append(data)
-            self._response.unread += len(data)
 
     def on_message_complete(self) -> None:
         """A response is complete, or an interim one."""
         if self._response is not None and self._response.status:
             self._response.complete = True
+
+    def _complete(self, response: HttpResponse) -> None:
+        """End a response that is complete, and keep the connection where another one may follow."""
+        self._response = None
+        # A response may overtake its request: the rest of that must not go before the next one.
+        if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
+            self.resume()
+            self._on_idle(self)
+        else:
+            self.drop()
+        response.end()
 
     def _end(self, exc: Exception | None) -> None:
         """End the response under way: one without a length ends with its connection."""
@@ -427,7 +424,8 @@ class Connection(asyncio.Protocol):
             return
         framed = any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
         if exc is None and response.status and not framed:
-            response.finish()
+            response.complete = True
+            response.end()
         else:
             response.fail(self._loss(exc, response))
 

@@ -71,8 +71,8 @@ async def test_no_delay_is_set(client: Make) -> None:
         await whole(upstream)
         if isinstance(upstream, HttpUpstream):
             (connection,) = upstream._pool._all
-            assert connection._transport is not None
-            sock = connection._transport.get_extra_info("socket")
+            assert connection.transport is not None
+            sock = connection.transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
