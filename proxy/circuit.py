@@ -47,12 +47,13 @@ class CircuitBreaker:
 
     An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
     the probation. ``on_change`` is called with true when the circuit opens, and with false at the first
-    success after that. ``clock`` returns monotonic seconds.
+    success after that. ``clock`` returns monotonic seconds. While it ``is_healthy``, it is closed, and no
+    answer and no success changes anything.
     """
 
     __slots__ = (
         "_backoff", "_clock", "_failing", "_failing_since", "_failures", "_on_change", "_openings",
-        "_probed_at", "_threshold", "_until",
+        "_probed_at", "_threshold", "_until", "is_healthy",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,7 @@ class CircuitBreaker:
         self._threshold = threshold
         self._clock = clock
         self._on_change = on_change
+        self.is_healthy = True
         self._failing = False
         self._failures = self._openings = 0
         self._until: float | None = None
@@ -110,6 +112,7 @@ class CircuitBreaker:
     def record_success(self) -> None:
         """Record a success; one of a call that was made before the circuit opened counts for nothing."""
         if self._until is None:
+            self.is_healthy = True
             self._failures = self._openings = 0
             if self._failing:
                 self._failing = False
@@ -125,6 +128,7 @@ class CircuitBreaker:
         now = self._clock()
         if not self._failures:
             self._failing_since = now
+        self.is_healthy = False
         self._failures += 1
         if self._failures >= self._threshold:
             self._openings += 1

@@ -23,35 +23,37 @@ DONE = b"[DONE]"
 """The data of the event with which a stream of completions says that it is over."""
 
 
-class Framing:
-    """Cuts a stream after its last whole event, so that what is added stands between events."""
+class Framing(msgspec.Struct, eq=False):
+    """Cuts a stream after its last whole event, so that what is added stands between events.
 
-    def __init__(self) -> None:
-        self._rest = bytearray()
+    ``rest`` is what came behind that.
+    """
+
+    rest: bytearray = msgspec.field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> bytes:
         """All whole events up to here; what follows them waits for its end.
 
         Raises UpstreamBroken where one event is longer than 16 MB.
         """
-        if not self._rest and data.endswith(b"\n\n"):
+        if not self.rest and data.endswith(b"\n\n"):
             return data
-        seen = max(0, len(self._rest) - 3)
-        self._rest += data
-        if b"\r" in self._rest[seen:]:
-            end = max((blank.end() for blank in _BLANK_LINE.finditer(self._rest, seen)), default=0)
+        seen = max(0, len(self.rest) - 3)
+        self.rest += data
+        if b"\r" in self.rest[seen:]:
+            end = max((blank.end() for blank in _BLANK_LINE.finditer(self.rest, seen)), default=0)
         else:
-            end = self._rest.rfind(b"\n\n", seen) + 2 if b"\n\n" in self._rest[seen:] else 0
-        whole = bytes(self._rest[:end])
-        del self._rest[:end]
-        if len(self._rest) > _LONGEST_EVENT:
+            end = self.rest.rfind(b"\n\n", seen) + 2 if b"\n\n" in self.rest[seen:] else 0
+        whole = bytes(self.rest[:end])
+        del self.rest[:end]
+        if len(self.rest) > _LONGEST_EVENT:
             raise UpstreamBroken("The upstream sent an event of more than 16 MB.")
         return whole
 
     def close(self) -> bytes:
         """What came after the last whole event."""
-        rest = bytes(self._rest)
-        self._rest.clear()
+        rest = bytes(self.rest)
+        self.rest.clear()
         return rest
 
 

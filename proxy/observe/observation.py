@@ -167,34 +167,38 @@ class TraceContext(msgspec.Struct, frozen=True):
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.sampled:02x}"
 
 
-class AnswerCopy:
+class AnswerCopy(msgspec.Struct, eq=False):
     """What went to the client of one answer: the first 4 MB of it, and its end.
 
-    ``times`` are those, by ``time.perf_counter``, at which the pieces in it were sent. ``count`` is how many
-    pieces the whole answer had, and ``size`` how many bytes.
+    ``size`` is how many bytes the whole answer had. ``pieces`` are its first 4 MB, and ``times`` those, by
+    ``time.perf_counter``, at which each of them was sent.
     """
 
-    __slots__ = ("_end", "_pieces", "count", "size", "times")
-
-    def __init__(self) -> None:
-        self.count = self.size = 0
-        self.times: list[float] = []
-        self._pieces: list[bytes] = []
-        self._end = b""
+    size: int = 0
+    pieces: list[bytes] = []
+    times: list[float] = []
+    _beyond: int = 0
+    _end: bytes = b""
 
     def add(self, data: bytes) -> None:
         """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
         if not data:
             return
-        self.count += 1
         self.size += len(data)
         beyond = self.size - LARGEST_COPY
         if beyond > 0:
             self._end = (self.tail + data[-_USAGE_TAIL:])[-_USAGE_TAIL:]
             data = data[:-beyond]
         if data:
-            self._pieces.append(data)
+            self.pieces.append(data)
             self.times.append(time.perf_counter())
+        else:
+            self._beyond += 1
+
+    @property
+    def count(self) -> int:
+        """How many pieces the whole answer had."""
+        return len(self.times) + self._beyond
 
     @property
     def is_cut(self) -> bool:
@@ -204,14 +208,14 @@ class AnswerCopy:
     @property
     def data(self) -> bytes:
         """The beginning of the answer; all of it, where it has no more than 4 MB."""
-        if len(self._pieces) > 1:
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0] if self._pieces else b""
+        if len(self.pieces) > 1:
+            self.pieces = [b"".join(self.pieces)]
+        return self.pieces[0] if self.pieces else b""
 
     @property
     def tail(self) -> bytes:
         """The last bytes of the answer, in which a model says how many tokens it counted."""
-        return self._end or b"".join([piece[-_USAGE_TAIL:] for piece in self._pieces[-4:]])[-_USAGE_TAIL:]
+        return self._end or b"".join([piece[-_USAGE_TAIL:] for piece in self.pieces[-4:]])[-_USAGE_TAIL:]
 
 
 class Observation(msgspec.Struct, eq=False):

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from filters.base import Context
-from proxy.answer.stream_filters import FilteredAnswer
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import TurnkeeperError
 from proxy.http.reply import Reply
@@ -93,8 +91,7 @@ async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
     reply = Reply(_drop, observation=observation)
     reply.copy_answer()
     try:
-        with await dispatch.begin() as upstream_answer:
-            await pass_on(upstream_answer, FilteredAnswer((), Context(now=0.0)), reply)
+        await pass_on(await dispatch.begin(), None, reply)
     except TurnkeeperError as error:
         return error.message
     return None

@@ -1,21 +1,24 @@
-"""Streams an answer to the client, with keep-alives and filler phrases while it is silent."""
+"""Passes an answer on to the client, with keep-alives and filler phrases while it is silent."""
 
 import asyncio
 from functools import partial
-from types import TracebackType
+from time import perf_counter
 from uuid import uuid4
 
 from filters.base import Context
 from filters.filler import Filler
 from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
-from proxy.errors import UpstreamBroken, UpstreamError
-from proxy.http.reply import Header, Reply
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamTimeout
+from proxy.http.reply import Header, Outlet, Reply
 from proxy.memory.tasks import in_thread_if_long
+from proxy.observe.observation import LARGEST_COPY
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream.attempt import UpstreamAnswer, client_headers
+from proxy.turn.state import Turn
+from proxy.upstream.attempt import UpstreamAnswer, client_headers, retry_policy
 from proxy.upstream.opening import ERROR_KEY, split_at_error
+from proxy.upstream.routing import Dispatch
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.
 UNBUFFERED: list[Header] = [(b"x-accel-buffering", b"no"), (b"cache-control", b"no-cache")]
@@ -29,23 +32,55 @@ _COMMENT = b": keep-alive\n\n"
 _CHECKS_PER_PERIOD = 8
 
 
-async def pass_on(
-    upstream: UpstreamAnswer, answer: FilteredAnswer, reply: Reply, dialogue: Dialogue | None = None
-) -> None:
-    """Passes an answer on to its end; the changes of its ``dialogue`` are made before that.
+async def relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
+    """Asks the models of a turn, and passes the answer on to its end."""
+    pipeline, context, keep_alive = turn.pipeline, turn.context, None
+    answer = FilteredAnswer(pipeline.answer_filters, context) if pipeline.answer_filters else None
+    if dispatch.streaming and (answer or pipeline.keep_alive):
+        keep_alive = KeepAlive(pipeline, context, answer, reply, dispatch.model)
+    try:
+        await pass_on(await dispatch.begin(), answer, reply, dispatch.dialogue)
+    except UpstreamRefused as error:
+        error.redact(secret for target in pipeline.targets for secret in target.secrets)
+        raise
+    finally:
+        if keep_alive:
+            keep_alive.stop()
+        if answer:
+            answer.close()
 
-    Raises UpstreamError where a stream breaks off; all that was there has been passed on by then.
+
+async def pass_on(
+    upstream: UpstreamAnswer, answer: FilteredAnswer | None, reply: Reply, dialogue: Dialogue | None = None
+) -> None:
+    """Passes an answer on to its end, and closes it; the changes of its ``dialogue`` are made before that.
+
+    How it went is reported to the circuit breaker. Raises UpstreamError where a stream breaks off; all that
+    was there has been passed on by then.
     """
-    response = upstream.response
-    if upstream.framing is not None:
-        await _RelayedStream(upstream, upstream.framing, answer, reply, dialogue).run()
-        return
-    if reply.started:
-        raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
-    body = await in_thread_if_long(partial(answer.filter_body, upstream.data), 0, len(upstream.data))
-    if dialogue:
-        await dialogue.settle()
-    await reply.send_whole(response.status, client_headers(response.headers), body)
+    response, breaker = upstream.response, upstream.breaker
+    try:
+        if upstream.framing is not None:
+            await _RelayedStream(upstream, upstream.framing, answer, reply, dialogue).run()
+        elif reply.started:
+            raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
+        else:
+            body = upstream.data
+            if answer:
+                body = await in_thread_if_long(partial(answer.filter_body, body), 0, len(body))
+            if dialogue:
+                await dialogue.settle()
+            await reply.send_whole(response.status, client_headers(response.headers), body)
+    except UpstreamTimeout:
+        raise  # it may be due to a client that reads slowly
+    except UpstreamError as error:
+        if retry_policy(error).unhealthy:
+            breaker.record_failure()
+        raise
+    finally:
+        response.close()
+    if not breaker.is_healthy:
+        breaker.record_success()
 
 
 class _RelayedStream:
@@ -55,81 +90,128 @@ class _RelayedStream:
     no task. All else goes through the task.
     """
 
+    __slots__ = (
+        "_answer", "_budget", "_copy", "_dialogue", "_done", "_error", "_failure", "_framing", "_outlet",
+        "_reply", "_upstream",
+    )  # fmt: skip
+
     def __init__(
         self,
         upstream: UpstreamAnswer,
         framing: Framing,
-        answer: FilteredAnswer,
+        answer: FilteredAnswer | None,
         reply: Reply,
         dialogue: Dialogue | None,
     ) -> None:
-        self._response = upstream.response
-        self._error: UpstreamError | None
-        self._opening, self._error = split_at_error(upstream.data)
+        self._upstream = upstream
         self._framing = framing
         self._answer = answer
         self._reply = reply
         self._dialogue = dialogue
         self._outlet = reply.outlet
-        self._is_filtered = answer.active
-        self._done = False
+        self._copy = reply.observation.answer
         self._budget = _LARGEST_ANSWER
-        self._waiting = False
+        self._done = False
+        self._error: UpstreamError | None = None
         self._failure: Exception | None = None
 
     async def run(self) -> None:
         """Passes the stream on to its end."""
-        answer, reply, status = self._answer, self._reply, self._response.status
-        headers = [*client_headers(self._response.headers), *UNBUFFERED]
-        if self._is_filtered and not reply.started:  # filters may take their time
-            await reply.start(status, headers)
-        feed = partial(answer.feed, self._opening)  # filters work on large pieces in a thread
-        opening = answer.opening() + await in_thread_if_long(feed, 0, len(self._opening))
+        response, reply, dialogue = self._upstream.response, self._reply, self._dialogue
+        opening = self._upstream.data
+        if opening.rfind(ERROR_KEY) >= 0:
+            opening, self._error = split_at_error(opening)
+        headers = client_headers(response.headers)
+        headers += UNBUFFERED
+        data = opening
+        if self._answer:
+            data = await self._filter_opening(self._answer, opening, headers)
         if reply.started:
-            await reply.write(opening)
+            await reply.write(data)
         else:
-            await reply.begin(status, headers, opening)
+            await reply.begin(response.status, headers, data)
         reply.observation.mark_first_token()
-        self._note_done(self._opening)
-        if self._dialogue:
-            self._dialogue.commit_if_reached(opening)
-        self._response.offer(self.take)
+        if opening.rfind(DONE) >= 0:
+            self._note_done(opening)
+        if dialogue:
+            dialogue.commit_if_reached(data)
         rest = b""
         try:
-            if error := answer.error or self._error:
-                raise error
             rest = await self._read_to_end()
-            rest += answer.feed(self._framing.close())
-            if answer.error:
-                raise answer.error
+            if self._framing.rest:
+                rest += self._last_event()
         except UpstreamError:
-            # A stream that breaks behind its own end, or before the last blank line, is whole.
-            tail = self._framing.close()
-            if not self._done and is_done(tail):
-                self._done = True
-                rest += answer.feed(tail)
-            if answer.error or not self._done:
-                await reply.write(rest + answer.close())
+            rest += self._end_behind_a_break()
+            if not self._done:
+                await reply.write(rest + self._close_filters())
                 raise
-        if self._dialogue:
-            await self._dialogue.settle()
-        await reply.end(rest + answer.close())
+        if dialogue:
+            await dialogue.settle()
+        await reply.end(rest + self._close_filters() if self._answer else rest)
+
+    async def _filter_opening(self, answer: FilteredAnswer, opening: bytes, headers: list[Header]) -> bytes:
+        if answer.active and not self._reply.started:  # filters may take their time
+            await self._reply.start(self._upstream.response.status, headers)
+        data = answer.opening() + await self._filter_in_thread_if_long(opening)
+        if not answer.active:
+            self._answer = None
+        return data
+
+    async def _read_to_end(self) -> bytes:
+        """Passes on what was not taken; returns the last events where the end came with them."""
+        response, reply = self._upstream.response, self._reply
+        if self._error:
+            raise self._error
+        if self._outlet is not None:
+            response.offer(self.take)
+        while data := await response.read():
+            if self._failure:
+                raise self._failure
+            events = self._whole_events(data)
+            if self._answer:
+                events = await self._filter_in_thread_if_long(events)
+            elif response.exhausted and not self._error:
+                return events
+            if events:
+                await reply.write(events)
+                if self._dialogue:
+                    self._dialogue.commit_if_reached(events)
+            if self._error:
+                raise self._error
+        return b""
 
     def take(self, data: bytes) -> bool:
-        """Passes data on, if the task waits for it and the client reads."""
-        outlet = self._outlet
-        if outlet is None or not (self._waiting and outlet.is_writable):
+        """Passes data on, if the client reads."""
+        outlet, size = self._outlet, len(data)
+        if outlet is None or not outlet.is_writable or size > _LARGEST_PUSH:
             return False
-        if len(data) > _LARGEST_PUSH or self._failure:
-            return False
+        # Looks that are nearly always in vain; backwards they take half as long.
+        if (
+            self._framing.rest
+            or not data.endswith(b"\n\n")
+            or data.rfind(ERROR_KEY) >= 0
+            or data.rfind(DONE) >= 0
+            or self._answer
+            or size > self._budget
+        ):
+            return self._take_events(data, outlet)
+        self._budget -= size
+        outlet.write(data)
+        copy = self._copy
+        if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
+            copy.size += size
+            copy.pieces.append(data)
+            copy.times.append(perf_counter())
+        else:
+            copy.add(data)
+        return True
+
+    def _take_events(self, data: bytes, outlet: Outlet) -> bool:
+        """Passes on the events that are whole by now, through the filters."""
         try:
-            events = self._whole_events(data)
-            if events and self._is_filtered:
-                events = self._answer.feed(events)
-                self._error = self._answer.error or self._error
-            if events:
+            if events := self._filter(self._whole_events(data)):
                 outlet.write(events)
-                self._reply.note_sent(events)
+                self._copy.add(events)
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001 - a filter may raise anything: the task raises it
@@ -139,40 +221,15 @@ class _RelayedStream:
             raise self._error
         return True
 
-    async def _read_to_end(self) -> bytes:
-        """Passes on what was not taken; returns the last events where the end came with them."""
-        while True:
-            self._waiting = True
-            try:
-                data = await self._response.read()
-            finally:
-                self._waiting = False
-            if not data:
-                return b""
-            if self._failure:
-                raise self._failure
-            events = self._whole_events(data)
-            if self._is_filtered:
-                events = await in_thread_if_long(partial(self._answer.feed, events), 0, len(events))
-                self._error = self._answer.error or self._error
-            if self._response.exhausted and not (self._error or self._is_filtered):
-                return events
-            if events:
-                await self._reply.write(events)
-                if self._dialogue:
-                    self._dialogue.commit_if_reached(events)
-            if self._error:
-                raise self._error
-
     def _whole_events(self, data: bytes) -> bytes:
         """The events that are whole by now, up to an error, which ``_error`` then is."""
         self._budget -= len(data)
         if self._budget < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
-        events = self._framing.feed(data)
-        # A look that is nearly always in vain; backwards it takes half as long.
-        if events.rfind(ERROR_KEY) >= 0 or events.rfind(DONE) >= 0:
+        events = data if data.endswith(b"\n\n") and not self._framing.rest else self._framing.feed(data)
+        if events.rfind(ERROR_KEY) >= 0:
             events, self._error = split_at_error(events)
+        if events.rfind(DONE) >= 0 and not self._upstream.response.exhausted:
             self._note_done(events)
         return events
 
@@ -180,48 +237,76 @@ class _RelayedStream:
         # A client that reads to the end of the body would wait for an upstream that leaves the stream open.
         if is_done(events) and not self._done:
             self._done = self._reply.ending = True
-            self._response.due(asyncio.get_running_loop().time() + _LINGER)
+            self._upstream.response.due(asyncio.get_running_loop().time() + _LINGER)
+
+    def _filter(self, events: bytes) -> bytes:
+        """What the filters let through, up to an error, which ``_error`` then is."""
+        if self._answer is None or not events:
+            return events
+        passed = self._answer.feed(events)
+        self._error = self._answer.error or self._error
+        return passed
+
+    async def _filter_in_thread_if_long(self, events: bytes) -> bytes:
+        return await in_thread_if_long(partial(self._filter, events), 0, len(events))
+
+    def _last_event(self) -> bytes:
+        """What came behind the last blank line."""
+        event = self._filter(self._framing.close())
+        if self._error:
+            raise self._error
+        return event
+
+    def _end_behind_a_break(self) -> bytes:
+        """The last event, if it ends a stream that has broken off: then it is whole all the same."""
+        tail = self._framing.close()
+        if self._done or not is_done(tail):
+            tail = b""
+        else:
+            self._done = True
+            tail = self._filter(tail)
+        if self._answer and self._answer.error:
+            self._done = False
+        return tail
+
+    def _close_filters(self) -> bytes:
+        return self._answer.close() if self._answer else b""
 
 
 class KeepAlive:
     """Says the filler's phrase if the answer is late, and sends comments while nothing else goes out.
 
-    ``model`` is what is asked. The first of these to go out starts the reply. Leaving it ends both.
+    ``model`` is what is asked. The first of these to go out starts the reply. ``stop`` ends both.
     """
 
     def __init__(
-        self, pipeline: Pipeline, context: Context, answer: FilteredAnswer, reply: Reply, model: str
+        self, pipeline: Pipeline, context: Context, answer: FilteredAnswer | None, reply: Reply, model: str
     ) -> None:
-        self._pipeline = pipeline
         self._context = context
-        self._answer = answer
         self._reply = reply
         self._model = model
         self._tasks: list[asyncio.Task[None]] = []
+        filler = next((each for each in pipeline.answer_filters if isinstance(each, Filler)), None)
+        if filler and answer:
+            self._tasks.append(asyncio.create_task(self._say_filler(filler, answer)))
+        if pipeline.keep_alive:
+            self._tasks.append(asyncio.create_task(self._send_comments(pipeline.keep_alive)))
 
-    async def __aenter__(self) -> None:
-        filler = next((each for each in self._pipeline.answer_filters if isinstance(each, Filler)), None)
-        if filler:
-            self._tasks.append(asyncio.create_task(self._say_filler(filler)))
-        if self._pipeline.keep_alive:
-            self._tasks.append(asyncio.create_task(self._send_comments(self._pipeline.keep_alive)))
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def stop(self) -> None:
+        """Says nothing more."""
         for task in self._tasks:
             task.cancel()
 
-    async def _say_filler(self, filler: Filler) -> None:
+    async def _say_filler(self, filler: Filler, answer: FilteredAnswer) -> None:
         await asyncio.sleep(filler.after)
-        if self._answer.started or self._reply.ending:
+        if answer.started or self._reply.ending:
             return
         await self._start()
-        if self._answer.started:  # the answer may have come while the status was on its way
+        if answer.started:  # the answer may have come while the status was on its way
             return
-        opening, phrase = self._answer.opening(), filler.phrase(self._context)
+        opening, phrase = answer.opening(), filler.phrase(self._context)
         name = {"id": f"chatcmpl-{uuid4().hex}", "created": int(self._context.now)}
-        self._answer.adopt_name(name)
+        answer.adopt_name(name)
         delta = {"role": "assistant", "content": phrase}
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}
         chunk = {**name, "object": "chat.completion.chunk", "model": self._model, "choices": [choice]}

@@ -3,14 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from contextlib import nullcontext
 from functools import partial
 
 import msgspec
 
-from proxy.answer.stream_filters import FilteredAnswer
 from proxy.clock import wall_time
-from proxy.errors import UpstreamRefused
 from proxy.http.reply import Reply
 from proxy.memory.session import NO_ATTEMPT
 from proxy.memory.speech import MAX_SPEECH, speech_weight
@@ -22,7 +19,7 @@ from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
 from proxy.turn.identity import attempt_of, header_value, identify
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.relay import KeepAlive, pass_on
+from proxy.turn.relay import relay_answer
 from proxy.turn.request import read_request
 from proxy.turn.state import Turn
 from proxy.upstream.body import ChatRequest
@@ -86,7 +83,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         reply.copy_answer()
         interrupted = False
         try:
-            await _relay_answer(turn, dispatch, reply)
+            await relay_answer(turn, dispatch, reply)
         except asyncio.CancelledError:
             interrupted = True
             raise
@@ -138,23 +135,6 @@ async def filter_request(turn: Turn) -> None:
     if turn.window and not turn.chat.messages:
         error = partial(chain.no_messages_left, pipeline.filters, turn.window, context)
         raise await in_thread_if_long(error, len(turn.window), turn.size)
-
-
-async def _relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
-    pipeline = turn.pipeline
-    answer = FilteredAnswer(pipeline.answer_filters, turn.context)
-    try:
-        keep_alive = None
-        if dispatch.streaming and (pipeline.answer_filters or pipeline.keep_alive):
-            keep_alive = KeepAlive(pipeline, turn.context, answer, reply, dispatch.model)
-        async with keep_alive or nullcontext():
-            with await dispatch.begin() as upstream_answer:
-                await pass_on(upstream_answer, answer, reply, dispatch.dialogue)
-    except UpstreamRefused as error:
-        error.redact(secret for target in pipeline.targets for secret in target.secrets)
-        raise
-    finally:
-        answer.close()
 
 
 def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, at: float, interrupted: bool) -> None:

@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import Final, NoReturn, Self
+from typing import Final, NoReturn
 
 import msgspec
 
@@ -41,10 +40,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class UpstreamAnswer(msgspec.Struct, eq=False):
-    """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream.
-
-    As a context manager it closes the response on leaving, and reports to the circuit breaker how it went.
-    """
+    """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream."""
 
     upstream: str
     model: str
@@ -52,20 +48,6 @@ class UpstreamAnswer(msgspec.Struct, eq=False):
     response: Response
     data: bytes
     framing: Framing | None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        self.response.close()
-        if kind is None:
-            self.breaker.record_success()
-        elif isinstance(error, UpstreamTimeout):
-            pass  # it may be due to a client that reads slowly
-        elif isinstance(error, UpstreamError) and retry_policy(error).unhealthy:
-            self.breaker.record_failure()
 
 
 async def attempt(

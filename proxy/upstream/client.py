@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.connection import Connection, HttpResponse, StaleConnection
+from proxy.upstream.connection import Connection, DecodedResponse, HttpResponse, StaleConnection, decoder_for
 from proxy.upstream.dial import Dialer, Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
@@ -82,6 +82,7 @@ class HttpUpstream:
                 connection.send(response, head, body)
                 response.due(due)
                 await response.head()
+            decoder = decoder_for(response.coding) if response.coding else None
         except BaseException:
             response.close()
             raise
@@ -90,7 +91,7 @@ class HttpUpstream:
             raise UpstreamUnreachable(
                 f"407 on the way to {self._peer}: check the proxy's user name and password"
             )
-        return response
+        return response if decoder is None else DecodedResponse(response, decoder)
 
     def _lines(self, method: str, path: str, headers: Headers) -> bytes:
         """A head's lines but for the length; those of the last request, where it had the same headers."""

@@ -77,8 +77,8 @@ class HttpResponse:
     """
 
     __slots__ = (
-        "_deadline", "_decoder", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_timer", "chunks",
-        "coding", "complete", "connection", "headers", "status", "take", "unread", "waiter",
+        "_deadline", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_timer", "chunks", "coding",
+        "complete", "connection", "headers", "status", "take", "unread", "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
@@ -94,7 +94,6 @@ class HttpResponse:
         self._loop = loop
         self._peer = peer
         self._on_end: Callable[[], None] | None = on_end
-        self._decoder: Decoder | None = None
         self._error: UpstreamError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._rings_at = 0.0
@@ -103,40 +102,30 @@ class HttpResponse:
 
     async def read(self) -> bytes:
         """Return all that has arrived since the last read, b"" at the end; a cancelled read loses nothing."""
-        while True:
-            chunks, decoder = self.chunks, self._decoder
-            if chunks or (decoder is not None and decoder.more):
-                if not chunks:  # little data unpacks to much: other tasks have their turn in between
-                    await asyncio.sleep(0)
-                data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-                chunks.clear()
-                if decoder is not None:
-                    data = self._unpack(decoder, data)
-                if decoder is None or not decoder.more:
-                    if self.unread > _UNREAD and self.connection is not None:
-                        self.connection.resume()
-                    self.unread = 0
-                if data:
-                    return data
-            elif self._error is not None:
+        chunks = self.chunks
+        while not chunks:
+            if self._error is not None:
                 raise self._error.with_traceback(None)
-            elif self.complete:
-                if decoder is not None:
-                    decoder.close()
+            if self.complete:
                 return b""
-            else:
-                self.waiter = self._loop.create_future()
-                await self.waiter
+            self.waiter = self._loop.create_future()
+            await self.waiter
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        chunks.clear()
+        if self.unread > _UNREAD and self.connection is not None:
+            self.connection.resume()
+        self.unread = 0
+        return data
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
         """Pass what arrives while a read waits to `take` first; what it returns false for is read."""
-        if self._decoder is None and not self.complete:
+        if not self.complete:
             self.take = take
 
     @property
     def exhausted(self) -> bool:
         """Whether `read` would return b"" at once."""
-        return self.complete and not self.chunks and self._decoder is None and self._error is None
+        return self.complete and not self.chunks and self._error is None
 
     def due(self, at: float) -> None:
         """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
@@ -154,7 +143,6 @@ class HttpResponse:
         """End the response; the connection of an incomplete one is aborted."""
         if self.complete:
             self.chunks.clear()
-            self._decoder = None
         else:
             self.abort(self._error or UpstreamBroken("the answer was closed before its end"))
 
@@ -167,8 +155,6 @@ class HttpResponse:
                 raise self._error.with_traceback(None)
             self.waiter = self._loop.create_future()
             await self.waiter
-        if self.coding:
-            self._decoder = decoder_for(self.coding)
 
     def reset(self) -> None:
         """Forget a failed connection: the request is sent once more."""
@@ -206,18 +192,10 @@ class HttpResponse:
     def abort(self, error: UpstreamError) -> None:
         """Drop what is unread, and the connection with it unless the response is complete."""
         self.chunks.clear()
-        self._decoder = None
         self._error = error
         if self.connection is not None and not self.complete:
             self.connection.drop()
         self.end()
-
-    def _unpack(self, decoder: "Decoder", data: bytes) -> bytes:
-        try:
-            return decoder.feed(data)
-        except UpstreamBroken as error:
-            self.abort(error)
-            raise
 
     def _ring(self) -> None:
         self._timer = None
@@ -240,8 +218,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body", "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused", "_peer",
-        "_response", "_size", "expires", "on_body", "transport",
+        "_body", "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused",
+        "_peer", "_response", "_size", "expires", "on_body", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -319,24 +297,15 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if not response.complete:
-                response.chunks += body
-                body.clear()
-                self.fail(self._malformed(str(error.__context__ or error)))
-                return
-            self._keep_alive = False
-        if not body and not response.complete:
-            if self._overhead > _OVERHEAD:
-                self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
-            else:
-                response.wake()
-            return
-        self._overhead = 0
+            self._stop_parsing(response, error)
         if response.complete:
-            response.chunks += body
-            body.clear()
             self._complete(response)
             return
+        if not body:
+            self._check_overhead()
+            response.wake()
+            return
+        self._overhead = 0
         data = body[0] if len(body) == 1 else b"".join(body)
         body.clear()
         waiter = response.waiter
@@ -406,9 +375,23 @@ class Connection(asyncio.Protocol):
         if self._response is not None and self._response.status:
             self._response.complete = True
 
+    def _check_overhead(self) -> None:
+        if self._overhead > _OVERHEAD:
+            self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
+
+    def _stop_parsing(self, response: HttpResponse, error: Exception) -> None:
+        """Keep what came before an error, and no connection with one."""
+        self._keep_alive = False
+        if not response.complete:
+            response.chunks += self._body
+            self._body.clear()
+            self.fail(self._malformed(str(error.__context__ or error)))
+
     def _complete(self, response: HttpResponse) -> None:
         """End a response that is complete, and keep the connection where another one may follow."""
         self._response = None
+        response.chunks += self._body
+        self._body.clear()
         # A response may overtake its request: the rest of that must not go before the next one.
         if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
             self.resume()
@@ -483,6 +466,50 @@ class Decoder:
         """Raise UpstreamBroken where the compressed body is cut short."""
         if self._inflater is not None and not self._inflater.eof:
             raise UpstreamBroken("the model's compressed answer was cut short")
+
+
+class DecodedResponse:
+    """A response with a compressed body, which is decoded as it is read."""
+
+    def __init__(self, response: HttpResponse, decoder: Decoder) -> None:
+        self.status: int = response.status
+        self.headers: Headers = response.headers
+        self._response = response
+        self._decoder = decoder
+
+    async def read(self) -> bytes:
+        """Return what has arrived since the last read in pieces of some size, b"" at the end."""
+        response, decoder = self._response, self._decoder
+        while True:
+            data = b""
+            if decoder.more:  # little data unpacks to much: other tasks have their turn in between
+                await asyncio.sleep(0)
+            elif not (data := await response.read()):
+                decoder.close()
+                return b""
+            try:
+                if data := decoder.feed(data):
+                    return data
+            except UpstreamBroken as error:
+                response.abort(error)
+                raise
+
+    def offer(self, take: Callable[[bytes], bool]) -> None:
+        """Do nothing: all of it is read."""
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether `read` would return b"" at once: that is not known before."""
+        return False
+
+    def due(self, at: float) -> None:
+        """Replace the deadline."""
+        self._response.due(at)
+
+    def close(self) -> None:
+        """End the response."""
+        self._decoder = Decoder(gzip=False)
+        self._response.close()
 
 
 def decoder_for(coding: bytes) -> Decoder | None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -116,9 +117,10 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, D
     dispatch = Dispatch(question, targets, pipeline.limits, Attempts())
     seen = b""
     try:
-        with await dispatch.begin() as begun:
-            seen = begun.data
-            while data := await begun.response.read():
+        begun = await dispatch.begin()
+        seen = begun.data
+        with closing(begun.response) as response:
+            while data := await response.read():
                 seen += data
     except UpstreamError:
         pass
