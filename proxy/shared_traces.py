@@ -15,7 +15,8 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import KeptTurn, Key
 from proxy.memory.tasks import Tasks
 from proxy.observe.observation import TurnReport
-from proxy.trace import Trace, TurnContent
+from proxy.trace import Trace
+from proxy.turn.state import TurnContent
 
 if TYPE_CHECKING:
     from proxy.memory.stores.redis_turns import RedisTurns

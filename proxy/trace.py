@@ -7,77 +7,15 @@ from typing import Final, Self
 
 import msgspec
 
-from filters.base import Fields, Messages, Snapshot
+from filters.base import Messages
 from proxy.clock import wall_time
 from proxy.observe.observation import Excerpt, Observation, TurnReport, excerpt_of
-from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest
-from proxy.turn.state import Turn
-from proxy.upstream.body import ChatRequest
+from proxy.turn.state import TurnContent
+from proxy.upstream.target import Target
 
-_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 _MOST_CHUNK_TIMES: Final = 200
 _user: Final = attrgetter("user")
-
-
-class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was said in a turn, without credentials and without anything that runs.
-
-    ``marked`` are the client's messages with their interrupted answers marked, where that changed any.
-    ``memory`` is what filters knew at ``now``. ``model``, ``fields`` and ``messages`` are the chat request as
-    the filters left it, and ``size`` is that of the client's body.
-    """
-
-    request: ClientRequest
-    identity: Identity
-    marked: Messages | None
-    now: float
-    memory: Snapshot
-    model: str | None
-    fields: Fields
-    messages: Messages
-    size: int
-
-    @classmethod
-    def of(cls, turn: Turn) -> Self:
-        """The content of a turn that has ended."""
-        request, chat = turn.request, turn.chat
-        headers = {name: value for name, value in request.headers.items() if name not in _CREDENTIALS}
-        return cls(
-            request=msgspec.structs.replace(request, headers=headers),
-            identity=turn.identity,
-            marked=None if turn.window is request.messages else turn.window,
-            now=turn.context.now,
-            memory=turn.context.memory,
-            model=chat.model,
-            fields=chat.fields,
-            messages=chat.messages,
-            size=turn.size,
-        )
-
-    @property
-    def marked_request(self) -> ClientRequest:
-        """The client's request with the interrupted answers marked."""
-        if self.marked is None:
-            return self.request
-        return msgspec.structs.replace(self.request, messages=self.marked)
-
-    @property
-    def chat(self) -> ChatRequest:
-        """The chat request as the filters left it."""
-        return ChatRequest(
-            model=self.model,
-            headers=self.request.headers,
-            fields=self.fields,
-            messages=self.messages,
-            streaming=self.is_streaming,
-        )
-
-    @property
-    def is_streaming(self) -> bool:
-        """Whether the client asked for a stream."""
-        return self.request.field("stream") is True
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -117,10 +55,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
         """The trace of a turn; without ``with_content``, nothing of its text."""
         timer, answer = observation.timer, observation.answer
-        turn = observation.content if with_content else None
         content, pipeline = None, None
-        if isinstance(turn, Turn):
-            content, pipeline = TurnContent.of(turn), turn.pipeline
+        if with_content and isinstance(observation.content, TurnContent):
+            content, pipeline = observation.content.without_credentials(observation.sent), observation.route
         return cls(
             report=report,
             number=number,
@@ -131,15 +68,20 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             end=timer.start + observation.duration,
             failure=observation.reason,
             content=content,
-            pipeline=pipeline,
+            pipeline=pipeline if isinstance(pipeline, Pipeline) else None,
             answer=answer.data if content else b"",
             size=observation.size + len(answer.data) if content else 0,
         )
 
+    def target_of(self, pipeline: Pipeline) -> Target:
+        """The pipeline's target that was asked last."""
+        targets = pipeline.targets
+        return next((target for target in targets if target.name == self.report.upstream), targets[0])
+
     @property
     def messages(self) -> Messages:
-        """The client's messages, if they are kept."""
-        return self.content.request.messages if self.content else ()
+        """The client's messages, if they are kept: read anew each time."""
+        return self.content.messages if self.content else ()
 
     @property
     def excerpt(self) -> Excerpt | None:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 _ROUNDS: Final = 8
 # So many messages take some ten milliseconds. Calls have fewer, and need no thread.
-_LONG: Final = 500
+MANY_MESSAGES: Final = 500
 LARGE: Final = 100_000
 """How many bytes of a conversation are many."""
 
@@ -143,14 +143,12 @@ class LargeWork:
     def __init__(self) -> None:
         self._free = asyncio.Lock()
 
-    async def run(self, work: Callable[[], T], size: int) -> T:
-        """The result of work on so many bytes; where they are few, it is done at once."""
-        if size < LARGE:
-            return work()
+    async def run(self, work: Callable[[], T]) -> T:
+        """The result of work on ``LARGE`` data; smaller is better done at once."""
         async with self._free:
             return await asyncio.to_thread(work)
 
 
 async def in_thread_if_long(work: Callable[[], T], messages: int, size: int = 0) -> T:
     """The result of work on so many messages, or bytes of them, done in a thread where they are many."""
-    return work() if messages < _LONG and size < LARGE else await asyncio.to_thread(work)
+    return work() if messages < MANY_MESSAGES and size < LARGE else await asyncio.to_thread(work)

@@ -32,7 +32,8 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
 
     ``with_text`` adds the user's newest words and the answer, each cut at 2000 characters.
     """
-    failed = turn.state == "failed"
+    state = turn.state
+    failed = state == "failed"
     level = logging.WARNING if failed else logging.INFO
     if not _turns_log.isEnabledFor(level):
         return
@@ -40,9 +41,10 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
     if failed and observation.reason:
         fields["reason"] = observation.reason[:_LONGEST_REASON]
     if with_text:
-        fields["asked"] = newest_words(observation.messages)[:_LONGEST_TEXT]
+        messages = observation.content.messages if observation.content else ()
+        fields["asked"] = newest_words(messages)[:_LONGEST_TEXT]
         fields["answered"] = transcript(observation.answer.data).text[:_LONGEST_TEXT]
-    _turns_log.log(level, LogEntry(f"turn {turn.state}", fields))
+    _turns_log.log(level, LogEntry(f"turn {state}", fields))
 
 
 def fields_of(turn: TurnReport) -> dict[str, Any]:

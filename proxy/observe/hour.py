@@ -60,7 +60,8 @@ class MinuteStats:
     def add(self, turn: TurnReport) -> None:
         """Counts a turn."""
         self.turns += 1
-        self.states[turn.state] = self.states.get(turn.state, 0) + 1
+        state = turn.state
+        self.states[state] = self.states.get(state, 0) + 1
         self.input += turn.input_tokens or 0
         self.cached += turn.cached_tokens or 0
         self.output += turn.output_tokens or 0

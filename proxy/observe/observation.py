@@ -5,7 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Self
+from typing import Any, Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -218,12 +218,22 @@ class AnswerCopy(msgspec.Struct, eq=False):
         return self._end or b"".join([piece[-_USAGE_TAIL:] for piece in self.pieces[-4:]])[-_USAGE_TAIL:]
 
 
+class Content(Protocol):
+    """What was said in a turn."""
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The client's messages."""
+        ...
+
+
 class Observation(msgspec.Struct, eq=False):
     """What is known of a request so far; it is a turn from ``begin_turn`` on.
 
-    ``listener`` is called when a turn's first token is sent and when the turn has ended. ``messages`` are the
-    client's, ``content`` is the turn itself and ``size`` the length of its body in bytes. ``answer`` is a
-    copy of what the client got of a model's answer. ``reason`` is why the turn failed, with the setting to
+    ``listener`` is called when a turn's first token is sent and when the turn has ended. ``content`` is
+    what was said, where that may be kept, ``sent`` the body that an upstream was sent for it, ``route`` the
+    pipeline itself and ``size`` the length of the client's body in bytes. ``answer`` is a copy of what the
+    client got of a model's answer. ``reason`` is why the turn failed, with the setting to
     look at, in words that may be logged. ``ignored`` lists the extension fields that could not be used; it is
     called once the turn has ended.
     """
@@ -249,11 +259,12 @@ class Observation(msgspec.Struct, eq=False):
     fell_back: bool = False
     degraded: list[str] = []
     ignored: tuple[str, ...] = ()
-    messages: Sequence[Message] = ()
     filters: list[tuple[str, float]] = []
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
     reason: str | None = None
-    content: object = None
+    content: Content | None = None
+    sent: bytes = b""
+    route: object = None
     size: int = 0
     trace_context: TraceContext | None = None
     _duration: float | None = None
@@ -320,7 +331,8 @@ class Observation(msgspec.Struct, eq=False):
     @property
     def excerpt(self) -> Excerpt | None:
         """An excerpt, where the turn's content may be kept."""
-        return None if self.content is None else excerpt_of(self.messages, self.user, self.answer.data)
+        content = self.content
+        return None if content is None else excerpt_of(content.messages, self.user, self.answer.data)
 
 
 def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> Excerpt | None:

@@ -1,13 +1,11 @@
 """Filters tried on a request in the playground, and on each prompt of a recorded call."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.resources import files
 from typing import Final
 
 from starlette.responses import Response
 
-from proxy.errors import RequestError
 from proxy.page.draft import Choices, Draft, as_yaml
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest
@@ -104,11 +102,9 @@ async def _replay(request: PageRequest) -> Response:
 def _sent(traces: Sequence[Trace]) -> Sequence[SentPrompt]:
     sent = []
     for trace in traces:
-        if trace.content and trace.pipeline:
-            target = trace.pipeline.targets[0]
-            with suppress(RequestError):  # without a model nothing was sent
-                body = trace.content.chat.to(target).body
-                sent.append(SentPrompt(trace.content, body, target.provider.name))
+        if trace.content and trace.content.sent and trace.pipeline:
+            target = trace.target_of(trace.pipeline)
+            sent.append(SentPrompt(trace.content, trace.content.sent, target.provider.name))
     return sent
 
 

@@ -13,8 +13,8 @@ from proxy.page.draft import Choices, Draft
 from proxy.page.request import PageRequest
 from proxy.page.trials import AnswerTrial, DraftErrors, FilteredCall, FilteredData, TurnTrial, read_result
 from proxy.settings.diagnostics import Diagnostic
-from proxy.trace import TurnContent
 from proxy.turn.relay import pass_on
+from proxy.turn.state import TurnContent
 from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch
 

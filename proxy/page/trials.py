@@ -15,12 +15,12 @@ from proxy.page.renderer import Renderer
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.filter_registry import PluginError
 from proxy.settings.load import Steps, load_steps, step_warnings
-from proxy.trace import TurnContent
 from proxy.trial import explain
 from proxy.trial.explain import Explanation, explain_request, run_filters
 from proxy.trial.replay import Recording, ReplayedTurn, replay, sent_turn
 from proxy.turn.context import filter_context
 from proxy.turn.pipeline import Pipeline
+from proxy.turn.state import TurnContent
 from proxy.upstream.providers import PROVIDERS
 
 _LARGEST_REQUEST: Final = 256_000

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from filters.message import Message, newest_words
 from filters.tokens import in_message
 from proxy.answer.transcript import Transcript, transcript
-from proxy.errors import NotFound, RequestError, TurnkeeperError
+from proxy.errors import NotFound, TurnkeeperError
 from proxy.page.difference import (
     Group,
     Row,
@@ -26,13 +26,13 @@ from proxy.page.difference import (
 from proxy.page.draft import Choices
 from proxy.page.request import PageRequest, redirect
 from proxy.page.rerun import Rerun, run_again
-from proxy.trace import Trace, TurnContent
+from proxy.trace import Trace
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import decode_raw, raw_fields
-from proxy.upstream.target import Target
+from proxy.turn.state import TurnContent
 
 WIDTH: Final = 1000.0
 _NARROWEST: Final = 2.0
@@ -284,7 +284,7 @@ def _estimate(message: Mapping[str, Any]) -> int:
 
 def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trace | None) -> TurnDetail:
     body = sent_body(trace)
-    target = _target(trace, pipeline)
+    target = trace.target_of(pipeline)
     client, marked_request = content.request, content.marked_request
     messages, marked = (
         [disclosure.shown_message(message_dict(message)) for message in window]
@@ -338,18 +338,7 @@ def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sent_body(trace: Trace) -> bytes:
     """The body as it was sent to the upstream that was asked last; empty where none was."""
-    content = trace.content
-    if content is None or trace.pipeline is None or not content.messages:
-        return b""
-    try:
-        return content.chat.to(_target(trace, trace.pipeline)).body
-    except RequestError:
-        return b""
-
-
-def _target(trace: Trace, pipeline: Pipeline) -> Target:
-    targets = pipeline.targets
-    return next((target for target in targets if target.name == trace.report.upstream), targets[0])
+    return trace.content.sent if trace.content else b""
 
 
 ROUTES: Final = (("GET", "/turns/{id}", _show), ("POST", "/turns/{id}/run", _run))

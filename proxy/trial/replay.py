@@ -15,13 +15,13 @@ from proxy.memory.memory import Memory
 from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView, prompt_view
-from proxy.trace import TurnContent
 from proxy.trial.disclosure import shown_body
 from proxy.trial.explain import run_filters
 from proxy.turn import chain
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
+from proxy.turn.state import TurnContent
 from proxy.upstream.providers import Provider
 
 _PAGE: Final = 1000

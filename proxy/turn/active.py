@@ -148,7 +148,7 @@ class ActiveTurn:
         assert task is not None  # noqa: S101
         self.task = task
         self._cancellations = task.cancelling()
-        self._others = () if self._slot is None else self._turns.add(self._slot, self)
+        self.others = () if self._slot is None else self._turns.add(self._slot, self)
         return self
 
     def __exit__(
@@ -156,7 +156,7 @@ class ActiveTurn:
     ) -> None:
         if self._slot is not None:
             self._turns.remove(self._slot, self)
-        self._others = ()
+        self.others = ()
         if not self._superseded:
             return
         # Our own cancellation is taken back; one of a hang-up or of the server's end goes on.
@@ -188,11 +188,9 @@ class ActiveTurn:
 
         After so many seconds it returns in any case.
         """
-        if not self._others:
-            return
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
-        if ending := {turn.task for turn in self._others if turn.is_over}:
+        if ending := {turn.task for turn in self.others if turn.is_over}:
             await asyncio.wait(ending, timeout=None if math.isinf(within) else within)
 
     def contend(self, rival: "Rival") -> bool:
@@ -238,6 +236,9 @@ class TurnClaim(msgspec.Struct, frozen=True, gc=False):
                 Message(role=last.role, content=text, name=last.name, metadata={"user": last.user})
             )
         return type(self)(self.number, messages, short=True)
+
+
+NO_CLAIM = TurnClaim(None, ())
 
 
 def turn_number(request: ClientRequest) -> int | None:

@@ -15,7 +15,6 @@ from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import LARGEST_COPY
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.state import Turn
 from proxy.upstream.attempt import UpstreamAnswer, client_headers, retry_policy
 from proxy.upstream.opening import ERROR_KEY, split_at_error
 from proxy.upstream.routing import Dispatch
@@ -32,9 +31,9 @@ _COMMENT = b": keep-alive\n\n"
 _CHECKS_PER_PERIOD = 8
 
 
-async def relay_answer(turn: Turn, dispatch: Dispatch, reply: Reply) -> None:
-    """Asks the models of a turn, and passes the answer on to its end."""
-    pipeline, context, keep_alive = turn.pipeline, turn.context, None
+async def relay_answer(pipeline: Pipeline, context: Context, dispatch: Dispatch, reply: Reply) -> None:
+    """Asks the models of a pipeline, and passes the answer on to its end."""
+    keep_alive = None
     answer = FilteredAnswer(pipeline.answer_filters, context) if pipeline.answer_filters else None
     if dispatch.streaming and (answer or pipeline.keep_alive):
         keep_alive = KeepAlive(pipeline, context, answer, reply, dispatch.model)

@@ -1,10 +1,11 @@
 """The ``Turn``: one value that fills up from the request to the record of its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final, Self
 
 import msgspec
 
-from filters.base import Context
+from filters.base import Context, Messages, Snapshot
 from filters.message import Message
 from proxy.memory.session import NO_ATTEMPT, Attempt, ShownCall, ShownFacts
 from proxy.memory.stores.store import Key
@@ -12,8 +13,10 @@ from proxy.memory.view import RetractedTexts, SessionView
 from proxy.turn.chain import FilterLog
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest
+from proxy.turn.request import ClientRequest, read_request
 from proxy.upstream.body import ChatRequest
+
+_CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-key", "x-api-key", "cookie"})
 
 
 class Turn(msgspec.Struct, kw_only=True, eq=False):
@@ -60,3 +63,53 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
         if view is None:
             return RetractedTexts()
         return RetractedTexts(self.identity.session, view.session, view.alignment)
+
+
+class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What was said in a turn, as bytes: they are read where somebody looks, and hardly ever are.
+
+    ``body`` is the client's, ``sent`` the one of the upstream that was asked last, empty where none was.
+    ``marked`` are the client's messages with their interrupted answers marked, where that changed any.
+    ``memory`` is what filters knew at ``now``.
+    """
+
+    headers: Mapping[str, str]
+    query: Mapping[str, str]
+    body: bytes
+    identity: Identity
+    marked: Messages | None
+    now: float
+    memory: Snapshot
+    sent: bytes = b""
+
+    def without_credentials(self, sent: bytes) -> Self:
+        """The content as it may be kept, with the body that was ``sent`` for it."""
+        headers = {name: value for name, value in self.headers.items() if name not in _CREDENTIALS}
+        return msgspec.structs.replace(self, headers=headers, sent=sent)
+
+    @property
+    def request(self) -> ClientRequest:
+        """The client's request."""
+        return read_request(self.body, self.headers, self.query)
+
+    @property
+    def messages(self) -> Messages:
+        """The client's messages."""
+        return self.request.messages
+
+    @property
+    def marked_request(self) -> ClientRequest:
+        """The client's request with the interrupted answers marked."""
+        if self.marked is None:
+            return self.request
+        return msgspec.structs.replace(self.request, messages=self.marked)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self.request.field("stream") is True
+
+    @property
+    def size(self) -> int:
+        """The bytes of the client's body."""
+        return len(self.body)

@@ -11,18 +11,18 @@ from proxy.clock import wall_time
 from proxy.http.reply import Reply
 from proxy.memory.session import NO_ATTEMPT
 from proxy.memory.speech import MAX_SPEECH, speech_weight
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.tasks import LARGE, MANY_MESSAGES, LargeWork
 from proxy.memory.turn_record import TurnRecord
 from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
-from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim, turn_number
+from proxy.turn.active import NO_CLAIM, ActiveTurn, ActiveTurns, TurnClaim, turn_number
 from proxy.turn.context import offer_memory_tools, read_memory
 from proxy.turn.identity import attempt_of, header_value, identify
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import relay_answer
 from proxy.turn.request import read_request
-from proxy.turn.state import Turn
-from proxy.upstream.body import ChatRequest
+from proxy.turn.state import Turn, TurnContent
+from proxy.upstream.body import ChatRequest, UpstreamRequest
 from proxy.upstream.routing import Dispatch
 
 _log = logging.getLogger("turnkeeper")
@@ -42,57 +42,93 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
-    observation = reply.observation
+    observation, large_work = reply.observation, active_turns.large_work
     observation.timer.begin("recall")
     observation.size = len(raw.body)
-    large_work = active_turns.large_work
-    turn = await large_work.run(partial(read_turn, raw, pipeline), len(raw.body))
-    request, identity = turn.request, turn.identity
-    if not identity.background:  # which is part of no session, and whose words are kept nowhere
-        observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
-    observation.messages = request.messages
-    observation.ignored = (*request.ignored, *identity.ignored)
-    if identity.session is not None:
-        reply.add_header("x-turnkeeper-session", header_value(identity.session))
-    if proof := pipeline.places.proof:
-        proof.check(identity.user, raw.headers)
+    if len(raw.body) < LARGE:
+        turn = read_turn(raw, pipeline)
+    else:
+        turn = await large_work.run(partial(read_turn, raw, pipeline))
+    _announce(turn, raw, reply)
 
-    slot = None
-    if turn.key is not None and identity.session != pipeline.places.default_session:
-        slot = turn.key, pipeline.name  # in the default session, two requests may be of two users
-    with ActiveTurn(active_turns, slot, TurnClaim(turn.number, request.messages), reply) as active:
+    slot, claim = None, NO_CLAIM
+    if turn.key is not None and turn.identity.session != pipeline.places.default_session:
+        # In the default session, two requests may be of two users.
+        slot, claim = (turn.key, pipeline.name), TurnClaim(turn.number, turn.request.messages)
+    with ActiveTurn(active_turns, slot, claim, reply) as active:
         observation.timer.mark("memory")
-        if pipeline.memory is not None:
+        if active.others and pipeline.memory is not None:
             await active.others_ended(within=pipeline.memory.store.deadline)
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
         turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skip_failing_filters else None)
-        observation.content = None if identity.background else turn
-        await filter_request(turn)
-        for name in turn.filter_log.omissions:
-            reply.add_degraded(name)
-        for name in dict.fromkeys(turn.filter_log.failed or ()):
-            _log.warning("The filter '%s' has failed; the turn went on without it", name)
-            reply.add_degraded(name)
+        if not turn.identity.background:
+            observation.content, observation.route = _content(raw, turn), pipeline
+        composed = await _prompt(turn, reply, large_work)
 
-        composed = await large_work.run(partial(turn.chat.to, pipeline.targets[0]), turn.size)
         dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts, composed)
         observation.primary_model = observation.model = dispatch.model
         observation.timer.begin("upstream")
         observation.listener(observation)
         reply.copy_answer()
+        context, record = turn.context, partial(_record, turn, active, dispatch) if turn.key else None
+        del turn, raw, claim, composed  # what is not needed again is let go while it is in the caches
         interrupted = False
         try:
-            await relay_answer(turn, dispatch, reply)
+            await relay_answer(pipeline, context, dispatch, reply)
         except asyncio.CancelledError:
             interrupted = True
             raise
         finally:  # nothing below may wait
             observation.model, observation.upstream = dispatch.model, dispatch.upstream
+            observation.sent = dispatch.sent
             observation.fell_back = dispatch.upstream != pipeline.targets[0].name
-            if observation.answer.size:
-                at = active.asked_at(turn.view.at if turn.view else turn.context.now)
-                _record(turn, dispatch, observation.answer, at=at, interrupted=interrupted)
+            if record and observation.answer.size:
+                record(observation.answer, interrupted=interrupted)
+
+
+def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
+    """Says whose turn it is; raises Unauthorized where that needs a proof."""
+    identity, observation = turn.identity, reply.observation
+    if not identity.background:  # which is part of no session, and whose words are kept nowhere
+        observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
+    observation.ignored = (*turn.request.ignored, *identity.ignored)
+    if identity.session is not None:
+        reply.add_header("x-turnkeeper-session", header_value(identity.session))
+    if proof := turn.pipeline.places.proof:
+        proof.check(identity.user, raw.headers)
+
+
+def _content(raw: RawRequest, turn: Turn) -> TurnContent:
+    return TurnContent(
+        headers=raw.headers,
+        query=raw.query,
+        body=raw.body,
+        identity=turn.identity,
+        marked=None if turn.window is turn.request.messages else turn.window,
+        now=turn.context.now,
+        memory=turn.context.memory,
+    )
+
+
+async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRequest:
+    """What the first target is sent."""
+    target, messages = turn.pipeline.targets[0], len(turn.window) + len(turn.context.memory.dropped)
+    if (
+        turn.size >= LARGE or messages >= MANY_MESSAGES
+    ):  # filters give way to others meanwhile, and an encoder does not
+        await asyncio.to_thread(filter_request, turn)
+        composed = await large_work.run(partial(turn.chat.to, target))
+    else:
+        filter_request(turn)
+        composed = turn.chat.to(target)
+    log = turn.filter_log
+    for name in log.omissions:
+        reply.add_degraded(name)
+    for name in dict.fromkeys(log.failed or ()):
+        _log.warning("The filter '%s' has failed; the turn went on without it", name)
+        reply.add_degraded(name)
+    return composed
 
 
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
@@ -113,13 +149,12 @@ def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
     )
 
 
-async def filter_request(turn: Turn) -> None:
+def filter_request(turn: Turn) -> None:
     """Fills ``chat``: the request as the filters leave it, with the memory tools.
 
     Raises FilterFailed, and RequestError where they leave no message.
     """
     pipeline, request, context = turn.pipeline, turn.request, turn.context
-    run = partial(chain.run, pipeline.filters, turn.window, context, turn.filter_log)
     fields = chain.set_fields(pipeline.filters, request.fields, context, turn.filter_log)
     tools = None
     if pipeline.tools:
@@ -128,16 +163,17 @@ async def filter_request(turn: Turn) -> None:
         model=pipeline.model,
         headers=request.headers,
         fields=tools.offer.fields if tools else fields,
-        messages=await in_thread_if_long(run, len(turn.window) + len(context.memory.dropped), turn.size),
+        messages=chain.run(pipeline.filters, turn.window, context, turn.filter_log),
         streaming=request.field("stream") is True,
         tools=tools,
     )
     if turn.window and not turn.chat.messages:
-        error = partial(chain.no_messages_left, pipeline.filters, turn.window, context)
-        raise await in_thread_if_long(error, len(turn.window), turn.size)
+        raise chain.no_messages_left(pipeline.filters, turn.window, context)
 
 
-def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, at: float, interrupted: bool) -> None:
+def _record(
+    turn: Turn, active: ActiveTurn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: bool
+) -> None:
     """Hands memory what the client got."""
     memory, identity = turn.pipeline.memory, turn.identity
     if memory is None or turn.key is None:
@@ -154,7 +190,7 @@ def _record(turn: Turn, dispatch: Dispatch, answer: AnswerCopy, *, at: float, in
             window=turn.request.messages,
             answer=answer.data,
             cut=answer.is_cut,
-            at=at,
+            at=active.asked_at(turn.view.at if turn.view else turn.context.now),
             room=turn.filter_log.room,
             shown_facts=turn.shown_facts,
             shown_call=turn.shown_call,

@@ -61,26 +61,19 @@ async def attempt(
 
     Raises UpstreamError where there is none; an error or a login page under the status 200 is none.
     """
-    response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=deadlines.first)
-    framing = None
+    response = await open_response(target, request, deadlines.first)
     try:
-        streams = response.status < _REDIRECTION and is_stream(response.headers)
-        if not streams:
-            response = await _examine(response)
-            streams = is_stream(response.headers)
         if wrap is not None:
             response = wrap(response, deadlines.first)
-        if streams:
-            framing = Framing()
-            data = await _hold_back(response, framing, deadlines)
-        else:
-            data = await _read_completion(response)
+        framing = Framing() if is_stream(response.headers) else None
+        data = await (
+            _read_completion(response) if framing is None else _hold_back(response, framing, deadlines)
+        )
     except BaseException:
         response.close()
         raise
     response.due(deadlines.total)
-    if not breaker.is_healthy:
-        breaker.record_answer()
+    breaker.record_answer()
     return UpstreamAnswer(target.name, request.model, breaker, response, data, framing)
 
 
@@ -91,16 +84,12 @@ async def open_response(target: Target, request: UpstreamRequest, due: float) ->
     """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
     try:
-        return await _examine(response)
+        if response.status >= _REDIRECTION:
+            await _refuse(response)
+        return await detect_stream(response)
     except BaseException:
         response.close()
         raise
-
-
-async def _examine(response: Response) -> Response:
-    if response.status >= _REDIRECTION:
-        await _refuse(response)
-    return await detect_stream(response)
 
 
 async def _refuse(response: Response) -> NoReturn:
@@ -115,7 +104,7 @@ async def _refuse(response: Response) -> NoReturn:
 
 
 async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines) -> bytes:
-    hold_back, size = HoldBack(framing, deadlines.content is not None), 0
+    hold_back, size = HoldBack(framing, content=deadlines.content is not None), 0
     while data := await response.read():
         size += len(data)
         large = size > _THREAD_SIZE
@@ -138,11 +127,9 @@ async def _read_completion(response: Response) -> bytes:
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that are passed on to the client."""
-    passed = []
-    for header in headers:
-        if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES):
-            passed.append(header)  # noqa: PERF401 - each turn: a comprehension is one more frame
-    return passed
+    return [
+        header for header in headers if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES)
+    ]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,18 +61,13 @@ class HttpUpstream:
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
-        last = self._last_head
-        same = headers is last[2] and path == last[1] and method == last[0]
-        head = last[3] if same else self._lines(method, path, headers)
+        head = self._lines(method, path, headers)
         if body or method != "GET":
             head += b"content-length: %d\r\n" % len(body)
         head += b"\r\n"
         self._warmer.requested = True
         pool = self._pool
-        if pool.free and not pool.closed:
-            pool.free -= 1
-        else:
-            await pool.acquire(due)
+        await pool.acquire(due)
         response = HttpResponse(asyncio.get_running_loop(), pool.release, self._peer)
         try:
             connection = pool.take_idle() or await pool.dial(due)
@@ -99,7 +94,10 @@ class HttpUpstream:
         return response if decoder is None else DecodedResponse(response, decoder)
 
     def _lines(self, method: str, path: str, headers: Headers) -> bytes:
-        """A head's lines but for the length, to be used again where the next request has the same headers."""
+        """A head's lines but for the length; those of the last request, where it had the same headers."""
+        last = self._last_head
+        if method == last[0] and path == last[1] and headers is last[2]:
+            return last[3]
         lines = self._head.lines(method, path, headers)
         if isinstance(headers, tuple):  # a list may change
             self._last_head = method, path, headers, lines
@@ -126,7 +124,7 @@ class Pool:
         self._peer = peer
         self._connect = connect
         self._idle_for = idle
-        self.free = size
+        self._free = size
         self._queue: deque[asyncio.Future[None]] = deque()
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -143,8 +141,8 @@ class Pool:
         """Take a place, which `release` gives back; raises UpstreamTimeout where none is free by `due`."""
         if self.closed:
             raise UpstreamUnreachable(self._closing)
-        if self.free:
-            self.free -= 1
+        if self._free:
+            self._free -= 1
             return
         place = asyncio.get_running_loop().create_future()
         self._queue.append(place)
@@ -169,7 +167,7 @@ class Pool:
             if not place.done():
                 place.set_result(None)
                 return
-        self.free += 1
+        self._free += 1
 
     def take_idle(self) -> Connection | None:
         """The idle connection that was used last, if one is alive."""

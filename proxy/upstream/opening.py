@@ -32,7 +32,7 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class HoldBack(msgspec.Struct, eq=False):
+class HoldBack:
     """Holds a stream back until its first delta that carries anything.
 
     A role alone, metadata, usage, comments and what cannot be read carry nothing. An error event, or an end
@@ -40,11 +40,12 @@ class HoldBack(msgspec.Struct, eq=False):
     reasoning does not begin the answer; it sets ``thinking``.
     """
 
-    framing: Framing
-    content: bool = False
-    thinking: bool = False
-    _pieces: list[bytes] = []
-    _size: int = 0
+    def __init__(self, framing: Framing, *, content: bool = False) -> None:
+        self.thinking = False
+        self._framing = framing
+        self._content = content
+        self._pieces: list[bytes] = []
+        self._size = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """Return all bytes so far once the answer has begun, ``None`` until then.
@@ -52,7 +53,7 @@ class HoldBack(msgspec.Struct, eq=False):
         Raises UpstreamRefused for an error event, and UpstreamBroken where the stream ends first or is longer
         than 16 MB by then.
         """
-        whole = data if data.endswith(b"\n\n") and not self.framing.rest else self.framing.feed(data)
+        whole = self._framing.feed(data)
         self._pieces.append(whole)
         for event in events(whole) if b"data" in whole else ():
             if self._begins(event):
@@ -67,21 +68,19 @@ class HoldBack(msgspec.Struct, eq=False):
 
         Raises UpstreamBroken where it does not.
         """
-        rest = self.framing.close()
+        rest = self._framing.close()
         if rest and self._begins(rest):
             return b"".join([*self._pieces, rest])
         raise _no_answer()
 
     def _begins(self, event: bytes) -> bool:
         data = data_of(event)
+        if not data:
+            return False
         if data == DONE:
             raise _no_answer()
         begins = False
-        try:
-            chunks = [_decode(data)]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            chunks = _lenient_chunks(data)
-        for chunk in chunks:
+        for chunk in _chunks(data):
             if chunk.error:
                 raise refusal(data, chunk.error)
             for choice in chunk.choices or ():
@@ -90,7 +89,7 @@ class HoldBack(msgspec.Struct, eq=False):
                 for name, value in (choice.delta or {}).items():
                     if value and name != "role":
                         self.thinking = True
-                        if not (self.content and (name.startswith(_REASONING) or _is_reasoning(value))):
+                        if not (self._content and (name.startswith(_REASONING) or _is_reasoning(value))):
                             begins = True
         return begins
 
@@ -148,15 +147,18 @@ def refusal(body: bytes, error: Any) -> UpstreamRefused:
     return refused
 
 
-def _lenient_chunks(data: bytes) -> list[_Chunk]:
+def _chunks(data: bytes) -> list[_Chunk]:
     """The chunks of an event: several where single line breaks separate them, none that cannot be read."""
-    chunks = []
-    for part in (data, *data.splitlines()):
-        try:
-            chunks.append(msgspec.convert(decode_json(part), _Chunk))
-        except (MalformedJson, msgspec.ValidationError):
-            continue
-    return chunks
+    try:
+        return [_decode(data)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        chunks = []
+        for part in (data, *data.splitlines()):
+            try:
+                chunks.append(msgspec.convert(decode_json(part), _Chunk))
+            except (MalformedJson, msgspec.ValidationError):
+                continue
+        return chunks
 
 
 def _is_reasoning(value: Any) -> bool:

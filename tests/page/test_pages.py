@@ -776,7 +776,7 @@ def test_keys_are_not_kept_with_a_turn(open_proxy: ProxyServer):
     talk(open_proxy, headers={"authorization": "Bearer s", "api-key": "s", "cookie": "s=s"})
     content = next(open_proxy.app.traces.newest("default")).content
     assert content.request.headers.keys() & {"authorization", "api-key", "cookie"} == set()
-    assert content.chat.headers.keys() & {"authorization", "api-key", "cookie"} == set()
+    assert content.headers.keys() & {"authorization", "api-key", "cookie"} == set()
 
 
 def test_a_failed_turn_says_why(open_proxy: ProxyServer, visit: Visit, upstream: FakeUpstream):

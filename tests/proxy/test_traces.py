@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from filters.base import Snapshot
 from proxy.memory.align import forgotten
 from proxy.memory.archive.records import TombstoneKeys, Tombstones
 from proxy.memory.archive.statements import SESSION, USER
@@ -19,10 +20,8 @@ from proxy.memory.stores.store import Key, Owner
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
 from proxy.traces import Retention, Traces
-from proxy.turn import request
 from proxy.turn.identity import Identity
-from proxy.turn.state import Turn
-from proxy.upstream.body import ChatRequest
+from proxy.turn.state import TurnContent
 
 ALL = Retention(turns=10, content=True)
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
@@ -61,19 +60,10 @@ def end(
     return report.id
 
 
-def content(headers: Mapping[str, str]) -> Turn:
-    call = request.read_request(BODY, headers, {})
-    chat = ChatRequest(
-        model=None, headers=headers, fields=call.fields, messages=call.messages, streaming=False
-    )
-    return Turn(
-        pipeline=None,
-        request=call,
-        identity=Identity("t", None, None, background=False),
-        key=None,
-        number=None,
-        window=call.messages,
-        chat=chat,
+def content(headers: Mapping[str, str]) -> TurnContent:
+    identity = Identity("t", None, None, background=False)
+    return TurnContent(
+        headers=headers, query={}, body=BODY, identity=identity, marked=None, now=0.0, memory=Snapshot()
     )
 
 
@@ -247,7 +237,7 @@ def test_a_turn_that_ends_while_others_are_let_go_of_is_looked_at_too():
 def test_keys_are_not_kept(name: str):
     traces = traces_of()
     trace = traces.find("t", end(traces, headers={name: "secret", "x-session-id": "s"}))
-    assert trace.content.request.headers == trace.content.chat.headers == {"x-session-id": "s"}
+    assert trace.content.request.headers == {"x-session-id": "s"}
 
 
 # --- the hour

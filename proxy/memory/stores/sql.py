@@ -30,15 +30,14 @@ _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
 class Statement:
     """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
 
-    ``order`` has the name of each number, and ``has_rows`` is whether any come back.
+    ``order`` has the name of each number.
     """
 
-    __slots__ = ("has_rows", "named", "numbered", "order")
+    __slots__ = ("named", "numbered", "order")
 
     def __init__(self, named: str) -> None:
         self.named = named
         self.order = tuple(dict.fromkeys(NAMED.findall(named)))
-        self.has_rows = "SELECT" in named or "RETURNING" in named
         self.numbered = NAMED.sub(lambda match: f"${self.order.index(match[1]) + 1}", named)
 
     def in_order(self, arguments: Arguments) -> list[object]:
@@ -54,7 +53,7 @@ class BoundStatement(NamedTuple):
 
 
 class Each(NamedTuple):
-    """One statement for each of several rows of arguments."""
+    """One statement that reads, for each of several rows of arguments."""
 
     statement: Statement
     rows: Sequence[Arguments]
