@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import re
 import zlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
 from proxy.errors import RequestError, TooLarge, UnsupportedEncoding
-from proxy.http.reply import Outlet
+from proxy.http.reply import Reply
 
 # zlib's own names for "gzip" and "zlib or gzip, as the header says" (RFC 9110 calls zlib's format deflate).
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
@@ -83,47 +83,25 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
     return await asyncio.to_thread(_decompress, body, encoding, limit)
 
 
-async def run_until_disconnect(
-    receive: Receive, turn: Coroutine[Any, Any, None], outlet: Outlet | None = None
-) -> None:
-    """Runs a turn; once the client disconnects, cancels it and raises ClientDisconnected.
+async def run_until_disconnect(reply: Reply, turn: Coroutine[Any, Any, None]) -> None:
+    """Runs a turn in the request's task; once the client disconnects, cancels it, raises ClientDisconnected.
 
-    The request's body must have been received: without an ``outlet``, which costs less, the next message of
-    ``receive`` is taken for the disconnect.
+    The request's body must have been received.
     """
     task = asyncio.current_task()
     assert task is not None  # noqa: S101
-    disconnected = False
-
-    def disconnect() -> None:
-        nonlocal disconnected
-        disconnected = True
-        task.cancel()
-
-    stop = outlet.on_disconnect(disconnect) if outlet else _on_message(receive, disconnect)
+    if reply.disconnected:
+        turn.close()
+        raise ClientDisconnected
+    reply.watcher = task
     try:
         await turn
     except asyncio.CancelledError:
-        if disconnected and not task.uncancel():
+        if reply.disconnected and not task.uncancel():
             raise ClientDisconnected from None
         raise
     finally:
-        stop()
-
-
-def _on_message(receive: Receive, callback: Callable[[], None]) -> Callable[[], None]:
-    """Calls ``callback`` at the next message; the function that is returned ends that."""
-    message = asyncio.ensure_future(receive())
-
-    def done(_: object) -> None:
-        callback()
-
-    def stop() -> None:
-        message.remove_done_callback(done)
-        message.cancel()
-
-    message.add_done_callback(done)
-    return stop
+        reply.watcher = None
 
 
 def parse_query(raw: bytes) -> dict[str, str]:

@@ -13,6 +13,7 @@ from collections.abc import (
     MutableMapping,
     Sequence,
 )
+from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -23,12 +24,21 @@ from proxy.errors import Superseded, TurnkeeperError
 from proxy.observe.observation import Observation
 
 Header = tuple[bytes, bytes]
-OUTLET: Final = "turnkeeper.outlet"
-"""The key of a scope's extensions under which the server hands over its Outlet."""
+_PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES: Final = {
+    status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(100, 600)
+}
+CLOSE: Final = (b"connection", b"close")
+"""The header of an answer behind which the connection ends."""
 _JSON: Final = (b"content-type", b"application/json")
+_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
+# All that a header may hold (RFC 9110, 5.5).
+_VISIBLE: Final = bytes([9, *range(32, 127), *range(128, 256)])
+_LINE: Final = b"%b: %b".__mod__
+_NO_BODY: Final = frozenset({204, 304})
+_CHUNKED: Final = (b"transfer-encoding", b"chunked")
 # To copy more costs as much as a second write.
 _JOINED: Final = 64 << 10
-_NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
 
 _SLICE: Final = 64_000
 # A user's export is an object of arrays of sessions, which are objects of arrays of messages. So is an
@@ -36,64 +46,102 @@ _SLICE: Final = 64_000
 _LEVELS: Final = 4
 
 
-class Outlet(Protocol):
-    """A short way to the client's socket, beside ASGI."""
+class ServerState(Protocol):
+    """What all answers of a server have in common."""
 
     @property
-    def is_writable(self) -> bool:
-        """Whether bytes can be written at once."""
+    def default_headers(self) -> Sequence[Header]:
+        """The headers of each answer."""
         ...
+
+
+class Client(Protocol):
+    """The connection to a client, as a reply uses it; ``write_paused`` is while the client does not read."""
+
+    transport: asyncio.Transport
+    write_paused: bool
 
     @property
-    def may_have_left(self) -> bool:
-        """Whether the client has ended its side of the connection, as one does that leaves."""
+    def server_state(self) -> ServerState:
+        """What all answers have in common."""
         ...
 
-    def write(self, data: bytes) -> None:
-        """Writes bytes of the body to the socket; only while ``is_writable``."""
+    async def drain(self) -> None:
+        """Returns once the client reads, or has disconnected."""
         ...
 
-    def cork(self) -> None:
-        """Has the head that is sent next wait for its body; nothing else may run meanwhile."""
+    def resume_reading(self) -> None:
+        """Reads from the client again, if that was paused; a disconnect goes unnoticed until then."""
         ...
 
-    def uncork(self) -> None:
-        """Ends that, and writes a head that still waits."""
-        ...
-
-    def on_disconnect(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Calls ``callback`` when the client disconnects; the function that is returned ends that.
-
-        The request must have been received.
-        """
+    def answered(self) -> None:
+        """Goes on behind an answer that is complete."""
         ...
 
 
 class Reply:
-    """An ASGI response that takes headers until it starts; ``observation`` notes its course.
+    """An answer that takes headers until it starts; ``observation`` notes its course.
 
-    ``size`` is how many bytes of a body were sent, but for those by the outlet.
+    It ``is_writable`` while bytes may be pushed: it goes out in chunks, and the client reads them. ``size``
+    is how many bytes of a body were sent, but for those that were pushed. When the client disconnects,
+    ``watcher`` is cancelled, the task of a request that has come whole; a client ``may_have_left`` that has
+    ended its side of the connection. ``keep_alive`` is whether the connection goes on behind the answer,
+    ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether it asked for more than a head.
     """
+
+    __slots__ = (
+        "_client",
+        "_headers",
+        "disconnected",
+        "ending",
+        "has_body",
+        "has_end",
+        "head_sent",
+        "is_chunked",
+        "is_complete",
+        "is_writable",
+        "keep_alive",
+        "may_have_left",
+        "note_sent",
+        "observation",
+        "sent_ahead",
+        "size",
+        "started",
+        "takes_chunks",
+        "transport",
+        "watcher",
+    )
 
     def __init__(
         self,
-        send: Send,
-        headers: Sequence[Header] = (),
+        client: Client,
         observation: Observation | None = None,
-        outlet: Outlet | None = None,
+        *,
+        keep_alive: bool = True,
+        takes_chunks: bool = True,
+        has_body: bool = True,
     ) -> None:
-        self.observation = observation or Observation("")
-        self.outlet = outlet
-        self.started = False
-        self.ending = False
+        if observation is not None:
+            self.observation = observation
+        self.transport = client.transport
+        self.keep_alive = keep_alive
+        self.takes_chunks = takes_chunks
+        self.has_body = has_body
+        self.started = self.ending = self.is_complete = self.disconnected = self.may_have_left = False
+        self.head_sent = self.is_writable = self.is_chunked = False
+        self.has_end = True
+        """Whether the client can tell the end of the body from the end of the connection."""
+        self.sent_ahead = 0
+        """How many bytes of the status line are with the client before it is sent."""
         self.size = 0
-        self._send = send
-        self._headers = list(headers)
+        self.watcher: asyncio.Task[None] | None = None
         self.note_sent: Callable[[bytes], None] = _ignore
         """Records bytes of an answer that went out, by whichever way."""
+        self._client = client
+        self._headers: list[Header] = []
 
     def add_header(self, name: str, value: str) -> None:
-        """Adds a header to the answer, whichever it will be; ``value`` is visible ASCII."""
+        """Adds a header to the answer, whichever it will be; ``name`` is in lower case."""
         self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
     def add_degraded(self, name: str) -> None:
@@ -108,51 +156,47 @@ class Reply:
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Sends an ASGI message of another application, with this reply's headers added to its own."""
         if message["type"] == "http.response.start":
-            await self.start(message["status"], list(message["headers"]))
+            await self.start(message["status"], [(name.lower(), value) for name, value in message["headers"]])
         else:
-            self.size += len(message.get("body", b""))
-            await self._send(message)
+            data = message.get("body", b"")
+            self.size += len(data)
+            await self._send(b"", data, ends=not message.get("more_body", False))
 
     async def start(self, status: int, headers: Sequence[Header]) -> None:
         """Sends the status and the headers; those added before win over ``headers`` of the same name."""
-        self.started = True
-        self.observation.status = status
-        self.add_header("server-timing", self.observation.timer.server_timing())
-        added = dict(self._headers)
-        for header in headers:
-            if header[0] not in added:
-                self._headers.append(header)
-        await self._send({"type": "http.response.start", "status": status, "headers": self._headers})
+        await self._send(self._head(status, headers), b"")
 
-    async def begin(self, status: int, headers: Sequence[Header], data: bytes, *, ends: bool = False) -> None:
-        """Sends the status, the headers and the first bytes of the body, or all of it, in one piece."""
-        outlet = self.outlet if len(data) < _JOINED else None
-        if outlet:
-            outlet.cork()
-        try:
-            await self.start(status, headers)
-            await (self.end(data) if ends else self.write(data))
-        finally:
-            if outlet:
-                outlet.uncork()
+    async def begin(self, status: int, headers: Sequence[Header], data: bytes) -> None:
+        """Sends the status, the headers and the first bytes of the body in one piece."""
+        head = self._head(status, headers)
+        self.size += len(data)
+        self.note_sent(data)
+        await self._send(head, data)
 
     async def write(self, data: bytes) -> None:
         """Sends bytes of the body."""
         self.size += len(data)
         self.note_sent(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        await self._send(b"", data)
+
+    def push(self, data: bytes) -> None:
+        """Sends bytes of the body at once; only while ``is_writable``, and whoever calls records them."""
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""
         self.ending = True
         self.size += len(data)
         self.note_sent(data)
-        await self._send({"type": "http.response.body", "body": data})
+        await self._send(b"", data, ends=True)
 
     async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
         """Sends an answer in one piece."""
+        head = self._head(status, [*headers, (b"content-length", b"%d" % len(body))])
         self.ending = True
-        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))], body, ends=True)
+        self.size += len(body)
+        self.note_sent(body)
+        await self._send(head, body, ends=True)
 
     async def fail(self, error: TurnkeeperError) -> None:
         """Sends an error: as a status, or as an event once the answer has started."""
@@ -165,6 +209,82 @@ class Reply:
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
         await self.send_whole(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body())
+
+    def _head(self, status: int, headers: Sequence[Header]) -> bytes:
+        """The head of the answer, which says how its end is told (RFC 9112, 6.3)."""
+        self.observation.status = status
+        timing = self.observation.timer.server_timing().encode("ascii")
+        own = [*self._client.server_state.default_headers, *self._headers, (b"server-timing", timing)]
+        names = dict(own)
+        for header in headers:
+            if header[0] not in names:
+                own.append(header)  # noqa: PERF401 - a comprehension would be a call
+        names.update(headers)
+        if CLOSE in own:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            own.append(CLOSE)
+        if status in _NO_BODY:
+            self.has_body = False
+        if self.has_body and b"content-length" not in names:
+            self.is_chunked, self.has_end = self.takes_chunks, self.takes_chunks
+            if self.is_chunked:
+                own.append(_CHUNKED)
+        lines = [STATUS_LINES[status], *map(_LINE, own)]
+        head = b"\r\n".join(lines) + b"\r\n\r\n"
+        if head.translate(None, _VISIBLE) != b"\r\n" * (len(lines) + 1):
+            raise RuntimeError("A header of the answer has a character that no header may have")
+        self.started = True
+        return head
+
+    async def _send(self, head: bytes, data: bytes, *, ends: bool = False) -> None:
+        if self._client.write_paused:
+            await self._client.drain()
+        if self.disconnected or self.is_complete:
+            return
+        if not self.has_body:
+            data = b""
+        elif self.is_chunked:
+            data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + (b"0\r\n\r\n" if ends else b"")
+        self.is_writable = self.is_chunked and not ends
+        if head:
+            self.head_sent = True
+            head = head[self.sent_ahead :]
+            if len(data) < _JOINED:
+                data = head + data
+            else:
+                self.transport.write(head)
+        if data:
+            self.transport.write(data)
+        if ends:
+            self.is_complete = True
+            self._client.answered()
+
+
+class _Nowhere(asyncio.Transport):
+    """A connection that leads nowhere."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Drops bytes."""
+
+
+class NoClient:
+    """In the place of a client where an answer goes nowhere."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport = _Nowhere()
+        self.write_paused = False
+        self.server_state = self
+        self.default_headers: Sequence[Header] = ()
+
+    async def drain(self) -> None:
+        """Waits for nothing."""
+
+    def resume_reading(self) -> None:
+        """Nothing is read."""
+
+    def answered(self) -> None:
+        """Nothing follows."""
 
 
 def _ignore(data: bytes) -> None:

@@ -8,11 +8,10 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.http import body
-from proxy.http.reply import Reply
+from proxy.http.request import Request
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.session import UNREADABLE
 from proxy.page import conversations, health, live, playground, turns, users
@@ -43,13 +42,11 @@ class PageApp:
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
         self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
 
-    async def answer(
-        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, reply: Reply
-    ) -> None:
+    async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
-        viewer = identify(headers, runtime.gate.keys)
+        viewer = identify(request.headers, runtime.gate.keys)
         try:
-            response = await self._response(scope, runtime, headers, receive, reply, viewer)
+            response = await self._response(request, runtime, viewer)
         except UNREADABLE:
             response = self._failure(MemoryUnavailable(CANNOT_BE_READ), viewer)
         except StoreError:
@@ -58,52 +55,45 @@ class PageApp:
             response = self._failure(TurnkeeperError("This takes too long to be shown; try again."), viewer)
         except TurnkeeperError as error:
             response = self._failure(error, viewer)
-        if viewer.nonce and not scope["path"].startswith("/assets/"):
-            cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(scope["scheme"], headers))
+        if viewer.nonce and not request.path.startswith("/assets/"):
+            cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(request.headers))
             response.headers.append("set-cookie", cookie)
-        await response(scope, receive, reply.send)
+        await response(request.scope, request.receive, request.reply.send)
 
     def close(self) -> None:
         """Stops the drafts that are being tried."""
         self._drafts.close()
 
-    async def _response(  # noqa: PLR0913, PLR0917 - all that a request has
-        self,
-        scope: Scope,
-        runtime: Runtime,
-        headers: Mapping[str, str],
-        receive: Receive,
-        reply: Reply,
-        viewer: Viewer,
-    ) -> Response:
+    async def _response(self, request: Request, runtime: Runtime, viewer: Viewer) -> Response:
+        headers = request.headers
         if not runtime.gate.keys:
             runtime.gate.check_host(headers)
-        if viewer.tenant is None and not scope["path"].startswith(_WITHOUT_KEY):
+        if viewer.tenant is None and not request.path.startswith(_WITHOUT_KEY):
             return redirect("login")
-        handler, params = self._match(scope)
+        handler, params = self._match(request)
         form: Mapping[str, str] = {}
-        if scope["method"] == "POST":
-            form = _fields(await body.read_body(receive, headers, _FORM_LIMIT))
+        if request.method == "POST":
+            form = _fields(await body.read_body(request.receive, headers, _FORM_LIMIT))
             check_form(viewer, headers, form.get("token", ""))
-        request = PageRequest(
+        page_request = PageRequest(
             server=self._server,
             runtime=runtime,
             renderer=self._renderer,
-            reply=reply,
+            reply=request.reply,
             viewer=viewer,
             headers=headers,
-            query=_fields(scope["query_string"]),
+            query=_fields(request.query_string),
             params=params,
             form=form,
             executor=self._executor,
             drafts=self._drafts,
         )
-        return await handler(request)
+        return await handler(page_request)
 
-    def _match(self, scope: Scope) -> tuple[Handler, Mapping[str, str]]:
+    def _match(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
         """The handler for a path, which is matched undecoded: an id may have a slash in it."""
-        path = scope["raw_path"].decode("latin-1")
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        path = request.raw_path.decode("latin-1")
+        method = "GET" if request.method == "HEAD" else request.method
         allowed = []
         for route_method, pattern, handler in self._routes:
             if match := pattern.fullmatch(path):
@@ -154,14 +144,14 @@ async def _log_in(request: PageRequest) -> Response:
         return await request.page("login.html", "", status=403 if key else 401, wrong=wrong)
     response = redirect("")
     response.headers["set-cookie"] = set_cookie(
-        SIGNED, sign(key, now=time.time()), secure=is_secure("", request.headers), lasts=LASTS
+        SIGNED, sign(key, now=time.time()), secure=is_secure(request.headers), lasts=LASTS
     )
     return response
 
 
 async def _log_out(request: PageRequest) -> Response:
     response = redirect("")
-    response.headers["set-cookie"] = set_cookie(SIGNED, "", secure=is_secure("", request.headers), lasts=0)
+    response.headers["set-cookie"] = set_cookie(SIGNED, "", secure=is_secure(request.headers), lasts=0)
     return response
 
 

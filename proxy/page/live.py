@@ -77,7 +77,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _show(request: PageRequest) -> Response:
-    scheme = "https" if is_secure("", request.headers) else "http"
+    scheme = "https" if is_secure(request.headers) else "http"
     filters = Filters.of(request.query)
     await request.server.traces.fetch(request.tenant)
     return await request.page(

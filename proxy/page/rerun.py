@@ -7,7 +7,7 @@ import msgspec
 
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import TurnkeeperError
-from proxy.http.reply import Reply
+from proxy.http.reply import NoClient, Reply
 from proxy.observe.observation import Observation, usage_of
 from proxy.page.draft import Choices, Draft
 from proxy.page.request import PageRequest
@@ -88,14 +88,10 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
 
 async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
     """Why there is no whole answer, if there is none; it goes to ``observation`` alone."""
-    reply = Reply(_drop, observation=observation)
+    reply = Reply(NoClient(), observation)
     reply.copy_answer()
     try:
         await pass_on(await dispatch.begin(), None, reply)
     except TurnkeeperError as error:
         return error.message
     return None
-
-
-async def _drop(_message: object) -> None:
-    """Takes what would go to a client."""

@@ -77,9 +77,9 @@ def set_cookie(name: str, value: str, *, secure: bool, lasts: int | None = None)
     return "; ".join([*parts, "Secure"] if secure else parts)
 
 
-def is_secure(scheme: str, headers: Mapping[str, str]) -> bool:
-    """Whether the browser uses HTTPS, to this server or to the proxy in front of it."""
-    return "https" in {scheme, headers.get("x-forwarded-proto", "").lower()}
+def is_secure(headers: Mapping[str, str]) -> bool:
+    """Whether the browser uses HTTPS, to the proxy in front of this server."""
+    return headers.get("x-forwarded-proto", "").lower() == "https"
 
 
 def _signed_by(cookie: str, keys: Keys) -> ApiKey | None:

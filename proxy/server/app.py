@@ -1,4 +1,4 @@
-"""Turnkeeper as an ASGI application."""
+"""Turnkeeper as an application: what becomes of a request."""
 
 import asyncio
 import gc
@@ -17,7 +17,8 @@ from starlette.types import Receive, Scope, Send
 from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.http.body import BodyLimit, ClientDisconnected, parse_query, read_body, run_until_disconnect
-from proxy.http.reply import OUTLET, Reply, json_slices
+from proxy.http.reply import Reply, json_slices
+from proxy.http.request import Request
 from proxy.memory.memory import Memory
 from proxy.memory.recorder import WriteListener
 from proxy.observe.feed import Feed
@@ -56,7 +57,7 @@ def build_app(
 
 
 class App:
-    """The ASGI application. Its ``phase`` is starting, ready or draining.
+    """The application, which ASGI starts and ends. Its ``phase`` is starting, ready or draining.
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
     ``background_failures`` are the jobs of the background process, which the metrics of one process count:
@@ -85,24 +86,51 @@ class App:
         traces.set_retention(runtime.trace_retention)
         traces.shared = runtime.shared_traces
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, or takes part in ASGI's lifespan."""
-        if scope["type"] != "http":
-            await self._live(receive, send)
-            return
-        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        """Takes part in ASGI's lifespan."""
+        await receive()
+        if self.memory:
+            await self.memory.open()
+        if self.runtime.clock:
+            self.runtime.clock.warns = self.counts_background
+            await self.runtime.clock.start()
+        self.phase = "ready"
+        self._generation.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        self._page.close()
+        self.reporter.close()
+        await asyncio.gather(self._generation.close(), *self._closing)
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def answer(self, request: Request) -> None:
+        """Answers one request."""
+        reply, headers, path = request.reply, request.headers, request.path
         number = f"{self._id_prefix}{next(self._ids):x}"
         request_id = headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = f"req_{number}"
-        observation = Observation(request_id, self.reporter.observe, f"turn_{number}")
-        # What stayed in the scope would hold the request that holds the scope, until a collector came.
-        outlet = scope.get("extensions", {}).pop(OUTLET, None)
-        reply = Reply(send, [(b"x-request-id", request_id.encode())], observation, outlet)
+        reply.observation = observation = Observation(request_id, self.reporter.observe, f"turn_{number}")
+        reply.add_header("x-request-id", request_id)
         try:
-            # A feed may be read for days, and keeps no old generation open meanwhile.
-            with nullcontext(self.runtime) if scope["path"] == FEED else self._generation as runtime:
-                await self._dispatch(runtime, scope, headers, receive, reply)
+            if chat := _CHAT.fullmatch(path):
+                with self._generation as runtime:
+                    tenant = runtime.gate.admit(headers, path)
+                    _check_post(request)
+                    query = parse_query(request.query_string)
+                    pipeline = runtime.pipeline((chat["pipeline"] or query.get("pipeline")) or "default")
+                    observation.begin_turn(tenant, pipeline.name)
+                    if (
+                        runtime.tracing
+                    ):  # the client's trace goes on; the upstream's part becomes a child of ours
+                        observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
+                        headers[TRACEPARENT] = context.traceparent
+                    raw = await _read(request, runtime, query, tenant)
+                    await run_until_disconnect(reply, self._take_turn(runtime, raw, pipeline, reply))
+            else:
+                # A feed may be read for days, and keeps no old generation open meanwhile.
+                with nullcontext(self.runtime) if path == FEED else self._generation as runtime:
+                    await self._answer_beside(request, runtime)
         except TurnkeeperError as error:
             error.drop_traceback()
             self.reporter.report_error(error)
@@ -120,6 +148,8 @@ class App:
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
         finally:
             observation.end("done" if reply.ending else "hangup")
+            if not reply.is_complete:
+                reply.transport.close()
 
     @property
     def metrics(self) -> Metrics:
@@ -210,47 +240,21 @@ class App:
             clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
         )
 
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
-        if self.memory:
-            await self.memory.open()
-        if self.runtime.clock:
-            self.runtime.clock.warns = self.counts_background
-            await self.runtime.clock.start()
-        self.phase = "ready"
-        self._generation.start()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self._page.close()
-        self.reporter.close()
-        await asyncio.gather(self._generation.close(), *self._closing)
-        await send({"type": "lifespan.shutdown.complete"})
-
-    async def _dispatch(
-        self, runtime: Runtime, scope: Scope, headers: dict[str, str], receive: Receive, reply: Reply
-    ) -> None:
-        path = scope["path"]
-        chat = _CHAT.fullmatch(path)
-        if chat is None and self._page.owns(path, scope["method"]):
-            await self._page.answer(scope, runtime, headers, receive, reply)
+    async def _answer_beside(self, request: Request, runtime: Runtime) -> None:
+        """Answers a request for anything but a completion."""
+        path = request.path
+        if self._page.owns(path, request.method):
+            await self._page.answer(request, runtime)
             return
-        tenant = runtime.gate.admit(headers, path)
-        if chat is None and path != _EXPLAIN:
-            await self._routes.answer(scope, runtime, tenant, receive, reply)
-            return
-        if scope["method"] != "POST":
-            raise MethodNotAllowed(f"{path} takes POST.", allow="POST")
-        query = parse_query(scope["query_string"])
-        pipeline = runtime.pipeline((chat["pipeline"] if chat else query.get("pipeline")) or "default")
-        if chat:
-            reply.observation.begin_turn(tenant, pipeline.name)
-            if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
-                reply.observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
-                headers[TRACEPARENT] = context.traceparent
-        body = await read_body(receive, headers, BodyLimit(runtime.max_body))
-        request = turn.RawRequest(headers=headers, query=query, body=body, tenant=tenant)
-        answer = self._take_turn if chat else _explain
-        await run_until_disconnect(receive, answer(runtime, request, pipeline, reply), reply.outlet)
+        tenant = runtime.gate.admit(request.headers, path)
+        if path == _EXPLAIN:
+            _check_post(request)
+            query = parse_query(request.query_string)
+            pipeline = runtime.pipeline(query.get("pipeline") or "default")
+            raw = await _read(request, runtime, query, tenant)
+            await run_until_disconnect(request.reply, _explain(runtime, raw, pipeline, request.reply))
+        else:
+            await self._routes.answer(request, runtime, tenant)
 
     async def _take_turn(
         self, runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply
@@ -264,6 +268,16 @@ class App:
                     await turn.answer_turn(request, pipeline, reply, self.active_turns)
         finally:
             self._turns -= 1
+
+
+def _check_post(request: Request) -> None:
+    if request.method != "POST":
+        raise MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
+
+
+async def _read(request: Request, runtime: Runtime, query: Mapping[str, str], tenant: str) -> turn.RawRequest:
+    body = await read_body(request.receive, request.headers, BodyLimit(runtime.max_body))
+    return turn.RawRequest(headers=request.headers, query=query, body=body, tenant=tenant)
 
 
 async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:

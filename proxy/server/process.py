@@ -186,7 +186,7 @@ class Server(uvicorn.Server):
     def _abort_unread(self) -> None:
         # A client that does not read could not be told either that its call is cancelled.
         for connection in list(self.server_state.connections):
-            if isinstance(connection, Protocol) and connection.flow.write_paused:
+            if isinstance(connection, Protocol) and connection.write_paused:
                 connection.transport.abort()
 
     def _on_sighup(self) -> None:

@@ -1,7 +1,7 @@
 """The routes beside chat completions: health, metrics, models, feed, REST and pages."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.answer.response import read_all
 from proxy.errors import MethodNotAllowed, NotFound, UpstreamError
-from proxy.http.reply import EventStream, Reply
+from proxy.http.reply import EventStream
+from proxy.http.request import Request as HttpRequest
 from proxy.observe.feed import Event
 from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
@@ -73,26 +74,24 @@ class Routes:
             default=_not_found,
         )
 
-    async def answer(
-        self, scope: Scope, runtime: Runtime, tenant: str, receive: Receive, reply: Reply
-    ) -> None:
+    async def answer(self, request: HttpRequest, runtime: Runtime, tenant: str) -> None:
         """Answers one request; raises NotFound and MethodNotAllowed for what is not there."""
-        path = scope["path"]
+        path = request.path
         if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
-            path = scope["raw_path"].decode("latin-1")
+            path = request.raw_path.decode("latin-1")
         added = {
             "app": self,
             "runtime": runtime,
             "tenant": tenant,
             "path": path,
-            "reply": reply,
+            "reply": request.reply,
             "traces": self._server.traces,
         }
         try:
-            await self._router({**scope, **added}, receive, reply.send)
+            await self._router({**request.scope, **added}, request.receive, request.reply.send)
         except HTTPException as error:
             allow = (error.headers or {}).get("Allow", "GET")
-            raise MethodNotAllowed(f"{scope['path']} takes {allow}.", allow=allow) from None
+            raise MethodNotAllowed(f"{request.path} takes {allow}.", allow=allow) from None
 
     async def _alive(self, _: Request) -> Response:
         return json_response({"status": "alive"})
@@ -141,9 +140,7 @@ class LazyPage:
             return method != "POST"
         return path.startswith("/") and path.split("/", 2)[1] in _PAGES
 
-    async def answer(
-        self, scope: Scope, runtime: Runtime, headers: Mapping[str, str], receive: Receive, reply: Reply
-    ) -> None:
+    async def answer(self, request: HttpRequest, runtime: Runtime) -> None:
         """Answers one request for a page."""
         if self._app is None:
             # In a thread: importing takes a while, and calls wait on the loop.
@@ -151,7 +148,7 @@ class LazyPage:
             self._app = self._app or module.PageApp(self._server)
         if self._closed:
             self._app.close()
-        await self._app.answer(scope, runtime, headers, receive, reply)
+        await self._app.answer(request, runtime)
 
 
 async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:

@@ -179,9 +179,8 @@ class ActiveTurn:
     @property
     def is_over(self) -> bool:
         """Whether its client has got all that it will get, or has left, or may have."""
-        if self._reply.ending or self.task.cancelling() > self._cancellations:
-            return True
-        return self._reply.outlet is not None and self._reply.outlet.may_have_left
+        reply = self._reply
+        return reply.ending or reply.may_have_left or self.task.cancelling() > self._cancellations
 
     async def others_ended(self, *, within: float) -> None:
         """Returns once other turns of the session that are over are recorded.

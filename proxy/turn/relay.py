@@ -10,7 +10,7 @@ from filters.filler import Filler
 from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamTimeout
-from proxy.http.reply import Header, Outlet, Reply
+from proxy.http.reply import Header, Reply
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import LARGEST_COPY
 from proxy.tools.dialogue import Dialogue
@@ -90,8 +90,8 @@ class _RelayedStream:
     """
 
     __slots__ = (
-        "_answer", "_budget", "_copy", "_dialogue", "_done", "_error", "_failure", "_framing", "_outlet",
-        "_reply", "_upstream",
+        "_answer", "_budget", "_copy", "_dialogue", "_done", "_error", "_failure", "_framing", "_reply",
+        "_upstream",
     )  # fmt: skip
 
     def __init__(
@@ -107,7 +107,6 @@ class _RelayedStream:
         self._answer = answer
         self._reply = reply
         self._dialogue = dialogue
-        self._outlet = reply.outlet
         self._copy = reply.observation.answer
         self._budget = _LARGEST_ANSWER
         self._done = False
@@ -161,8 +160,7 @@ class _RelayedStream:
         response, reply = self._upstream.response, self._reply
         if self._error:
             raise self._error
-        if self._outlet is not None:
-            response.offer(self.take)
+        response.offer(self.take)
         while data := await response.read():
             if self._failure:
                 raise self._failure
@@ -181,8 +179,8 @@ class _RelayedStream:
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the client reads."""
-        outlet, size = self._outlet, len(data)
-        if outlet is None or not outlet.is_writable or size > _LARGEST_PUSH:
+        reply, size = self._reply, len(data)
+        if not reply.is_writable or size > _LARGEST_PUSH:
             return False
         # Looks that are nearly always in vain; backwards they take half as long.
         if (
@@ -193,9 +191,9 @@ class _RelayedStream:
             or self._answer
             or size > self._budget
         ):
-            return self._take_events(data, outlet)
+            return self._take_events(data)
         self._budget -= size
-        outlet.write(data)
+        reply.push(data)
         copy = self._copy
         if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
             copy.size += size
@@ -205,11 +203,11 @@ class _RelayedStream:
             copy.add(data)
         return True
 
-    def _take_events(self, data: bytes, outlet: Outlet) -> bool:
+    def _take_events(self, data: bytes) -> bool:
         """Passes on the events that are whole by now, through the filters."""
         try:
             if events := self._filter(self._whole_events(data)):
-                outlet.write(events)
+                self._reply.push(events)
                 self._copy.add(events)
         except UpstreamError:
             raise

@@ -26,8 +26,7 @@ from tests.remembering import CONFIG
 
 TURNS = 30
 OURS = {
-    "RequestResponseCycle",
-    "Chunked",
+    "Request",
     "Reply",
     "Watch",
     "Dispatch",

@@ -3,16 +3,15 @@
 import asyncio
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping
 
 import pytest
 
 from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining, Windows, duration, weight
 from proxy.errors import LimitExceeded
-from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Lease, LocalCounts
+from tests.reading_client import ReadingClient
 
 BOTH = RateLimits(requests_per_minute=3, tokens_per_minute=10)
 DEADLINE = 0.05
@@ -29,14 +28,10 @@ def test_a_duration_is_written_as_openai_writes_it(seconds: float, written: str)
     assert duration(seconds) == written
 
 
-async def nowhere(_: MutableMapping[str, Any]) -> None:
-    pass
-
-
 async def turn(quota: Quota) -> str:
     """Why a turn was refused, or "done"."""
     try:
-        async with quota.admit("acme", 0, Reply(nowhere)):
+        async with quota.admit("acme", 0, ReadingClient().reply()):
             await asyncio.sleep(0)
             return "done"
     except LimitExceeded as refused:
@@ -65,18 +60,14 @@ def test_who_is_refused_for_another_reason_gives_the_place_back() -> None:
 async def left_after(asked: int, *pieces: bytes) -> str:
     """The tokens that a turn of so many bytes, answered in pieces, leaves of a thousand."""
     quota = Quota(RateLimits(tokens_per_minute=1000))
-    headers: dict[bytes, bytes] = {}
-
-    async def noted(message: MutableMapping[str, Any]) -> None:
-        headers.update(message["headers"])
-
-    async with quota.admit("acme", asked, reply := Reply(nowhere)):
+    client = ReadingClient()
+    async with quota.admit("acme", asked, reply := ReadingClient().reply()):
         for piece in pieces:
             reply.observation.answer.add(piece)
     await quota.aclose()
-    async with quota.admit("acme", 0, reply := Reply(noted)):
+    async with quota.admit("acme", 0, reply := client.reply()):
         await reply.start(200, [])
-    return headers[b"x-ratelimit-remaining-tokens"].decode()
+    return client.header("x-ratelimit-remaining-tokens")
 
 
 def test_where_the_model_counts_no_tokens_four_bytes_are_one_and_each_piece_is() -> None:
@@ -279,15 +270,11 @@ def test_what_asks_no_model_weighs_a_request_for_each_64_kilobytes_begun(size: i
 
 async def by_size(quota: Quota, size: int, answer: int = 0) -> str:
     """The requests that such a one leaves, or why it is refused."""
-    headers: dict[bytes, bytes] = {}
-
-    async def noted(message: MutableMapping[str, Any]) -> None:
-        headers.update(message.get("headers", ()))
-
+    client = ReadingClient()
     try:
-        async with quota.admit_by_size("acme", size, reply := Reply(noted)):
+        async with quota.admit_by_size("acme", size, reply := client.reply()):
             await reply.send_whole(200, [], b"x" * answer)
-            return headers[b"x-ratelimit-remaining-requests"].decode()
+            return client.header("x-ratelimit-remaining-requests")
     except LimitExceeded as refused:
         return refused.type
 
@@ -313,7 +300,7 @@ def test_what_an_answer_weighs_beside_its_request_is_counted_when_it_has_been_se
 def test_a_request_that_asks_no_model_needs_no_tokens_and_is_one_of_the_answers_at_once() -> None:
     async def asked() -> list[str]:
         quota = Quota(RateLimits(requests_per_minute=9, tokens_per_minute=10, concurrent_streams=1))
-        async with quota.admit("acme", 0, reply := Reply(nowhere)):
+        async with quota.admit("acme", 0, reply := ReadingClient().reply()):
             during = await by_size(quota, 0)
             for _ in range(10):
                 reply.observation.answer.add(b"data: {}\n\n")

@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
-from unittest.mock import AsyncMock
 
 import pytest
 from redis.asyncio import Redis
 
 from filters.message import Message as Line
 from proxy.errors import Superseded
-from proxy.http.reply import Reply
+from proxy.http.reply import NoClient, Reply
 from proxy.memory.stores.drivers import channel_address
 from proxy.memory.stores.store import Key
+from proxy.observe.observation import Observation
 from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessage, WatchingMessage, inboxes
 from proxy.server.hosts import HostBus
 from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim
@@ -119,7 +119,7 @@ async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisSer
         await pubsub.psubscribe("*")
         host.receive(lambda _: None)
         slot = Key("acme", "call-unmistakable"), "default"
-        with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(AsyncMock())) as turn:
+        with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(NoClient(), Observation(""))) as turn:
             async with asyncio.timeout(10):
                 while turn.place is None:
                     host.announce(slot, turn)
@@ -145,7 +145,10 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
     announced = asyncio.Event()
     active[1].has = lambda _: bool(announced.set())  # type: ignore[method-assign] - it has none then
     newer = ActiveTurn(
-        active[0], slot, TurnClaim(1, [Line(role="user", content="Tell me")]), Reply(AsyncMock())
+        active[0],
+        slot,
+        TurnClaim(1, [Line(role="user", content="Tell me")]),
+        Reply(NoClient(), Observation("")),
     )
     with newer:
         async with asyncio.timeout(10):
@@ -154,7 +157,10 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
                 await asyncio.sleep(0.005)
         del active[1].has
         older = ActiveTurn(
-            active[1], slot, TurnClaim(1, [Line(role="user", content="Tell")]), Reply(AsyncMock())
+            active[1],
+            slot,
+            TurnClaim(1, [Line(role="user", content="Tell")]),
+            Reply(NoClient(), Observation("")),
         )
         older.entered_at = newer.entered_at + 0.01
         with pytest.raises(Superseded):

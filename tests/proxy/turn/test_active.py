@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, MutableMapping
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -27,28 +27,11 @@ from proxy.turn.active import (
 )
 from proxy.turn.request import ClientRequest
 from tests.calls import call_of
+from tests.reading_client import ReadingClient
 
 KEY = Key("default", "s1")
 LONG = "tell " * 4_000
 CALLED = [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-
-
-class Client:
-    """Takes what it is sent, unless it is stalled; leaves when told to."""
-
-    def __init__(self) -> None:
-        self.gone = asyncio.Event()
-        self.ready = asyncio.Event()
-        self.ready.set()
-        self.sent: list[Any] = []
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        await self.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        await self.ready.wait()
-        self.sent.append(message)
 
 
 def claim_of(request: ClientRequest) -> TurnClaim:
@@ -64,21 +47,23 @@ async def flown(turns: ActiveTurns, text: str, reply: Reply, work: Coroutine[Any
         await work
 
 
-async def begun(client: Client, turns: ActiveTurns, work: Coroutine[Any, Any, Any]) -> "asyncio.Task[None]":
+async def begun(
+    client: ReadingClient, turns: ActiveTurns, work: Coroutine[Any, Any, Any]
+) -> "asyncio.Task[None]":
     """An older turn that carries out ``work``."""
-    taken = flown(turns, "Tell", Reply(client.send), work)
-    task = asyncio.create_task(run_until_disconnect(client.receive, taken))
+    reply = client.reply()
+    task = asyncio.create_task(run_until_disconnect(reply, flown(turns, "Tell", reply, work)))
     await asyncio.sleep(0.01)
     return task
 
 
 async def overtake(turns: ActiveTurns, text: str = "Tell me") -> None:
-    await flown(turns, text, Reply(Client().send), asyncio.sleep(0))
+    await flown(turns, text, ReadingClient().reply(), asyncio.sleep(0))
 
 
 def test_a_superseded_turn_says_so_and_leaves_its_task_uncancelled():
     async def scene() -> None:
-        turns, client = ActiveTurns(), Client()
+        turns, client = ActiveTurns(), ReadingClient()
         older = await begun(client, turns, asyncio.sleep(9))
         await overtake(turns)
         with pytest.raises(Superseded):
@@ -92,13 +77,13 @@ def test_a_superseded_turn_says_so_and_leaves_its_task_uncancelled():
 @pytest.mark.parametrize("left_first", [False, True])
 def test_a_client_that_leaves_in_the_same_moment_has_left(left_first: bool):
     async def scene() -> None:
-        turns, client = ActiveTurns(), Client()
+        turns, client = ActiveTurns(), ReadingClient()
         older = await begun(client, turns, asyncio.sleep(9))
         if left_first:
-            client.gone.set()
+            client.leave()
             await asyncio.sleep(0)
         newer = asyncio.create_task(overtake(turns))
-        client.gone.set()
+        client.leave()
         with pytest.raises((ClientDisconnected, Superseded)):
             await older
         await newer
@@ -111,11 +96,11 @@ def test_a_client_that_leaves_in_the_same_moment_has_left(left_first: bool):
 @pytest.mark.parametrize("ended_first", [False, True])
 def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
     async def scene() -> None:
-        turns, client = ActiveTurns(), Client()
+        turns, client = ActiveTurns(), ReadingClient()
         older = await begun(client, turns, asyncio.sleep(9))
         if ended_first:
             older.cancel()
-        with ActiveTurn(turns, KEY, claim_of(asking("Tell me")), Reply(client.send)):
+        with ActiveTurn(turns, KEY, claim_of(asking("Tell me")), ReadingClient().reply()):
             pass
         if not ended_first:
             older.cancel()
@@ -128,10 +113,10 @@ def test_the_server_s_end_in_the_same_moment_is_the_end(ended_first: bool):
 
 def test_a_turn_is_superseded_once_however_many_follow():
     async def scene() -> None:
-        turns, client = ActiveTurns(), Client()
+        turns, client = ActiveTurns(), ReadingClient()
         older = await begun(client, turns, asyncio.sleep(9))
         for text in ("Tell me", "Tell me more"):
-            with ActiveTurn(turns, KEY, claim_of(asking(text)), Reply(client.send)):
+            with ActiveTurn(turns, KEY, claim_of(asking(text)), ReadingClient().reply()):
                 pass
         with pytest.raises(Superseded):
             await older
@@ -143,16 +128,16 @@ def test_a_turn_is_superseded_once_however_many_follow():
 @pytest.mark.parametrize("whole", [False, True])
 def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
     async def scene() -> None:
-        turns, client = ActiveTurns(), Client()
-        client.ready.clear()
-        reply = Reply(client.send)
+        turns, client = ActiveTurns(), ReadingClient()
+        client.stall()
+        reply = client.reply()
         last = reply.send_whole(200, [], b"{}") if whole else reply.end(b"data: [DONE]\n\n")
         older = asyncio.create_task(flown(turns, "Tell", reply, last))
         await asyncio.sleep(0.01)
         await overtake(turns)
-        client.ready.set()
+        client.read()
         await older
-        assert client.sent[-1]["body"] in (b"{}", b"data: [DONE]\n\n")
+        assert client.sent.endswith((b"{}", b"data: [DONE]\n\n"))
 
     asyncio.run(scene())
 
@@ -166,7 +151,7 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
     elsewhere.publish = lambda _line, turn: told.append(turn.entered_at)
 
     async def scene() -> None:
-        older = await begun(Client(), here, asyncio.sleep(60))
+        older = await begun(ReadingClient(), here, asyncio.sleep(60))
         monkeypatch.setattr(time, "time", lambda: real() + step)
         await overtake(elsewhere)
         await asyncio.sleep(0)
@@ -187,7 +172,7 @@ class Host:
         self.turns.publish = lambda _slot, _turn: None
 
     async def enter(self) -> None:
-        reply = Reply(Client().send)
+        reply = ReadingClient().reply()
         self.turn: ActiveTurn
         with ActiveTurn(self.turns, KEY, self.claim, reply) as self.turn:
             await asyncio.Event().wait()
@@ -331,7 +316,7 @@ def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_n
         turns, ended = ActiveTurns(), list[str]()
 
         async def answer(text: str) -> None:
-            with ActiveTurn(turns, KEY, ask(text), Reply(Client().send)):
+            with ActiveTurn(turns, KEY, ask(text), ReadingClient().reply()):
                 await asyncio.sleep(0.01)
             ended.append(text)
 

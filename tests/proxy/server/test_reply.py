@@ -1,70 +1,49 @@
-"""The short way to a client: it is told of as soon as it leaves, and small answers go out in one piece."""
+"""A reply on its connection: it ends when its client leaves, and small answers go out in one piece."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from contextlib import suppress
 
 import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
 from proxy.http import body
-from proxy.http.reply import OUTLET, Outlet, Reply
+from proxy.http.reply import Reply
+from proxy.http.request import Request
+from proxy.observe.observation import Observation
 from proxy.server.protocol import Protocol
+from tests.reading_client import ReadingClient, Wire
 
 MUCH = b"x" * 100_000
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(MUCH)
 
 
-class Wire(asyncio.Transport):
-    """A socket that knows whether it is read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read = True
-        self.written: list[bytes] = []
-        self.closed_after: int | None = None
-
-    def write(self, data: bytes) -> None:
-        self.written.append(bytes(data))
-
-    def pause_reading(self) -> None:
-        self.read = False
-
-    def resume_reading(self) -> None:
-        self.read = True
-
-    def is_closing(self) -> bool:
-        return self.closed_after is not None
-
-    def close(self) -> None:
-        self.closed_after = len(self.written)
-
-
 class Turn:
-    """An application that watches its client once it has the whole request."""
+    """An application that runs until its client leaves, once it has the whole request."""
 
     def __init__(self) -> None:
         self.left = asyncio.Event()
-        self.asked = asyncio.Event()
-        self.watched = asyncio.Event()
-        self.outlet: Outlet | None = None
+        self.begun = asyncio.Event()
+        self.running = asyncio.Event()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.outlet = scope["extensions"].pop(OUTLET)
-        self.asked.set()
-        await body.read_body(receive, {}, body.BodyLimit(len(MUCH)))
-        stop = self.outlet.on_disconnect(self.left.set)
-        self.watched.set()
-        await self.left.wait()
-        stop()
+    async def answer(self, request: Request) -> None:
+        self.begun.set()
+        await body.read_body(request.receive, {}, body.BodyLimit(len(MUCH)))
+        with suppress(body.ClientDisconnected):
+            await body.run_until_disconnect(request.reply, self._wait())
+        self.left.set()
+
+    async def _wait(self) -> None:
+        self.running.set()
+        await asyncio.Event().wait()
 
 
 async def called(turn: Turn) -> tuple[Protocol, Wire]:
-    wire, protocol = Wire(), Protocol(Config(turn, log_config=None), ServerState(), {})
+    wire, protocol = Wire(), Protocol(Config(turn), ServerState(), {})  # type: ignore[arg-type]
     protocol.connection_made(wire)
     protocol.data_received(HEAD)
-    await turn.asked.wait()
+    await turn.begun.wait()
     await asyncio.sleep(0)
     return protocol, wire
 
@@ -75,36 +54,33 @@ def test_a_client_whose_body_is_more_than_is_read_ahead_is_listened_to_again():
         protocol, wire = await called(turn)
         protocol.data_received(MUCH)
         assert not wire.read
-        await turn.watched.wait()
+        await turn.running.wait()
         assert wire.read
         protocol.connection_lost(None)
-        assert turn.left.is_set()
+        await turn.left.wait()
 
     asyncio.run(asyncio.wait_for(check(), 10))
 
 
-def test_who_has_left_already_is_told_of_to_whoever_begins_to_watch():
+def test_a_turn_whose_client_has_left_already_does_not_run():
     async def check() -> None:
-        turn = Turn()
-        protocol, _ = await called(turn)
-        protocol.connection_lost(None)
-        gone: list[bool] = []
-        assert turn.outlet is not None
-        turn.outlet.on_disconnect(lambda: gone.append(True))
-        assert gone == [True]
+        client, turn = ReadingClient(), Turn()
+        reply = client.reply()
+        client.leave()
+        with pytest.raises(body.ClientDisconnected):
+            await body.run_until_disconnect(reply, turn._wait())
+        assert not turn.running.is_set()
 
     asyncio.run(asyncio.wait_for(check(), 10))
 
 
-def test_who_has_stopped_watching_is_told_nothing():
+def test_what_follows_a_turn_is_not_cancelled_where_the_client_leaves():
     async def check() -> None:
-        turn = Turn()
-        protocol, _ = await called(turn)
-        gone: list[bool] = []
-        assert turn.outlet is not None
-        turn.outlet.on_disconnect(lambda: gone.append(True))()
-        protocol.connection_lost(None)
-        assert gone == []
+        client = ReadingClient()
+        reply = client.reply()
+        await body.run_until_disconnect(reply, asyncio.sleep(0))
+        client.leave()
+        await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(check(), 10))
 
@@ -115,11 +91,13 @@ async def written(
     """The wire of a client once its request was answered; ``stalled`` does not read at first."""
     wire, done = Wire(), asyncio.Event()
 
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await answer(Reply(send, (), None, scope["extensions"].pop(OUTLET)))
-        done.set()
+    class App:
+        async def answer(self, request: Request) -> None:
+            request.reply.observation = Observation("")
+            await answer(request.reply)
+            done.set()
 
-    protocol = Protocol(Config(app, log_config=None), ServerState(), {})
+    protocol = Protocol(Config(App()), ServerState(), {})  # type: ignore[arg-type]
     protocol.connection_made(wire)
     if stalled:
         protocol.pause_writing()
@@ -147,9 +125,9 @@ async def streamed(reply: Reply) -> None:
 @pytest.mark.parametrize("stalled", [False, True])
 def test_a_small_answer_goes_out_with_its_head(stalled: bool) -> None:
     wire = asyncio.run(asyncio.wait_for(written(whole, stalled=stalled), 10))
-    assert len(wire.written) == (2 if stalled else 1)
-    assert b"".join(wire.written).startswith(b"HTTP/1.1 200 OK\r\n")
-    assert b"".join(wire.written).endswith(b"x-a: 1\r\ncontent-length: 5\r\n\r\nhello")
+    (whole_answer,) = wire.written
+    assert whole_answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert whole_answer.endswith(b"x-a: 1\r\ncontent-length: 5\r\n\r\nhello")
 
 
 def test_a_streams_first_chunk_goes_out_with_its_head_and_the_last_one_with_the_end() -> None:
