@@ -47,7 +47,7 @@ WINDOW = 24
 LATE, VERY_LATE = 20, 800
 """Turns of a session, by number."""
 _MEASURED = 5
-_SETTLED = 0.2
+_SETTLED = 0.5
 """In seconds; what a server gathers of a turn, it has handed on by then."""
 
 Calls = Counter[CodeType]
