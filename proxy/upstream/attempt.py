@@ -61,19 +61,26 @@ async def attempt(
 
     Raises UpstreamError where there is none; an error or a login page under the status 200 is none.
     """
-    response = await open_response(target, request, deadlines.first)
+    response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=deadlines.first)
+    framing = None
     try:
+        streams = response.status < _REDIRECTION and is_stream(response.headers)
+        if not streams:
+            response = await _examine(response)
+            streams = is_stream(response.headers)
         if wrap is not None:
             response = wrap(response, deadlines.first)
-        framing = Framing() if is_stream(response.headers) else None
-        data = await (
-            _read_completion(response) if framing is None else _hold_back(response, framing, deadlines)
-        )
+        if streams:
+            framing = Framing()
+            data = await _hold_back(response, framing, deadlines)
+        else:
+            data = await _read_completion(response)
     except BaseException:
         response.close()
         raise
     response.due(deadlines.total)
-    breaker.record_answer()
+    if not breaker.is_healthy:
+        breaker.record_answer()
     return UpstreamAnswer(target.name, request.model, breaker, response, data, framing)
 
 
@@ -84,12 +91,16 @@ async def open_response(target: Target, request: UpstreamRequest, due: float) ->
     """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
     try:
-        if response.status >= _REDIRECTION:
-            await _refuse(response)
-        return await detect_stream(response)
+        return await _examine(response)
     except BaseException:
         response.close()
         raise
+
+
+async def _examine(response: Response) -> Response:
+    if response.status >= _REDIRECTION:
+        await _refuse(response)
+    return await detect_stream(response)
 
 
 async def _refuse(response: Response) -> NoReturn:
@@ -104,7 +115,7 @@ async def _refuse(response: Response) -> NoReturn:
 
 
 async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines) -> bytes:
-    hold_back, size = HoldBack(framing, content=deadlines.content is not None), 0
+    hold_back, size = HoldBack(framing, deadlines.content is not None), 0
     while data := await response.read():
         size += len(data)
         large = size > _THREAD_SIZE
@@ -127,9 +138,11 @@ async def _read_completion(response: Response) -> bytes:
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
     """The upstream's headers that are passed on to the client."""
-    return [
-        header for header in headers if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES)
-    ]
+    passed = []
+    for header in headers:
+        if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES):
+            passed.append(header)  # noqa: PERF401 - each turn: a comprehension is one more frame
+    return passed
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,13 +61,18 @@ class HttpUpstream:
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
-        head = self._lines(method, path, headers)
+        last = self._last_head
+        same = headers is last[2] and path == last[1] and method == last[0]
+        head = last[3] if same else self._lines(method, path, headers)
         if body or method != "GET":
             head += b"content-length: %d\r\n" % len(body)
         head += b"\r\n"
         self._warmer.requested = True
         pool = self._pool
-        await pool.acquire(due)
+        if pool.free and not pool.closed:
+            pool.free -= 1
+        else:
+            await pool.acquire(due)
         response = HttpResponse(asyncio.get_running_loop(), pool.release, self._peer)
         try:
             connection = pool.take_idle() or await pool.dial(due)
@@ -94,10 +99,7 @@ class HttpUpstream:
         return response if decoder is None else DecodedResponse(response, decoder)
 
     def _lines(self, method: str, path: str, headers: Headers) -> bytes:
-        """A head's lines but for the length; those of the last request, where it had the same headers."""
-        last = self._last_head
-        if method == last[0] and path == last[1] and headers is last[2]:
-            return last[3]
+        """A head's lines but for the length, to be used again where the next request has the same headers."""
         lines = self._head.lines(method, path, headers)
         if isinstance(headers, tuple):  # a list may change
             self._last_head = method, path, headers, lines
@@ -124,7 +126,7 @@ class Pool:
         self._peer = peer
         self._connect = connect
         self._idle_for = idle
-        self._free = size
+        self.free = size
         self._queue: deque[asyncio.Future[None]] = deque()
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
@@ -141,8 +143,8 @@ class Pool:
         """Take a place, which `release` gives back; raises UpstreamTimeout where none is free by `due`."""
         if self.closed:
             raise UpstreamUnreachable(self._closing)
-        if self._free:
-            self._free -= 1
+        if self.free:
+            self.free -= 1
             return
         place = asyncio.get_running_loop().create_future()
         self._queue.append(place)
@@ -167,7 +169,7 @@ class Pool:
             if not place.done():
                 place.set_result(None)
                 return
-        self._free += 1
+        self.free += 1
 
     def take_idle(self) -> Connection | None:
         """The idle connection that was used last, if one is alive."""

@@ -394,7 +394,8 @@ class Connection(asyncio.Protocol):
         self._body.clear()
         # A response may overtake its request: the rest of that must not go before the next one.
         if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
-            self.resume()
+            if self._paused:
+                self.resume()
             self._on_idle(self)
         else:
             self.drop()

@@ -32,7 +32,7 @@ class _Chunk(msgspec.Struct):
 _decode = msgspec.json.Decoder(_Chunk).decode
 
 
-class HoldBack:
+class HoldBack(msgspec.Struct, eq=False):
     """Holds a stream back until its first delta that carries anything.
 
     A role alone, metadata, usage, comments and what cannot be read carry nothing. An error event, or an end
@@ -40,12 +40,11 @@ class HoldBack:
     reasoning does not begin the answer; it sets ``thinking``.
     """
 
-    def __init__(self, framing: Framing, *, content: bool = False) -> None:
-        self.thinking = False
-        self._framing = framing
-        self._content = content
-        self._pieces: list[bytes] = []
-        self._size = 0
+    framing: Framing
+    content: bool = False
+    thinking: bool = False
+    _pieces: list[bytes] = []
+    _size: int = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """Return all bytes so far once the answer has begun, ``None`` until then.
@@ -53,7 +52,7 @@ class HoldBack:
         Raises UpstreamRefused for an error event, and UpstreamBroken where the stream ends first or is longer
         than 16 MB by then.
         """
-        whole = self._framing.feed(data)
+        whole = data if data.endswith(b"\n\n") and not self.framing.rest else self.framing.feed(data)
         self._pieces.append(whole)
         for event in events(whole) if b"data" in whole else ():
             if self._begins(event):
@@ -68,19 +67,21 @@ class HoldBack:
 
         Raises UpstreamBroken where it does not.
         """
-        rest = self._framing.close()
+        rest = self.framing.close()
         if rest and self._begins(rest):
             return b"".join([*self._pieces, rest])
         raise _no_answer()
 
     def _begins(self, event: bytes) -> bool:
         data = data_of(event)
-        if not data:
-            return False
         if data == DONE:
             raise _no_answer()
         begins = False
-        for chunk in _chunks(data):
+        try:
+            chunks = [_decode(data)]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            chunks = _lenient_chunks(data)
+        for chunk in chunks:
             if chunk.error:
                 raise refusal(data, chunk.error)
             for choice in chunk.choices or ():
@@ -89,7 +90,7 @@ class HoldBack:
                 for name, value in (choice.delta or {}).items():
                     if value and name != "role":
                         self.thinking = True
-                        if not (self._content and (name.startswith(_REASONING) or _is_reasoning(value))):
+                        if not (self.content and (name.startswith(_REASONING) or _is_reasoning(value))):
                             begins = True
         return begins
 
@@ -147,18 +148,15 @@ def refusal(body: bytes, error: Any) -> UpstreamRefused:
     return refused
 
 
-def _chunks(data: bytes) -> list[_Chunk]:
+def _lenient_chunks(data: bytes) -> list[_Chunk]:
     """The chunks of an event: several where single line breaks separate them, none that cannot be read."""
-    try:
-        return [_decode(data)]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        chunks = []
-        for part in (data, *data.splitlines()):
-            try:
-                chunks.append(msgspec.convert(decode_json(part), _Chunk))
-            except (MalformedJson, msgspec.ValidationError):
-                continue
-        return chunks
+    chunks = []
+    for part in (data, *data.splitlines()):
+        try:
+            chunks.append(msgspec.convert(decode_json(part), _Chunk))
+        except (MalformedJson, msgspec.ValidationError):
+            continue
+    return chunks
 
 
 def _is_reasoning(value: Any) -> bool:

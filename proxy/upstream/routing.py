@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import msgspec
 
@@ -50,10 +51,9 @@ class Dispatch:
     """Asks the targets of a pipeline in their order until one begins to answer, or time is up.
 
     All attempts share one deadline, which counts from here. ``model`` and ``upstream`` name what answers;
-    until then, what is asked first. ``sent`` is the body of the last request.
-    ``attempts`` collects failures and retries. ``dialogue`` is ``None``
-    where the model has no tools of the proxy's. ``composed`` is what the first target is sent. Raises
-    RequestError where no model is named for that.
+    until then, what is asked first. ``sent`` is the body of the last request. ``attempts`` collects failures
+    and retries. ``dialogue`` is ``None`` where the model has no tools of the proxy's. ``composed`` is what
+    the first target is sent. Raises RequestError where no model is named for that.
     """
 
     def __init__(
@@ -66,14 +66,15 @@ class Dispatch:
     ) -> None:
         self.streaming = request.streaming
         self.dialogue = Dialogue(request.tools) if request.tools else None
-        first, *others = targets
-        self._candidates = [Candidate(0, first, request, self.dialogue, composed)]
-        self.model = self._candidates[0].request.model
-        self.upstream = first.name
-        self.sent = self._candidates[0].request.body
-        for rank, target in enumerate(others, 1):
+        first = targets[0]
+        if composed is None:
+            composed = request.to(first)
+        self.model, self.upstream, self.sent = composed.model, first.name, composed.body
+        self._candidates = [Candidate(0, first, composed, first.health.breaker(composed.model))]
+        for rank, target in enumerate(targets[1:], 1):
             if request.names_model(target):
-                self._candidates.append(Candidate(rank, target, request, self.dialogue))
+                self._candidates.append(Candidate(rank, target))
+        self._request = request
         self._attempts = attempts
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -82,76 +83,80 @@ class Dispatch:
         self._due = self._patience if request.streaming else self._since + limits.total
         self._answer: UpstreamAnswer | None = None
         self._failure: UpstreamError | None = None
+        self._refusal: UpstreamError | None = None
 
     async def begin(self) -> UpstreamAnswer:
-        """Return the first answer that begins; raise the last UpstreamError where none does."""
-        answer = await (self._run() if self._hedge is None else self._race(self._hedge))
-        if answer is None:
-            if self._failure is None:
-                self._failure = UpstreamTimeout("No upstream could be asked in time.")
-                self._failure.upstream = self.upstream
-            raise self._failure
-        self.model, self.upstream = answer.model, answer.upstream
-        return answer
+        """Return the first answer that begins; raise the last UpstreamError where none does.
 
-    async def _run(self) -> UpstreamAnswer | None:
-        """Ask one candidate after the other; return ``None`` once no more can be asked.
-
-        Raises UpstreamError where another upstream would fail in the same way.
+        One candidate is asked after the other. An error that any other would give too is raised at once.
         """
+        hedge, self._hedge = self._hedge, None
+        if hedge is not None:
+            return await self._race(hedge)
         while (candidate := self._next()) is not None:
             self._candidates.remove(candidate)
             candidate.tries += 1
             candidate.called_tools = False
-            target = candidate.target
+            target, breaker = candidate.target, candidate.breaker or self._breaker(candidate)
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tries > 1:
                 self._attempts.retries.append(target.name)
             began = self._time()
             deadlines = self._deadlines(target)
-            request = candidate.request
-            self.sent = request.body
             try:
-                run_tools = candidate.run_tools if self.dialogue else None
-                answer = await attempt(target, request, candidate.breaker, deadlines, run_tools)
+                request, run_tools = candidate.request, None
+                if request is None or self.dialogue:
+                    request, run_tools = self._compose(candidate), partial(self._with_tools, candidate)
+                self.sent = request.body
+                answer = await attempt(target, request, breaker, deadlines, run_tools)
             except UpstreamError as error:
                 self._fail(candidate, error, began)
                 continue
-            target.health.record_answer()
+            if not target.health.connection.is_healthy:
+                target.health.record_answer()
             if self._answer is None:
                 self._answer = answer
+                self.model, self.upstream = answer.model, answer.upstream
                 if self.dialogue:
                     self.dialogue.assign_to(answer.response)
             else:  # another run was faster
                 answer.response.close()
             return self._answer
-        return None
+        raise self._last_error()
 
-    async def _race(self, hedge: float) -> UpstreamAnswer | None:
+    def _last_error(self) -> UpstreamError:
+        if self._failure is None:
+            self._failure = UpstreamTimeout("No upstream could be asked in time.")
+            self._failure.upstream = self.upstream
+        return self._failure
+
+    async def _race(self, hedge: float) -> UpstreamAnswer:
         """A run, and another one beside it where the first has no answer after ``hedge`` seconds."""
-        first = asyncio.create_task(self._run())
+        first = asyncio.create_task(self.begin())
         runs = [first]
         answer = None
         try:
             await asyncio.wait(runs, timeout=hedge)
             if not first.done():
-                runs.append(asyncio.create_task(self._run()))
+                runs.append(asyncio.create_task(self.begin()))
             pending = set(runs)
             while pending and answer is None:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for run in done:
-                    # A second run that fails is no reason to give up the first, which is merely late.
-                    if run is first or not isinstance(run.exception(), UpstreamError):
+                    # A second run that fails is no reason to give up the first, which is merely late; nor is
+                    # a first one that has nothing left to ask a reason to give up the second.
+                    error = run.exception()
+                    if not isinstance(error, UpstreamError) or (run is first and error is self._refusal):
                         answer = answer or run.result()
         finally:
             for run in runs:
                 if not run.done():
                     run.cancel()
-                elif not run.cancelled() and run.exception() is None:
-                    loser = run.result()
-                    if loser is not None and loser is not answer:
-                        loser.response.close()
+                elif not run.cancelled() and run.exception() is None and run.result() is not answer:
+                    run.result().response.close()
+        if answer is None:
+            raise self._last_error()
         return answer
 
     def _next(self) -> "Candidate | None":
@@ -160,14 +165,16 @@ class Dispatch:
         if now > latest:
             return None
         for candidate in self._candidates:
-            if candidate.ready <= now + _SOON and candidate.breaker.admit():
+            breaker = candidate.breaker or self._breaker(candidate)
+            if candidate.ready <= now + _SOON and (breaker.is_healthy or breaker.admit()):
                 return candidate
         # A whole answer may take long to come; taking a request may not.
         latest = min(latest, max(self._patience, now + _A_MOMENT))
         waiting = [each for each in self._candidates if each.ready <= latest]
-        waiting.sort(key=lambda each: (each.breaker.state != "closed", each.ready))
+        waiting.sort(key=lambda each: (self._breaker(each).state != "closed", each.ready))
         for candidate in waiting:
-            if candidate.admit_last():
+            patience = 0.0 if candidate.tries else _PATIENCE
+            if self._breaker(candidate).admit_last(probe_every=_PROBE_EVERY, patience=patience):
                 return candidate
         if waiting and not self._attempts.failures:
             self._failure = UpstreamUnavailable(waiting[0].target.name, retry_after=_PROBE_EVERY)
@@ -177,7 +184,7 @@ class Dispatch:
         now, total = self._time(), self._since + target.total
         if not self.streaming:
             # A silent upstream cannot be told from a slow one: each has its share of the time.
-            untried = sum(not each.tries and each.breaker.state != "open" for each in self._candidates)
+            untried = sum(not each.tries and self._breaker(each).state != "open" for each in self._candidates)
             whole = min(total, now + (self._due - now) / (1 + untried))
             return Deadlines(whole, None, whole)
         latest = min(self._due, total)
@@ -208,68 +215,51 @@ class Dispatch:
             self._candidates.append(candidate)
             self._candidates.sort(key=lambda each: each.rank)
         if policy.unhealthy and not (candidate.called_tools and late):
-            candidate.breaker.record_failure()
+            self._breaker(candidate).record_failure()
         if not policy.fall_back:
+            self._refusal = error
             raise error
 
+    def _breaker(self, candidate: "Candidate") -> CircuitBreaker:
+        """The circuit breaker of the model that a candidate is asked for."""
+        if candidate.breaker is None:
+            candidate.breaker = candidate.target.health.breaker(self._compose(candidate).model)
+        return candidate.breaker
 
-class Candidate:
+    def _compose(self, candidate: "Candidate") -> UpstreamRequest:
+        """What a candidate is sent: composed when first needed, and again behind each round of tools."""
+        rounds = self.dialogue.rounds if self.dialogue else 0
+        if candidate.request is None or candidate.rounds != rounds:
+            chat = self._request
+            if self.dialogue and rounds:
+                chat = chat.extended(self.dialogue.messages, last=self.dialogue.is_last_round)
+            candidate.rounds, candidate.request = rounds, chat.to(candidate.target)
+        return candidate.request
+
+    def _with_tools(self, candidate: "Candidate", response: Response, due: float) -> Response:
+        """The response as the client sees it, the proxy's own tools carried out in it."""
+        if self.dialogue is None:
+            return response
+        return Rounds(response, partial(self._go_on, candidate), self.dialogue, candidate.rounds, due)
+
+    async def _go_on(self, candidate: "Candidate", due: float) -> Response:
+        candidate.called_tools = True
+        return await open_response(candidate.target, self._compose(candidate), due)
+
+
+class Candidate(msgspec.Struct, eq=False):
     """A target in one turn: how many ``tries`` it had, and when it is ``ready`` for the next (loop time).
 
-    One that has ``called_tools`` of the proxy's in this try is slow, where it is late, rather than down.
+    ``request`` is what it is sent, composed behind so many ``rounds`` of tools; ``None`` until it is needed,
+    and so is its ``breaker``. One that has ``called_tools`` of the proxy's in this try is slow, where it is
+    late, rather than down.
     """
 
-    __slots__ = (
-        "_chat", "_composed", "_dialogue", "_rounds", "called_tools", "rank", "ready", "target", "tries",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        rank: int,
-        target: Target,
-        chat: ChatRequest,
-        dialogue: Dialogue | None,
-        composed: UpstreamRequest | None = None,
-    ) -> None:
-        self.rank = rank
-        self.target = target
-        self.ready = 0.0
-        self.tries = 0
-        self.called_tools = False
-        # What is composed for good is all that is needed: messages take the most room of a stream.
-        self._chat = chat if composed is None or dialogue else None
-        self._dialogue = dialogue
-        self._rounds = 0
-        self._composed = composed
-
-    @property
-    def request(self) -> UpstreamRequest:
-        """What it is sent: composed when it is needed first, and again behind each round of tools."""
-        dialogue = self._dialogue
-        if self._composed is not None and (dialogue is None or self._rounds == dialogue.rounds):
-            return self._composed
-        chat = self._chat
-        assert chat is not None  # noqa: S101 - it is let go only where nothing more is composed
-        if dialogue and dialogue.rounds:
-            self._rounds = dialogue.rounds
-            chat = chat.extended(dialogue.messages, last=dialogue.is_last_round)
-        self._composed = chat.to(self.target)
-        return self._composed
-
-    @property
-    def breaker(self) -> CircuitBreaker:
-        """The circuit breaker of the model that it is asked for."""
-        return self.target.health.breaker(self.request.model)
-
-    def admit_last(self) -> bool:
-        """Whether it may be asked where the circuits of all others are open."""
-        return self.breaker.admit_last(probe_every=_PROBE_EVERY, patience=0.0 if self.tries else _PATIENCE)
-
-    def run_tools(self, response: Response, due: float) -> Response:
-        """The response as the client sees it, the proxy's own tools carried out in it."""
-        assert self._dialogue is not None  # noqa: S101 - without one there are no tools
-        return Rounds(response, self._go_on, self._dialogue, self._rounds, due)
-
-    async def _go_on(self, due: float) -> Response:
-        self.called_tools = True
-        return await open_response(self.target, self.request, due)
+    rank: int
+    target: Target
+    request: UpstreamRequest | None = None
+    breaker: CircuitBreaker | None = None
+    ready: float = 0.0
+    tries: int = 0
+    rounds: int = 0
+    called_tools: bool = False

@@ -49,7 +49,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Health:
-    """One upstream's circuit breakers: one for each model, and one for the connection to it.
+    """One upstream's circuit breakers: one for each model, and one for the ``connection`` to it.
 
     The log says when one opens and when it is closed again. ``clock`` returns monotonic seconds.
     """
@@ -57,7 +57,7 @@ class Health:
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, name: str = "") -> None:
         self._clock = clock
         self._name = name
-        self._connection = CircuitBreaker(
+        self.connection = CircuitBreaker(
             _BACKOFF, threshold=_FAILURES, clock=clock, on_change=self._log_connection
         )
         self._breakers: dict[str, CircuitBreaker] = {}
@@ -77,12 +77,12 @@ class Health:
 
     def record_unreachable(self) -> None:
         """Record that no connection could be made, whatever the model."""
-        self._connection.record_failure()
+        self.connection.record_failure()
 
     def record_answer(self) -> None:
         """Record that the upstream answered, be it with an error."""
-        self._connection.record_answer()
-        self._connection.record_success()
+        self.connection.record_answer()
+        self.connection.record_success()
 
     def states(self) -> Mapping[str, CircuitState]:
         """The state of each model that was asked for lately."""
@@ -91,17 +91,13 @@ class Health:
     @property
     def degraded(self) -> bool:
         """Whether any circuit is open or half open."""
-        return self._connection.state != "closed" or any(
-            state != "closed" for state in self.states().values()
-        )
+        return self.connection.state != "closed" or any(state != "closed" for state in self.states().values())
 
     @property
     def down(self) -> bool:
         """Whether no call passes: no connection can be made, or the circuits of all models are open."""
         states = self.states()
-        return self._connection.state == "open" or (
-            bool(states) and all(s == "open" for s in states.values())
-        )
+        return self.connection.state == "open" or (bool(states) and all(s == "open" for s in states.values()))
 
     def _log_connection(self, failing: bool) -> None:  # noqa: FBT001 - the breaker's callback
         if failing:
@@ -113,7 +109,7 @@ class Health:
 
     def _log_model(self, model: str, failing: bool) -> None:  # noqa: FBT001 - the breaker's callback
         """Log a model's change, unless the upstream cannot be reached; the name is the client's, and cut."""
-        if failing and self._connection.state == "closed":
+        if failing and self.connection.state == "closed":
             self._logged.add(model)
             what = "fails for the model %.100r; it is tried again every few seconds"
         elif not failing and model in self._logged:

@@ -44,7 +44,7 @@ async def test_a_thousand_cancellations_leave_nothing(client: Make, secure: bool
         if isinstance(upstream, HttpUpstream):
             pool = upstream._pool
             await asyncio.sleep(0.05)
-            assert (pool._free, len(pool._queue), len(pool._dials)) == (20, 0, 0)
+            assert (pool.free, len(pool._queue), len(pool._dials)) == (20, 0, 0)
             assert len(pool) == len(pool._idle) <= 20
             assert _deadlines(loop) <= 1
         assert await whole(upstream, "/whole") == b"hi"
