@@ -165,10 +165,11 @@ class _RelayedStream:
             if self._failure:
                 raise self._failure
             events = self._whole_events(data)
+            if response.exhausted and not (self._error or self._answer):
+                return events
+            self._note_done(events)
             if self._answer:
                 events = await self._filter_in_thread_if_long(events)
-            elif response.exhausted and not self._error:
-                return events
             if events:
                 await reply.write(events)
                 if self._dialogue:
@@ -206,7 +207,9 @@ class _RelayedStream:
     def _take_events(self, data: bytes) -> bool:
         """Passes on the events that are whole by now, through the filters."""
         try:
-            if events := self._filter(self._whole_events(data)):
+            events = self._whole_events(data)
+            self._note_done(events)
+            if events := self._filter(events):
                 self._reply.push(events)
                 self._copy.add(events)
         except UpstreamError:
@@ -226,8 +229,6 @@ class _RelayedStream:
         events = data if data.endswith(b"\n\n") and not self._framing.rest else self._framing.feed(data)
         if events.rfind(ERROR_KEY) >= 0:
             events, self._error = split_at_error(events)
-        if events.rfind(DONE) >= 0 and not self._upstream.response.exhausted:
-            self._note_done(events)
         return events
 
     def _note_done(self, events: bytes) -> None:

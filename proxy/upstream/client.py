@@ -211,9 +211,11 @@ class Pool:
         """Have a connection open and idle. Raises UpstreamError."""
         await self.acquire(due)
         try:
-            self._keep(self.take_idle() or await self.dial(due))
-        finally:
+            connection = self.take_idle() or await self.dial(due)
+        except BaseException:
             self.release()
+            raise
+        self._keep(connection)
 
     async def aclose(self) -> None:
         """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
@@ -235,12 +237,16 @@ class Pool:
             await asyncio.sleep(0)
 
     def _keep(self, connection: Connection) -> None:
-        """Keep an idle connection until it is taken or expires."""
+        """Keep an idle connection until it is taken or expires, and give back the place that it had."""
         loop = asyncio.get_running_loop()
         connection.expires = loop.time() + self._idle_for
         self._idle.append(connection)
         if self._sweeper is None:
             self._sweeper = loop.call_at(connection.expires, self._sweep)
+        if self._queue:
+            self.release()
+        else:
+            self.free += 1
 
     def _forget(self, connection: Connection) -> None:
         self._all.discard(connection)

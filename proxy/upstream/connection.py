@@ -73,12 +73,12 @@ class RequestHead:
 class HttpResponse:
     """A response as it arrives: the head, then the bytes that have not been read yet.
 
-    ``on_end`` is called once, when its connection can carry no more of it.
+    ``on_end`` is called once, when its connection can carry no more of it, unless that goes to ``on_idle``.
     """
 
     __slots__ = (
-        "_deadline", "_error", "_loop", "_on_end", "_peer", "_rings_at", "_timer", "chunks", "coding",
-        "complete", "connection", "headers", "status", "take", "unread", "waiter",
+        "_deadline", "_error", "_loop", "_peer", "_rings_at", "_timer", "chunks", "coding",
+        "complete", "connection", "headers", "on_end", "status", "take", "unread", "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
@@ -93,7 +93,7 @@ class HttpResponse:
         self.waiter: asyncio.Future[None] | None = None
         self._loop = loop
         self._peer = peer
-        self._on_end: Callable[[], None] | None = on_end
+        self.on_end: Callable[[], None] | None = on_end
         self._error: UpstreamError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._rings_at = 0.0
@@ -130,7 +130,7 @@ class HttpResponse:
     def due(self, at: float) -> None:
         """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
         self._deadline = at
-        if self._on_end is None:
+        if self.on_end is None:
             return
         if self._timer is not None:
             if self._rings_at <= at:
@@ -174,7 +174,7 @@ class HttpResponse:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        on_end, self._on_end = self._on_end, None
+        on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
         if self.waiter is not None and not self.waiter.done():
@@ -396,6 +396,7 @@ class Connection(asyncio.Protocol):
         if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
             if self._paused:
                 self.resume()
+            response.on_end = None
             self._on_idle(self)
         else:
             self.drop()
