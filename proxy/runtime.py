@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, tzinfo
-from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -112,27 +111,17 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation:
-    """A runtime in use: calls enter and leave it, and it closes when the last one has left."""
+    """A runtime in use by so many ``calls``; it closes once there are none.
+
+    While it is about to, whatever ends a call sets ``closing``.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self.runtime = runtime
-        self._calls = 0
+        self.calls = 0
+        self.closing: asyncio.Event | None = None
         self._worker: asyncio.Task[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._empty = asyncio.Event()
-        self._empty.set()
-
-    def __enter__(self) -> Runtime:
-        self._calls += 1
-        self._empty.clear()
-        return self.runtime
-
-    def __exit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        self._calls -= 1
-        if not self._calls:
-            self._empty.set()
 
     @property
     def lost_turns(self) -> int:
@@ -178,7 +167,10 @@ class Generation:
             await asyncio.wait({self._worker})
         for task in self._tasks:
             task.cancel()
-        await self._empty.wait()
+        self.closing = asyncio.Event()
+        while self.calls:
+            self.closing.clear()
+            await self.closing.wait()
         if runtime.quota:
             await runtime.quota.aclose()
         if runtime.shared_traces:

@@ -3,7 +3,8 @@
 import asyncio
 
 from proxy.http.reply import NoClient, Reply
-from proxy.observe.observation import Observation
+from proxy.http.request import Request
+from proxy.observe.observation import Observation, Outcome
 
 
 class ReadingClient(NoClient):
@@ -19,6 +20,20 @@ class ReadingClient(NoClient):
         """The answer to its request."""
         self._reply = Reply(self, Observation(""))
         return self._reply
+
+    def request(self, path: str, body: bytes) -> Request:
+        """A request that has come whole."""
+        return Request(
+            client=self,
+            reply=self.reply(),
+            method="POST",
+            path=path,
+            raw_path=path.encode(),
+            query_string=b"",
+            headers={"host": "localhost"},
+            body=body,
+            is_whole=True,
+        )
 
     @property
     def sent(self) -> bytes:
@@ -40,11 +55,18 @@ class ReadingClient(NoClient):
         await self._reads.wait()
 
     def leave(self) -> None:
-        """As the server's protocol notes it."""
+        """Leaves, if it is still there, as the server's protocol notes it."""
         assert self._reply
-        self._reply.disconnected = True
-        if self._reply.watcher:
-            self._reply.watcher.cancel()
+        if not self._reply.disconnected:
+            self._reply.disconnected = True
+            if self._reply.watcher:
+                self._reply.watcher.cancel()
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What became of its turn."""
+        assert self._reply
+        return self._reply.observation.outcome
 
 
 class Wire(asyncio.Transport):

@@ -1,17 +1,16 @@
-"""A request's body and query, read within their limits, and clients that leave before they are answered."""
+"""A request's body and query, read within their limits."""
 
 import asyncio
 import contextlib
 import re
 import zlib
-from collections.abc import Coroutine, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 from urllib.parse import parse_qsl
 
 from starlette.types import Message, Receive
 
 from proxy.errors import RequestError, TooLarge, UnsupportedEncoding
-from proxy.http.reply import Reply
 
 # zlib's own names for "gzip" and "zlib or gzip, as the header says" (RFC 9110 calls zlib's format deflate).
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
@@ -19,8 +18,8 @@ _LINGER = 2.0
 _MOST_PARAMETERS = 100
 # A parser takes some tens of milliseconds for so many bytes outside of texts, and holds up all else.
 _MAX_STRUCTURE: Final = 500_000
-# So small a body needs no measuring.
-_SMALL: Final = 65_536
+SMALL_BODY: Final = 65_536
+"""So many bytes need no measuring."""
 _SLICE: Final = 65_536
 # The interpreter lets other threads run while it joins so many bytes.
 _LARGE: Final = 1_048_576
@@ -71,7 +70,7 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
     message = await receive()
     body: bytes = message.get("body", b"")
     encoding = headers.get("content-encoding")
-    if message.get("more_body") or len(body) > _SMALL:
+    if message.get("more_body") or len(body) > SMALL_BODY:
         body = await _read_large(receive, message, limit, is_json=encoding is None)
     elif message["type"] != "http.request":
         raise ClientDisconnected
@@ -81,27 +80,6 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
         return body
     # zlib lets other threads run, but not the loop that it is called on.
     return await asyncio.to_thread(_decompress, body, encoding, limit)
-
-
-async def run_until_disconnect(reply: Reply, turn: Coroutine[Any, Any, None]) -> None:
-    """Runs a turn in the request's task; once the client disconnects, cancels it, raises ClientDisconnected.
-
-    The request's body must have been received.
-    """
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101
-    if reply.disconnected:
-        turn.close()
-        raise ClientDisconnected
-    reply.watcher = task
-    try:
-        await turn
-    except asyncio.CancelledError:
-        if reply.disconnected and not task.uncancel():
-            raise ClientDisconnected from None
-        raise
-    finally:
-        reply.watcher = None
 
 
 def parse_query(raw: bytes) -> dict[str, str]:

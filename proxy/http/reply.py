@@ -91,12 +91,12 @@ class Reply:
 
     __slots__ = (
         "_client",
-        "_headers",
         "disconnected",
         "ending",
         "has_body",
         "has_end",
         "head_sent",
+        "headers",
         "is_chunked",
         "is_complete",
         "is_writable",
@@ -138,11 +138,11 @@ class Reply:
         self.note_sent: Callable[[bytes], None] = _ignore
         """Records bytes of an answer that went out, by whichever way."""
         self._client = client
-        self._headers: list[Header] = []
+        self.headers: list[Header] = []
 
     def add_header(self, name: str, value: str) -> None:
         """Adds a header to the answer, whichever it will be; ``name`` is in lower case."""
-        self._headers.append((name.encode("latin-1"), value.encode("latin-1")))
+        self.headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
     def add_degraded(self, name: str) -> None:
         """Names something that was left out of the turn, in the answer's header too."""
@@ -214,7 +214,7 @@ class Reply:
         """The head of the answer, which says how its end is told (RFC 9112, 6.3)."""
         self.observation.status = status
         timing = self.observation.timer.server_timing().encode("ascii")
-        own = [*self._client.server_state.default_headers, *self._headers, (b"server-timing", timing)]
+        own = [*self._client.server_state.default_headers, *self.headers, (b"server-timing", timing)]
         names = dict(own)
         for header in headers:
             if header[0] not in names:

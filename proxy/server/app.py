@@ -9,14 +9,13 @@ import re
 import secrets
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
-from proxy.http.body import BodyLimit, ClientDisconnected, parse_query, read_body, run_until_disconnect
+from proxy.http.body import SMALL_BODY, BodyLimit, ClientDisconnected, parse_query, read_body
 from proxy.http.reply import Reply, json_slices
 from proxy.http.request import Request
 from proxy.memory.memory import Memory
@@ -37,6 +36,7 @@ from proxy.turn.pipeline import Pipeline
 
 _CHAT: Final = re.compile(r"(?:/pipelines/(?P<pipeline>[^/]+))?(?:/v1)?/chat/completions")
 _EXPLAIN: Final = "/v1/explain"
+_ENCODING: Final = "content-encoding"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _log = logging.getLogger("turnkeeper")
 
@@ -110,46 +110,47 @@ class App:
         request_id = headers.get("x-request-id", "")
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = f"req_{number}"
+        reply.headers.append((b"x-request-id", request_id.encode()))
         reply.observation = observation = Observation(request_id, self.reporter.observe, f"turn_{number}")
-        reply.add_header("x-request-id", request_id)
+        generation = self._generation
+        stays = path != FEED  # which may be read for days, and keeps no old generation open meanwhile
+        generation.calls += stays
         try:
             if chat := _CHAT.fullmatch(path):
-                with self._generation as runtime:
-                    tenant = runtime.gate.admit(headers, path)
-                    _check_post(request)
-                    query = parse_query(request.query_string)
-                    pipeline = runtime.pipeline((chat["pipeline"] or query.get("pipeline")) or "default")
-                    observation.begin_turn(tenant, pipeline.name)
-                    if (
-                        runtime.tracing
-                    ):  # the client's trace goes on; the upstream's part becomes a child of ours
-                        observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
-                        headers[TRACEPARENT] = context.traceparent
-                    raw = await _read(request, runtime, query, tenant)
-                    await run_until_disconnect(reply, self._take_turn(runtime, raw, pipeline, reply))
+                await self._answer_turn(request, generation.runtime, chat["pipeline"])
             else:
-                # A feed may be read for days, and keeps no old generation open meanwhile.
-                with nullcontext(self.runtime) if path == FEED else self._generation as runtime:
-                    await self._answer_beside(request, runtime)
-        except TurnkeeperError as error:
+                await self._answer_beside(request, generation.runtime)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
+            await self._fail(request, error)
+        finally:
+            generation.calls -= stays
+            if generation.closing is not None:
+                generation.closing.set()
+            observation.end("done" if reply.ending else "hangup")
+            if not reply.is_complete:
+                reply.transport.close()
+
+    async def _fail(self, request: Request, error: Exception | asyncio.CancelledError) -> None:
+        reply, task = request.reply, request.task
+        reply.watcher = None
+        if isinstance(error, TurnkeeperError):
             error.drop_traceback()
             self.reporter.report_error(error)
             await reply.fail(error)
-        except ClientDisconnected:
-            observation.outcome = "hangup"
-        except asyncio.CancelledError:
-            if self.phase != "draining":
-                raise
-            await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
-        except Exception as error:  # noqa: BLE001
+        elif isinstance(error, asyncio.CancelledError):
+            if reply.disconnected and task and not task.uncancel():
+                reply.observation.outcome = "hangup"
+            elif self.phase == "draining":
+                await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
+            else:
+                raise error
+        elif isinstance(error, ClientDisconnected):
+            reply.observation.outcome = "hangup"
+        else:
             # The message of a stray exception may quote the caller: the log gets only where it came from.
             where = "".join(traceback.format_tb(error.__traceback__))
             _log.error("%s in a request:\n%s", type(error).__name__, where)
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
-        finally:
-            observation.end("done" if reply.ending else "hangup")
-            if not reply.is_complete:
-                reply.transport.close()
 
     @property
     def metrics(self) -> Metrics:
@@ -240,44 +241,63 @@ class App:
             clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
         )
 
+    async def _answer_turn(self, request: Request, runtime: Runtime, name: str | None) -> None:
+        reply, headers = request.reply, request.headers
+        tenant = runtime.gate.admit(headers, request.path)
+        if request.method != "POST":
+            raise _takes_post(request)
+        query = parse_query(request.query_string) if request.query_string else {}
+        name = name or query.get("pipeline") or "default"
+        pipeline = runtime.pipelines.get(name) or runtime.pipeline(name)
+        observation = reply.observation
+        observation.tenant, observation.pipeline = tenant, pipeline.name
+        if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
+            observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
+            headers[TRACEPARENT] = context.traceparent
+        body = request.body
+        if request.is_whole and len(body) <= min(SMALL_BODY, runtime.max_body) and _ENCODING not in headers:
+            body, request.body = bytes(body), b""
+        else:
+            body = await read_body(request.receive, headers, BodyLimit(runtime.max_body))
+        raw = turn.RawRequest(headers=headers, query=query, body=body, tenant=tenant)
+        _cancel_on_disconnect(request)
+        self._turns += 1
+        try:
+            if runtime.quota is None:
+                await turn.answer_turn(raw, pipeline, reply, self.active_turns)
+            else:
+                async with runtime.quota.admit(tenant, len(body), reply):
+                    await turn.answer_turn(raw, pipeline, reply, self.active_turns)
+        finally:
+            self._turns -= 1
+
     async def _answer_beside(self, request: Request, runtime: Runtime) -> None:
-        """Answers a request for anything but a completion."""
         path = request.path
         if self._page.owns(path, request.method):
             await self._page.answer(request, runtime)
             return
         tenant = runtime.gate.admit(request.headers, path)
-        if path == _EXPLAIN:
-            _check_post(request)
-            query = parse_query(request.query_string)
-            pipeline = runtime.pipeline(query.get("pipeline") or "default")
-            raw = await _read(request, runtime, query, tenant)
-            await run_until_disconnect(request.reply, _explain(runtime, raw, pipeline, request.reply))
-        else:
+        if path != _EXPLAIN:
             await self._routes.answer(request, runtime, tenant)
-
-    async def _take_turn(
-        self, runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply
-    ) -> None:
-        self._turns += 1
-        try:
-            if runtime.quota is None:
-                await turn.answer_turn(request, pipeline, reply, self.active_turns)
-            else:
-                async with runtime.quota.admit(request.tenant, len(request.body), reply):
-                    await turn.answer_turn(request, pipeline, reply, self.active_turns)
-        finally:
-            self._turns -= 1
+            return
+        if request.method != "POST":
+            raise _takes_post(request)
+        query = parse_query(request.query_string)
+        pipeline = runtime.pipeline(query.get("pipeline") or "default")
+        body = await read_body(request.receive, request.headers, BodyLimit(runtime.max_body))
+        raw = turn.RawRequest(headers=request.headers, query=query, body=body, tenant=tenant)
+        _cancel_on_disconnect(request)
+        await _explain(runtime, raw, pipeline, request.reply)
 
 
-def _check_post(request: Request) -> None:
-    if request.method != "POST":
-        raise MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
+def _cancel_on_disconnect(request: Request) -> None:
+    if request.reply.disconnected:
+        raise ClientDisconnected
+    request.reply.watcher = request.task
 
 
-async def _read(request: Request, runtime: Runtime, query: Mapping[str, str], tenant: str) -> turn.RawRequest:
-    body = await read_body(request.receive, request.headers, BodyLimit(runtime.max_body))
-    return turn.RawRequest(headers=request.headers, query=query, body=body, tenant=tenant)
+def _takes_post(request: Request) -> MethodNotAllowed:
+    return MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
 
 
 async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:

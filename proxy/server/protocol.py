@@ -79,7 +79,7 @@ class Protocol(asyncio.Protocol):
         self._reads_again: asyncio.Event | None = None
         self._is_new = True
         self._in_head = self._progressed = self._restoring_body = False
-        self._refused = self._half_closed = self._read_paused = False
+        self._refused = self._half_closed = self.read_paused = False
         self._make_parser()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -152,8 +152,8 @@ class Protocol(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Reads from the client again, if that was paused; a disconnect goes unnoticed until then."""
-        if self._read_paused:
-            self._read_paused = False
+        if self.read_paused:
+            self.read_paused = False
             self.transport.resume_reading()
 
     def answered(self) -> None:
@@ -163,11 +163,14 @@ class Protocol(asyncio.Protocol):
             self.transport.close()
         if self.transport.is_closing():
             return
-        self.resume_reading()
+        if self.read_paused:
+            self.resume_reading()
         if self._open:
             self._start(self._open[0])
         elif self._arriving is None:
-            self._wait(self._idle_timeout)
+            self._due = self._loop.time() + self._idle_timeout
+            if self._timer is None:
+                self._timer = self._loop.call_at(self._due, self._on_timer)
 
     def shutdown(self) -> None:
         """Ends the connection behind the requests that have come. A first one may be on its way."""
@@ -237,7 +240,8 @@ class Protocol(asyncio.Protocol):
             self._start(request)
         elif len(self._open) > 1 + _MOST_PIPELINED:
             self._fail_ahead()
-        self.resume_reading()  # or the disconnect of a client that sends ahead goes unnoticed
+        if self.read_paused:
+            self.resume_reading()  # or the disconnect of a client that sends ahead goes unnoticed
 
     def on_body(self, body: bytes) -> None:
         """Takes a part of the body."""
@@ -255,8 +259,8 @@ class Protocol(asyncio.Protocol):
         if len(request.body) > _READ_AHEAD:
             if request is not self._open[0]:
                 self._fail_ahead()
-            if not self._read_paused:
-                self._read_paused = True
+            if not self.read_paused:
+                self.read_paused = True
                 self.transport.pause_reading()
         request.has_news = True
         if request.arrival is not None:
@@ -393,7 +397,7 @@ class Protocol(asyncio.Protocol):
             self._timer = self._loop.call_at(self._due, self._on_timer)
         elif not self._in_head and self._arriving is None:
             self.transport.close()
-        elif self._read_paused:  # it is this side that does not read
+        elif self.read_paused:  # it is this side that does not read
             self._wait(BODY_TIMEOUT)
         else:
             self._refuse(TooSlow("The request took too long to arrive."))

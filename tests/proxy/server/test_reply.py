@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import pytest
 from uvicorn import Config
@@ -13,7 +12,7 @@ from proxy.http.reply import Reply
 from proxy.http.request import Request
 from proxy.observe.observation import Observation
 from proxy.server.protocol import Protocol
-from tests.reading_client import ReadingClient, Wire
+from tests.reading_client import Wire
 
 MUCH = b"x" * 100_000
 HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(MUCH)
@@ -23,20 +22,19 @@ class Turn:
     """An application that runs until its client leaves, once it has the whole request."""
 
     def __init__(self) -> None:
-        self.left = asyncio.Event()
         self.begun = asyncio.Event()
         self.running = asyncio.Event()
+        self.left = asyncio.Event()
 
     async def answer(self, request: Request) -> None:
         self.begun.set()
         await body.read_body(request.receive, {}, body.BodyLimit(len(MUCH)))
-        with suppress(body.ClientDisconnected):
-            await body.run_until_disconnect(request.reply, self._wait())
-        self.left.set()
-
-    async def _wait(self) -> None:
+        request.reply.watcher = request.task
         self.running.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.left.set()
 
 
 async def called(turn: Turn) -> tuple[Protocol, Wire]:
@@ -58,29 +56,6 @@ def test_a_client_whose_body_is_more_than_is_read_ahead_is_listened_to_again():
         assert wire.read
         protocol.connection_lost(None)
         await turn.left.wait()
-
-    asyncio.run(asyncio.wait_for(check(), 10))
-
-
-def test_a_turn_whose_client_has_left_already_does_not_run():
-    async def check() -> None:
-        client, turn = ReadingClient(), Turn()
-        reply = client.reply()
-        client.leave()
-        with pytest.raises(body.ClientDisconnected):
-            await body.run_until_disconnect(reply, turn._wait())
-        assert not turn.running.is_set()
-
-    asyncio.run(asyncio.wait_for(check(), 10))
-
-
-def test_what_follows_a_turn_is_not_cancelled_where_the_client_leaves():
-    async def check() -> None:
-        client = ReadingClient()
-        reply = client.reply()
-        await body.run_until_disconnect(reply, asyncio.sleep(0))
-        client.leave()
-        await asyncio.sleep(0)
 
     asyncio.run(asyncio.wait_for(check(), 10))
 
