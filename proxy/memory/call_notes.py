@@ -170,7 +170,7 @@ class CallNotes:
         """Note in the session, as it was read or is since, how far its calls are listed; returns it."""
         former = stored.session
         for _ in range(_WRITE_ATTEMPTS):
-            session, version = stored
+            session, version, _ = stored
             if not version or made_anew(session, former):
                 break
             marked = StoredSession(msgspec.structs.replace(session, noted_until=end), draw_version())

@@ -164,7 +164,7 @@ class SessionHolder:
     async def _erase(self, key: Key, user: Owner) -> bool:
         """Deletes a session of the user, or the user's lines in another's; whether there were any."""
         for _ in range(_ATTEMPTS):
-            session, version = await self._store.load(key, background=True) or NOT_STORED
+            session, version, _ = await self._store.load(key, background=True) or NOT_STORED
             if session.user == user.user:
                 return await self._store.delete(key)
             entries = await self._store.entries(key, session)

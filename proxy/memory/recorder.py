@@ -19,6 +19,7 @@ from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
+from proxy.memory.merge.continuation import lines_shown
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
@@ -356,7 +357,7 @@ class Writer:
         if unwritten.head is None:
             unwritten.head = await self._stored(turn.key, turn.view)
             unwritten.version = unwritten.head.version
-        before, version = unwritten.head
+        before, version, _ = unwritten.head
         # What the turn read is of use if nothing was applied since.
         own = turn if turn.view and turn.view.version == version else without_view(turn)
 
@@ -381,7 +382,12 @@ class Writer:
         unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
-        self.store.heads[turn.key] = unwritten.head = StoredSession(session, draw_version())
+        shown = (
+            lines_shown(session, own.view.speech, own.view.alignment)
+            if own.view and turn.size <= LARGE
+            else ()
+        )
+        self.store.heads[turn.key] = unwritten.head = StoredSession(session, draw_version(), shown)
         return True
 
     async def write(self, unwritten: _Unwritten) -> bool:
@@ -395,6 +401,7 @@ class Writer:
             cold,
             unwritten.turns[0].at,
             new_version=head.version,
+            shown=head.shown,
         )
         if await self.health.watch(key, self.store.save(key, put)):
             if not unwritten.version:
@@ -434,7 +441,7 @@ class Writer:
 
         Raises StoreError.
         """
-        before, version = await self._stored(key)
+        before, version, _ = await self._stored(key)
 
         def work() -> SessionWrite:
             changed, cold = prepare_write(before, change(before), self.window, now=at)

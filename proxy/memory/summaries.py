@@ -259,7 +259,7 @@ class Summaries:
             stored = await self._store.load(key, background=True)
             if former and (stored is None or made_anew(stored.session, former)):
                 return False
-            latest, version = stored or StoredSession(session, 0)
+            latest, version, _ = stored or StoredSession(session, 0)
             end = latest.summarized_until
             own = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
             longer = insert_segment(latest, _after_all(latest), own)

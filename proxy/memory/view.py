@@ -18,6 +18,7 @@ from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.strategies import align
+from proxy.memory.merge.continuation import NO_LINES, continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
@@ -91,11 +92,17 @@ class RequestView(NamedTuple):
     size: int = 0
     at: float = math.inf
 
-    def view_of(self, session: Session, version: int = 0) -> SessionView:
-        """A session aligned with the window."""
+    def view_of(self, session: Session, version: int = 0, shown: Sequence[Message] = NO_LINES) -> SessionView:
+        """A session aligned with the window; ``shown`` are the lines of its latest request, where known."""
+        at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
+        if shown and not self.redaction.rules.enabled:
+            ordinary = continuation(session, shown, self.window, Arrival(self.attempt, at))
+            if ordinary is not None:
+                speech, fingerprint, aligned = ordinary
+                redacted = RedactedView(self.window)
+                return SessionView(session, version, self.window, redacted, speech, fingerprint, aligned, at)
         session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
-        at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
         alignment = align(session, speech, Arrival(self.attempt, at)) if session.entries else None
         # Behind the answer, when the window has left the processor's caches, it takes three times as long.
         fingerprint = request_fingerprint(speech, self.attempt)
@@ -135,20 +142,20 @@ async def read_session(
     try:
         for _ in range(store.rounds):
             await asyncio.sleep(0)
-        view, prompt = await _views(request, needs, cached)
+        view, prompt = await _views(request, needs, *cached)
         stored = await loading or NOT_STORED
     finally:
         loading.cancel()
-    if stored.session is cached:
+    if stored.session is cached.session:
         return view._replace(version=stored.version), prompt
     return await _views(request, needs, *stored)
 
 
 async def _views(
-    request: RequestView, needs: ChainNeeds, session: Session, version: int = 0
+    request: RequestView, needs: ChainNeeds, session: Session, version: int, shown: Sequence[Message]
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
-        view = request.view_of(session, version)
+        view = request.view_of(session, version, shown)
         return view, prompt_view(view, needs)
 
     return await in_thread_if_long(work, len(session.entries) + len(request.window), request.size)

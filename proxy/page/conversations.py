@@ -168,7 +168,7 @@ async def _show(request: PageRequest) -> Response:
         return await _find(request, key)
     if request.memory.archiving and await store.read(key, background=True) is None:
         return await _show_archived(request, key)
-    session, _ = await _read(request, key)
+    session, *_ = await _read(request, key)
     end = _position(request.query.get("before"), session.cold_count + len(session.entries))
     start = max(0, end - _LINES)
     cold: Sequence[Entry] = ()
@@ -261,7 +261,7 @@ def _mark(trace: Trace, traces: Traces) -> TurnMark:
 
 async def _confirm_deletion(request: PageRequest) -> Response:
     key = request.session_key
-    session, _ = await _read(request, key)
+    session, *_ = await _read(request, key)
     user = session.user if request.memory.archiving else None
     count = session.cold_count + len(session.entries)
     return await request.page("delete.html", _HERE, id=key.session, count=count, user=user, archived=False)
@@ -274,13 +274,13 @@ async def _delete(request: PageRequest) -> Response:
 
 async def _edit_form(request: PageRequest) -> Response:
     key = request.session_key
-    session, _ = await _read(request, key)
+    session, *_ = await _read(request, key)
     return await _edit_page(request, key, _editable_line(request, session))
 
 
 async def _edit(request: PageRequest) -> Response:
     key = request.session_key
-    session, version = await _read(request, key)
+    session, version, _ = await _read(request, key)
     line = _editable_line(request, session)
     if not is_unchanged(line, request.form.get("shown", "")):
         raise Conflict("This turn has changed since you opened it; go back, reload and try again.")

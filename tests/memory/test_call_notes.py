@@ -83,7 +83,7 @@ async def test_a_call_that_ends_another_of_its_user_is_left_to_one_process_at_a_
 
 async def test_a_session_that_was_written_meanwhile_is_marked_as_it_is_by_then() -> None:
     listed = Listed()
-    session, version = await listed.begin_call(FIRST)
+    session, version, _ = await listed.begin_call(FIRST)
     read = StoredSession(msgspec.structs.replace(session, noted_until=NO_CALL), version)
     later = msgspec.structs.replace(read.session, next_turn=2)
     assert await listed.store.save(FIRST, SessionWrite(later, version, 60.0))

@@ -58,7 +58,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
     answers that the window shows in pieces, by the index of the first, which alone has their place.
     ``is_continuation`` is whether the window is the newest entries, to the letter, and new words of the user
-    behind them, as nearly always.
+    behind them, as nearly always; so many of its first lines are ``unchanged`` since they were recorded.
     """
 
     entries: Sequence[Entry]
@@ -71,6 +71,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     pause: float = math.inf
     split_answers: Mapping[int, SplitAnswer] = {}
     is_continuation: bool = False
+    unchanged: int = 0
 
     def whole_line(self, index: int) -> Message:
         """A line, or all of the answer that it is the first piece of."""

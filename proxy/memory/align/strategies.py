@@ -118,7 +118,8 @@ def align(
     whole = join_pieces(lines, counts) if counts else lines
     comparison = Comparison(session, speech, whole, arrival, kind)
     alignment = _first_answer(comparison)
-    pause = _pause(comparison)
+    entries = comparison.entries
+    pause = pause_since(entries[-1] if entries else None, comparison.latest, arrival.at)
     if not counts:
         return msgspec.structs.replace(alignment, positions=positions, pause=pause)
     return msgspec.structs.replace(
@@ -147,16 +148,16 @@ def entries_of_call(session: Session) -> Sequence[Entry]:
     return tuple(entry for entry in entries if entry.call == session.call)
 
 
-def _pause(c: Comparison) -> float:
-    """For how many seconds the last answer had ended when the window came, 0 while it was under way.
+def pause_since(answer: Entry | None, latest: LatestRequest | None, at: float) -> float:
+    """For how many seconds the last ``answer`` had ended when a window came, 0 while it was under way.
 
-    Where that is not known, it ended when it was asked for.
+    Where that is not known, it ended when it was asked for. ``at`` is when the window came, in seconds since
+    1970.
     """
-    answer, latest = c.entries[-1] if c.entries else None, c.latest
     if answer is None or answer.role == "user":
         return 0.0
     ended = latest.ended if latest is not None and latest.ended else answer.recorded_at
-    pause = c.arrival.at - ended
+    pause = at - ended
     return pause if pause > (_REPLACED_WITHIN if answer.broken else 0) else 0.0
 
 

@@ -129,7 +129,8 @@ def continued(session: Session, alignment: Alignment, fingerprint: bytes, *, now
     """The session with the new words of a continuation behind its entries, as the builder would build it."""
     entries, lines, before = list(session.entries), alignment.lines, len(session.entries)
     first = before - len(alignment.entries) + alignment.places[0]
-    for place, message in enumerate(lines[: before - first], start=first):
+    renewed = alignment.unchanged
+    for place, message in enumerate(lines[renewed : before - first], start=first + renewed):
         if not shows_as_recorded(entries[place], message):
             entries[place] = renew_entry(entries[place], message)
     next_turn = session.next_turn

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
 
+from filters.message import Message
 from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError, Unreadable, WriteConflict
@@ -50,10 +51,14 @@ _ATTEMPTS: Final = 10
 
 
 class StoredSession(NamedTuple):
-    """A session, and the version that a write must name to replace it; 0 where there is none yet."""
+    """A session, and the version that a write must name to replace it; 0 where there is none yet.
+
+    ``shown`` are the lines that its latest request showed, where this process has recorded that last.
+    """
 
     session: Session
     version: int
+    shown: Sequence[Message] = ()
 
 
 NOT_STORED: Final = StoredSession(Session(), 0)
@@ -62,7 +67,8 @@ NOT_STORED: Final = StoredSession(Session(), 0)
 class SessionWrite(NamedTuple):
     """A session to be written over ``version``, and the entries for its cold part.
 
-    The other fields are those of ``BlobWrite``.
+    ``shown`` are the lines that its latest request showed, where that was just recorded. The other fields are
+    those of ``BlobWrite``.
     """
 
     session: Session
@@ -72,6 +78,7 @@ class SessionWrite(NamedTuple):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
+    shown: Sequence[Message] = ()
 
 
 class _Cached(NamedTuple):
@@ -79,6 +86,7 @@ class _Cached(NamedTuple):
     session: Session
     at: float
     due: float
+    shown: Sequence[Message]
 
 
 class _Written(NamedTuple):
@@ -148,12 +156,12 @@ class SessionStore:
 
     # --- sessions
 
-    def cached(self, key: Key) -> Session | None:
+    def cached(self, key: Key) -> StoredSession | None:
         """The session as this process wrote it last; ``None`` where it has a head that is not written yet."""
         if key in self.heads:
             return None
         cached = self._cache.get(key)
-        return None if cached is None else cached.session
+        return None if cached is None else StoredSession(cached.session, cached.version, cached.shown)
 
     def written_due(self, key: Key) -> float:
         """When work on the session as this process wrote it last is due; now where it is cached no more."""
@@ -171,7 +179,7 @@ class SessionStore:
         stored = await self.read(key, background=background)
         cached = self._cache.get(key)
         if stored is not None and cached is not None and cached.version == stored.version:
-            return StoredSession(cached.session, stored.version)
+            return StoredSession(cached.session, stored.version, cached.shown)
         result = None if stored is None else StoredSession(decode(stored.blob), stored.version)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):
@@ -197,7 +205,7 @@ class SessionStore:
         written = await self._write(key, encoded)
         if written:
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(encoded.new_version, session, loop.time(), encoded.due)
+            self._cache[key] = _Cached(encoded.new_version, session, loop.time(), encoded.due, put.shown)
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -410,9 +418,9 @@ class SessionStore:
             is_lost = stored.version == written.replaced
         else:
             is_lost = asyncio.get_running_loop().time() < written.until and not await self.deleted(key)
-        session, version = stored or NOT_STORED
+        session, version, _ = stored or NOT_STORED
         if is_lost and (cached := self._cache.get(key)) and cached.session.cold_count == session.cold_count:
-            return StoredSession(cached.session, version)
+            return StoredSession(cached.session, version, cached.shown)
         if is_lost != written.is_lost and self._written.get(key) is written:
             self._written[key] = written._replace(is_lost=is_lost)
         return stored

@@ -1,5 +1,6 @@
 """A window that goes on from the last one is merged by appending, with what the builder would build."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -9,6 +10,7 @@ from hypothesis import given, settings
 
 from filters.message import Message
 from proxy.memory.merge.builder import SessionBuilder
+from proxy.memory.merge.continuation import lines_shown
 from proxy.memory.merge.entries import retracted
 from proxy.memory.merge.request import continued
 from proxy.memory.session import Session
@@ -72,3 +74,137 @@ def test_a_continuation_is_merged_as_any_other_window(turns: list[Any], window: 
 @pytest.mark.parametrize("window", [2, 7, 100])
 def test_an_ordinary_talk_is_continued_from_the_second_turn_on(window: int, numbered: bool) -> None:
     assert talk([("", "", 1)] * 8, window, numbered=numbered) == [False, *[True] * 7]
+
+
+STEP = st.fixed_dictionaries(
+    {
+        "said": st.sampled_from(
+            ["", "Yes.", "Yes.", "Yes. Please.", "<continue>", "{calm}", "I am {very calm}"]
+        ),
+        "answered": st.sampled_from(["", "", "Fine.", "Fine. Then I shall do that."]),
+        "heard": st.sampled_from(["all", "all", "all", "all", "half", "none", "other", "marked", "twice"]),
+        "number": st.sampled_from([0, 0, 0, 1, -1, None]),
+        "window": st.sampled_from([1, 2, 3, 5, 8, 20]),
+        "again": st.sampled_from([False, False, False, True]),
+        "changed": st.sampled_from([None, None, None, None, "edited", "dropped", "prompt", "call", "anew"]),
+        "system": st.integers(0, 2),
+    }
+)
+
+
+@given(st.lists(STEP, max_size=9), st.booleans(), st.booleans())
+@settings(max_examples=600, deadline=None)
+def test_a_window_beside_the_last_one_is_seen_as_beside_the_session(
+    steps: list[dict[str, Any]], numbered: bool, sliding: bool
+) -> None:
+    session, shown, lines, turn, names = Session(), (), list[Message](), 0, 0
+    for step, each in enumerate(steps):
+        turn += 1 if each["number"] is None else max(0, 1 + each["number"])
+        number = turn if numbered and each["number"] is not None else None
+        if not each["again"]:
+            lines.append(line("user", each["said"] or f"Question {step}.", number))
+        if each["changed"] == "edited" and lines:
+            lines[len(lines) // 2] = msgspec.structs.replace(lines[len(lines) // 2], content="Edited.")
+        elif each["changed"] == "dropped" and len(lines) > 2:
+            del lines[len(lines) // 2]
+        elif each["changed"] == "prompt":
+            lines.insert(-1, Message(role="assistant", content="Hello?", metadata={"source": "silence"}))
+        elif each["changed"] == "call":
+            names += 1
+            call = {"id": f"c{names}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+            lines[-1:-1] = [
+                Message(role="assistant", content=None, tool_calls=[call]),
+                Message(role="tool", content="{}", tool_call_id=f"c{names}"),
+            ]
+        elif each["changed"] == "anew":
+            lines = lines[-1:]
+        system = [Message(role="system", content=f"Be kind {i}.") for i in range(each["system"])]
+        window = [*system, *lines[-(8 if sliding else each["window"]) :]]
+        text = each["answered"] or f"The answer to question {step}."
+        record = TurnRecord(
+            key=KEY, window=window, answer=stream_of(text), at=step + 1.0, turn=number, ended_at=step + 1.5
+        )
+        session, shown = recorded(session, shown, record)
+        lines += heard(each["heard"], text, number)
+
+
+def recorded(
+    session: Session, shown: Sequence[Message], turn: TurnRecord
+) -> tuple[Session, Sequence[Message]]:
+    """The session after a turn, and its lines: with them the turn's window is seen as it is without."""
+    request = RequestView(turn.window, at=turn.at)
+    plain, view = request.view_of(session), request.view_of(session, 0, shown)
+    assert plain._replace(speech=None, alignment=None) == view._replace(speech=None, alignment=None)
+    assert as_lists(plain.speech) == as_lists(view.speech)
+    if view.alignment is None:
+        assert plain.alignment is None
+    else:
+        aligned = msgspec.structs.replace(view.alignment, unchanged=0)
+        assert as_lists(plain.alignment) == as_lists(aligned)
+    after = apply_turn(session, msgspec.structs.replace(turn, view=view))
+    assert after == apply_turn(session, msgspec.structs.replace(turn, view=plain))
+    return after, lines_shown(after, view.speech, view.alignment)
+
+
+@pytest.mark.parametrize("window", range(1, 9))
+def test_a_talk_that_repeats_itself_is_seen_so_too(window: int) -> None:
+    session, shown, lines = Session(), (), list[Message]()
+    for at in range(1, 9):
+        lines.append(line("user", "Yes.", None))
+        record = TurnRecord(
+            key=KEY, window=lines[-window:], answer=stream_of("Fine."), at=float(at), ended_at=at + 0.5
+        )
+        session, shown = recorded(session, shown, record)
+        lines.append(line("assistant", "Fine.", None))
+
+
+def test_messages_that_turn_out_to_be_pieces_of_an_answer_are_joined() -> None:
+    first = [line("assistant", "Hello", None), line("assistant", "there.", None), line("user", "Hi.", None)]
+    record = TurnRecord(key=KEY, window=first, answer=stream_of("Hello there. Fine?"), at=1.0, ended_at=1.5)
+    session, shown = recorded(Session(), (), record)
+    second = [*first, line("assistant", "Hello there. Fine?", None), line("user", "Yes.", None)]
+    recorded(session, shown, msgspec.structs.replace(record, window=second, at=2.0))
+
+
+def as_lists(value: Any) -> dict[str, Any]:
+    """The fields of a speech or an alignment: which kind of sequence each is does not matter."""
+    fields = msgspec.structs.asdict(value)
+    return {name: [*one] if isinstance(one, list | tuple | range) else one for name, one in fields.items()}
+
+
+def heard(how: str, text: str, number: int | None) -> list[Message]:
+    """What an engine shows of an answer."""
+    answer = line("assistant", text, number)
+    match how:
+        case "half":
+            return [line("assistant", " ".join(text.split()[:2]), number)]
+        case "none":
+            return []
+        case "other":
+            return [line("assistant", "Something else.", number)]
+        case "marked":
+            return [msgspec.structs.replace(answer, metadata={"source": "llm", "interrupted": True})]
+        case "twice":
+            return [answer, answer]
+        case _:
+            return [msgspec.structs.replace(answer, metadata={"source": "llm"})]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("window", [3, 7, 100])
+def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
+    window: int, numbered: bool
+) -> None:
+    session, shown, lines, unchanged = Session(), (), list[Message](), []
+    for turn in range(1, 9):
+        number = turn if numbered else None
+        lines.append(line("user", f"Question {turn}.", number))
+        view = RequestView(lines[-window:], at=float(turn)).view_of(session, 0, shown)
+        unchanged.append(view.alignment.unchanged if view.alignment else 0)
+        record = TurnRecord(
+            key=KEY, window=lines[-window:], answer=stream_of("Fine."), at=float(turn), turn=number, view=view
+        )
+        session = apply_turn(session, record)
+        shown = lines_shown(session, view.speech, view.alignment)
+        lines.append(line("assistant", "Fine.", number))
+    assert unchanged == [min(window, 2 * turn - 1) - 2 if turn > 1 else 0 for turn in range(1, 9)]

@@ -1,0 +1,111 @@
+"""The next window of a call: what the latest one showed, then its answer, and new words of the user.
+
+That nearly every window is. One comparison by value tells it, and only what is new is aligned and merged.
+"""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final
+
+from filters.message import SYSTEM, Message, turn_id_of
+from proxy.memory.align.alignment import NEW, Alignment
+from proxy.memory.align.strategies import pause_since
+from proxy.memory.align.turn_ids import order_by_turn
+from proxy.memory.merge.entries import shows_as_recorded
+from proxy.memory.session import Arrival, Session, request_fingerprint
+from proxy.memory.speech import Speech, speech_of
+
+NO_LINES: Final[Sequence[Message]] = ()
+_NEWEST: Final = 2
+_role: Final = attrgetter("role")
+_tool_calls: Final = attrgetter("tool_calls")
+
+
+def continuation(
+    session: Session, shown: Sequence[Message], window: Sequence[Message], arrival: Arrival
+) -> tuple[Speech, bytes, Alignment] | None:
+    """The speech of a window, its fingerprint, and its alignment with the session, as ``align`` finds it.
+
+    ``shown`` are the lines of the session's latest request, as ``lines_shown`` returns them. ``None`` where
+    the window does not end with these, with the answer to them, and with words of the user.
+    """
+    start, end = 0, len(window) - _NEWEST
+    while start < end and window[start].role in SYSTEM:
+        start += 1
+    count = end - start
+    if count <= 0 or window[start:end] != shown[-count:]:
+        return None
+    entries, latest, (answer, words) = session.entries, session.latest_request, window[end:]
+    last = entries[-1]
+    number, next_number = last.engine_turn, turn_id_of(words)
+    if (
+        last.role != "assistant"
+        or not isinstance(last.content, str)
+        or answer.content != last.content
+        or answer.tool_calls
+        or last.tool_calls
+        or turn_id_of(answer) != number
+        or words.role != "user"
+        or words.tool_calls
+        or (next_number is not None if number is None else next_number is None or next_number < number)
+    ):
+        return None
+    newest = speech_of(window[end:])
+    if len(newest.lines) != _NEWEST or newest.lines[0] is not answer or newest.lines[1] is not words:
+        return None
+    speech = Speech(window[start:], shows_answers=True, positions=range(start, len(window)))
+    fingerprint = request_fingerprint(speech, arrival.attempt)
+    if latest is None or latest.includes(fingerprint):
+        return None
+    size = len(entries)
+    alignment = Alignment(
+        entries,
+        speech.lines,
+        [*range(size - count - 1, size), NEW],
+        size,
+        shows_answers=True,
+        positions=speech.positions,
+        pause=pause_since(last, latest, arrival.at),
+        is_continuation=True,
+        unchanged=count,
+    )
+    return speech, fingerprint, alignment
+
+
+def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -> Sequence[Message]:
+    """The lines of a window that was recorded, where the newest entries are these and an answer to them.
+
+    None where anything about them is out of the ordinary. ``alignment`` is that of the window, where it was
+    aligned.
+    """
+    lines, entries = speech.lines, session.entries
+    count = len(lines)
+    if (
+        count >= len(entries)
+        or not lines
+        or lines[-1].role != "user"
+        or entries[-1].role != "assistant"
+        or entries[0].call != session.call
+        or session.forgotten is not None
+    ):
+        return NO_LINES
+    unchanged = 0 if alignment is None else alignment.unchanged
+    if not unchanged:
+        roles = [*map(_role, lines)]
+        if (
+            not {"user", "assistant"}.issuperset(roles)
+            or ("assistant", "assistant") in pairwise(roles)
+            or any(map(_tool_calls, entries[-count - 1 :]))
+            or order_by_turn(lines) is not None
+        ):
+            return NO_LINES
+    for entry, line in zip(entries[unchanged - count - 1 : -1], lines[unchanged:], strict=True):
+        if (
+            entry.role != line.role
+            or entry.engine_turn != turn_id_of(line)
+            or not isinstance(entry.content, str)
+            or not shows_as_recorded(entry, line)
+        ):
+            return NO_LINES
+    return lines
