@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -26,7 +26,7 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import Key, Owner, draw_version
-from proxy.memory.tasks import LARGE, in_thread_if_long
+from proxy.memory.tasks import LARGE, LONG, in_thread_if_long, wait_for_event
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
 from proxy.memory.view import SessionView
@@ -114,7 +114,7 @@ class Recorder:
             self.backlog.joined(turn.key)
             work = self._apply_later(unwritten)
         unwritten.turns.append(turn)
-        unwritten.is_applied.clear()
+        unwritten.is_applied = False
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -124,10 +124,8 @@ class Recorder:
         unwritten = self._unwritten.get(key)
         if unwritten is None:
             return True
-        if not unwritten.is_applied.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if math.isinf(within) else within):
-                    await unwritten.is_applied.wait()
+        if not unwritten.is_applied:
+            await wait_for_event(unwritten.applied_event(), None if math.isinf(within) else within)
         return unwritten.applied == len(unwritten.turns)
 
     async def written(self, tenant: str, session: str | None = None, *, within: float) -> None:
@@ -136,7 +134,7 @@ class Recorder:
         These are a tenant's turns, or those of one session.
         """
         waits = [
-            asyncio.ensure_future(unwritten.is_written.wait())
+            asyncio.ensure_future(unwritten.written_event().wait())
             for key, unwritten in self._unwritten.items()
             if key.tenant == tenant and session in {None, key.session}
         ]
@@ -190,6 +188,9 @@ class Recorder:
     async def _apply(self, unwritten: "_Unwritten") -> None:
         """Applies the turns that are not applied yet; raises StoreError where the session cannot be read."""
         turns = unwritten.turns
+        if not unwritten.lock.locked() and self._writer.applies_at_once(unwritten):
+            unwritten.set_applied()
+            return
         async with unwritten.lock:
             try:
                 while unwritten.applied < len(turns):
@@ -206,7 +207,7 @@ class Recorder:
                         _log.error("A turn cannot be written: %s", type(error).__name__)
                         self._drop(unwritten, unwritten.applied, lost=True)
             finally:
-                unwritten.is_applied.set()
+                unwritten.set_applied()
 
     async def _apply_later(self, unwritten: "_Unwritten") -> None:
         """Applies the turns of a session that another task writes; that one sees what fails."""
@@ -222,6 +223,7 @@ class Recorder:
                 if (count := unwritten.applied) and await self._writer.write(unwritten):
                     for _ in range(count):
                         self._drop(unwritten, 0)
+                    self._health.write_failed = self._health.read_failed = False
                 if failures:
                     failures = 0
                     self._end_a_pause()
@@ -237,7 +239,7 @@ class Recorder:
                 await self._drop_first(unwritten, lost=True)
         del self._unwritten[key]
         self._writer.store.heads.pop(key, None)
-        unwritten.is_written.set()
+        unwritten.set_written()
 
     async def _pause(self, seconds: float) -> None:
         """Waits for so many seconds, or until a session that waited, too, has been written."""
@@ -261,7 +263,6 @@ class Recorder:
         """Takes out the oldest turn, and has the others applied to the session as it is without it."""
         async with unwritten.lock:
             self._drop(unwritten, 0, lost=lost)
-            unwritten.is_applied.clear()
             unwritten.reset()
             self._writer.store.heads.pop(unwritten.key, None)
 
@@ -290,23 +291,50 @@ class _Unwritten:
     """A session whose newest turns are not written yet.
 
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
-    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is not set while turns
-    are being applied, and ``is_written`` once there are no more.
+    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while turns
+    are yet to be applied that can be.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
-        self.is_applied = asyncio.Event()
-        self.is_written = asyncio.Event()
         self.lock = asyncio.Lock()
+        self._on_applied: asyncio.Event | None = None
+        self._on_written: asyncio.Event | None = None
         self.reset()
 
     def reset(self) -> None:
         """Has all turns applied again, to the session as it is stored by then."""
+        self.is_applied = False
         self.applied, self.version = 0, 0
         self.head: StoredSession | None = None
         self.cold: list[Entry] = []
+
+    # Hardly a turn is waited for, so that there are events for these alone.
+
+    def applied_event(self) -> asyncio.Event:
+        """An event that is set once all turns are applied."""
+        if self._on_applied is None:
+            self._on_applied = asyncio.Event()
+        return self._on_applied
+
+    def written_event(self) -> asyncio.Event:
+        """An event that is set once there are no more turns."""
+        if self._on_written is None:
+            self._on_written = asyncio.Event()
+        return self._on_written
+
+    def set_applied(self) -> None:
+        """Ends the waiting for turns that were being applied."""
+        self.is_applied = True
+        if self._on_applied is not None:
+            self._on_applied.set()
+            self._on_applied = None
+
+    def set_written(self) -> None:
+        """Ends the waiting for turns that were being written."""
+        if self._on_written is not None:
+            self._on_written.set()
 
 
 class Writer:
@@ -330,7 +358,7 @@ class Writer:
     ) -> None:
         self.store = store
         self.window = window
-        self.health = health or HealthCheck(store)
+        self.health = health or HealthCheck(store, store.writing)
         self._listeners = listeners
         self._write_listeners = write_listeners
         self._reasoning = reasoning
@@ -357,38 +385,64 @@ class Writer:
         if unwritten.head is None:
             unwritten.head = await self._stored(turn.key, turn.view)
             unwritten.version = unwritten.head.version
-        before, version, _ = unwritten.head
+        work = partial(self._session_after, unwritten.head, turn, answer)
+        messages = len(turn.window) + len(unwritten.head.session.entries)
+        self._put_head(unwritten, *await in_thread_if_long(work, messages, turn.size))
+        return True
+
+    def applies_at_once(self, unwritten: _Unwritten) -> bool:
+        """Whether the only turn of a session was applied without waiting: it is short, and has read that."""
+        turn = unwritten.turns[-1]
+        view = turn.view
+        if view is None or not view.version or unwritten.head or turn.transcript or len(unwritten.turns) > 1:
+            return False
+        if turn.size >= LARGE or len(turn.window) + len(view.session.entries) >= LONG:
+            return False
+        try:
+            answer = within_bounds(transcript(turn.answer), cut=turn.cut)
+            if not answer.has_content:
+                return False
+            head = StoredSession(view.session, view.version)
+            after = self._session_after(head, turn, answer)
+        except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
+            return False
+        unwritten.version = view.version
+        self._put_head(unwritten, *after)
+        return True
+
+    def _session_after(
+        self, head: StoredSession, turn: TurnRecord, answer: Transcript
+    ) -> tuple[Session, Sequence[Entry], Sequence[Message]]:
+        """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
+        before, version, _ = head
         # What the turn read is of use if nothing was applied since.
         own = turn if turn.view and turn.view.version == version else without_view(turn)
-
-        def work() -> tuple[Session, Sequence[Entry]]:
-            session = apply_turn(
-                repair_clock(before, wall_time()),
-                own,
-                answer,
-                reasoning=self._reasoning,
-                redaction=self._redaction,
-            )
-            model, room = turn.model or session.model, 0 if turn.room is None else max(turn.room, 1)
-            trimmed = room > 0 and (session.trimmed or not session.room)
-            if (model, trimmed, room) != (session.model, session.trimmed, session.room):
-                session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
-            if model is not None:
-                session = with_scale(session, self._scale(model, turn))
-            return prepare_write(before, session, window, now=turn.at)
-
+        session = apply_turn(
+            repair_clock(before, wall_time()),
+            own,
+            answer,
+            reasoning=self._reasoning,
+            redaction=self._redaction,
+        )
+        model, room = turn.model or session.model, 0 if turn.room is None else max(turn.room, 1)
+        trimmed = room > 0 and (session.trimmed or not session.room)
+        if (model, trimmed, room) != (session.model, session.trimmed, session.room):
+            session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
+        if model is not None:
+            session = with_scale(session, self._scale(model, turn))
         window = self.window.bounded() if turn.size > LARGE else self.window
-        session, cold = await in_thread_if_long(work, len(turn.window) + len(before.entries), turn.size)
+        session, cold = prepare_write(before, session, window, now=turn.at)
+        view = own.view if turn.size <= LARGE else None
+        shown = lines_shown(session, view.speech, view.alignment) if view else ()
+        return session, cold, shown
+
+    def _put_head(
+        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], shown: Sequence[Message]
+    ) -> None:
         unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
-        shown = (
-            lines_shown(session, own.view.speech, own.view.alignment)
-            if own.view and turn.size <= LARGE
-            else ()
-        )
-        self.store.heads[turn.key] = unwritten.head = StoredSession(session, draw_version(), shown)
-        return True
+        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, draw_version(), shown)
 
     async def write(self, unwritten: _Unwritten) -> bool:
         """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
@@ -403,7 +457,7 @@ class Writer:
             new_version=head.version,
             shown=head.shown,
         )
-        if await self.health.watch(key, self.store.save(key, put)):
+        if await self.store.save(key, put):
             if not unwritten.version:
                 await self._delete_if_erased(key, head.session, unwritten.turns[0].at)
             unwritten.version = head.version
@@ -414,7 +468,6 @@ class Writer:
         if unwritten.version and await self._is_deleted(key, head.session):
             raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
-            unwritten.is_applied.clear()
             unwritten.reset()
         return False
 
@@ -448,8 +501,9 @@ class Writer:
             return SessionWrite(changed, version, self.window.ttl, cold, at)
 
         put = await asyncio.to_thread(work)  # the change may be the history of a call
-        written = await self.health.watch(key, self.store.save(key, put))
+        written = await self.store.save(key, put)
         if written:
+            self.health.write_failed = self.health.read_failed = False
             self.notify(key, put.session)
         return written
 
@@ -502,15 +556,17 @@ class HealthCheck:
     """Whether a store takes writes and answers reads, as turns find it and as it is asked in between.
 
     ``write_failed`` is of the last write, ``read_failed`` of the last read of the check's own. A write is
-    late after ``patience`` seconds.
+    late after ``patience`` seconds; ``writing`` are those under way, as ``SessionStore`` has them.
     """
 
-    def __init__(self, store: SessionStore, *, patience: float = WRITE_TOLERANCE) -> None:
+    def __init__(
+        self, store: SessionStore, writing: Mapping[Key, float], *, patience: float = WRITE_TOLERANCE
+    ) -> None:
         self.write_failed = False
         self.read_failed = False
         self._store = store
+        self._writing = writing
         self._patience = patience
-        self._writing: dict[Key, float] = {}
 
     @property
     def write_late(self) -> bool:
@@ -518,16 +574,6 @@ class HealthCheck:
         for began in self._writing.values():
             return time.monotonic() - began > self._patience
         return False
-
-    async def watch(self, key: Key, write: Awaitable[bool]) -> bool:
-        """What comes of a write, which is under way until then."""
-        self._writing[key] = time.monotonic()
-        try:
-            written = await write
-        finally:
-            self._writing.pop(key, None)
-        self.write_failed = self.read_failed = False
-        return written
 
     async def run(self) -> None:
         """Reads every few seconds until it is cancelled: there may be no call for hours."""

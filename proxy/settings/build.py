@@ -272,7 +272,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
             embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
         worker = Worker(stores.background, jobs, tenant_names(settings), embedding)
         write_listeners.append(worker.session_written)
-    health = HealthCheck(stores.background, patience=own.deadline + WRITE_TOLERANCE)
+    health = HealthCheck(stores.background, stores.calls.writing, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(
         stores.calls,
         window,

@@ -135,8 +135,9 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
 
     async def run() -> list[tuple[bool, bool, bool]]:
         store = Slow(memory())
-        health = HealthCheck(store, patience=0.5)
-        recorder = Recorder(Writer(sessions(store), Window(), health=health))
+        own = sessions(store)
+        health = HealthCheck(own, own.writing, patience=0.5)
+        recorder = Recorder(Writer(own, Window(), health=health))
         states = []
 
         def note() -> None:

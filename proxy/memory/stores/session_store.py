@@ -3,11 +3,13 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
 
 from filters.message import Message
 from proxy.circuit import Backoff, Outage
@@ -29,7 +31,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.tasks import LONG, in_thread_if_long
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class StoredSession(NamedTuple):
 NOT_STORED: Final = StoredSession(Session(), 0)
 
 
-class SessionWrite(NamedTuple):
+class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     """A session to be written over ``version``, and the entries for its cold part.
 
     ``shown`` are the lines that its latest request showed, where that was just recorded. The other fields are
@@ -81,7 +83,7 @@ class SessionWrite(NamedTuple):
     shown: Sequence[Message] = ()
 
 
-class _Cached(NamedTuple):
+class _Cached(msgspec.Struct, frozen=True, gc=False):
     version: int
     session: Session
     at: float
@@ -89,7 +91,7 @@ class _Cached(NamedTuple):
     shown: Sequence[Message]
 
 
-class _Written(NamedTuple):
+class _Written(msgspec.Struct, frozen=True, gc=False):
     """The version that this process replaced when it wrote a session last: no read brings that again.
 
     Nor is the session gone ``until`` a time of the loop, unless it was deleted. ``is_lost`` is whether the
@@ -119,8 +121,9 @@ class SessionStore:
     The sessions that were written last are cached for a minute: a read that finds the same version is not
     decoded. One that finds what had been there before gets the cached session to go on from, as after a
     failover to a replica that was behind. ``heads`` are sessions whose newest turns are not written yet:
-    calls go on from these. ``meter`` counts the operations: one is ``lost`` where another writer was faster,
-    and ``failed`` with StoreError.
+    calls go on from these; ``writing`` are those that turns write, the oldest first, and since when by the
+    monotonic clock. ``meter`` counts the operations: one is ``lost`` where another writer was faster, and
+    ``failed`` with StoreError.
 
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
@@ -153,6 +156,7 @@ class SessionStore:
         self._cache_seconds = cache_seconds
         self._written: dict[Key, _Written] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self.writing: dict[Key, float] = {}
 
     # --- sessions
 
@@ -176,11 +180,15 @@ class SessionStore:
         if not background and (head := self.heads.get(key)) is not None:
             return head
         written = self._written.get(key)
-        stored = await self.read(key, background=background)
+        stored = await self._ask(
+            "read", lambda driver: driver.read(key, background=background), background=background
+        )
         cached = self._cache.get(key)
         if stored is not None and cached is not None and cached.version == stored.version:
             return StoredSession(cached.session, stored.version, cached.shown)
-        result = None if stored is None else StoredSession(decode(stored.blob), stored.version)
+        result = None
+        if stored is not None:
+            result = StoredSession(decode(self._codec.decode(key, stored.blob)), stored.version)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):
             return result
@@ -198,11 +206,18 @@ class SessionStore:
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
-        work, count = partial(self._encoded, key, put), len(put.session.entries) + len(put.cold)
-        session, encoded = await in_thread_if_long(work, count)
+        if len(put.session.entries) + len(put.cold) < LONG:
+            session, encoded = self._encoded(key, put)
+        else:
+            session, encoded = await asyncio.to_thread(self._encoded, key, put)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
-        written = await self._write(key, encoded)
+        if not put.background:
+            self.writing[key] = time.monotonic()
+        try:
+            written = await self._write(key, encoded)
+        finally:
+            self.writing.pop(key, None)
         if written:
             self._cache.pop(key, None)
             self._cache[key] = _Cached(encoded.new_version, session, loop.time(), encoded.due, put.shown)
@@ -281,12 +296,10 @@ class SessionStore:
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part, decoded by the codec."""
-
-        async def ask(driver: Store) -> StoredBlob | None:
-            stored = await driver.read(key, background=background)
-            return stored and StoredBlob(self._codec.decode(key, stored.blob), stored.version)
-
-        return await self._ask("read", ask, background=background)
+        stored = await self._ask(
+            "read", lambda driver: driver.read(key, background=background), background=background
+        )
+        return stored and StoredBlob(self._codec.decode(key, stored.blob), stored.version)
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
@@ -308,12 +321,8 @@ class SessionStore:
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[bytes]:
         """The cold part, decoded in a thread."""
-
-        async def ask(driver: Store) -> list[bytes]:
-            blobs = await driver.cold(key, start=start, limit=limit)
-            return await asyncio.to_thread(lambda: [*map(partial(self._codec.decode, key), blobs)])
-
-        return await self._ask("cold", ask)
+        blobs = await self._ask("cold", lambda driver: driver.cold(key, start=start, limit=limit))
+        return await asyncio.to_thread(lambda: [*map(partial(self._codec.decode, key), blobs)])
 
     async def delete(self, key: Key) -> bool:
         """Removes the session from the store and from the cache."""
@@ -369,9 +378,8 @@ class SessionStore:
         began, outcome = time.perf_counter(), "failed"
         breaker = self.breaker
         try:
-            result = await ask(
-                await breaker.background() if background else breaker.driver(fallback=fallback)
-            )
+            driver = await breaker.background() if background else breaker.driver(fallback=fallback)
+            result = await ask(driver)
             outcome = "lost" if result is lost else "done"
         except StoreError:
             if not background:
@@ -381,14 +389,11 @@ class SessionStore:
             self._meter(operation, outcome, time.perf_counter() - began)
         return result
 
-    async def _write(self, key: Key, put: BlobWrite) -> bool:
-        return await self._ask(
-            "write",
-            lambda driver: driver.write(key, put),
-            background=put.background,
-            fallback=True,
-            lost=False,
-        )
+    def _write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
+        def ask(driver: Store) -> Awaitable[bool]:
+            return driver.write(key, put)
+
+        return self._ask("write", ask, background=put.background, fallback=True, lost=False)
 
     def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite]:
         """The session as it is stored, and what the driver writes: encoded, and through the codec."""
@@ -422,7 +427,7 @@ class SessionStore:
         if is_lost and (cached := self._cache.get(key)) and cached.session.cold_count == session.cold_count:
             return StoredSession(cached.session, version, cached.shown)
         if is_lost != written.is_lost and self._written.get(key) is written:
-            self._written[key] = written._replace(is_lost=is_lost)
+            self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
 
     def _forget(self, key: Key) -> None:

@@ -5,10 +5,12 @@ import contextlib
 import math
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
+
+import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
@@ -95,7 +97,7 @@ def open(  # noqa: A001 - what every driver's entry is called
     return SqliteStore(Path(path), deadline=deadline, foreign_commits=foreign_commits)
 
 
-class _State(NamedTuple):
+class _State(msgspec.Struct, frozen=True, gc=False):
     """The version that a write must name, 0 where there is no session, the last deletion, and the expiry."""
 
     version: int
@@ -106,7 +108,7 @@ class _State(NamedTuple):
 _NO_STATE: Final = _State(0, -math.inf, -math.inf)
 
 
-class _Pending(NamedTuple):
+class _Pending(msgspec.Struct, frozen=True, gc=False):
     """A session as a batch in flight will leave it; it is read as if it were committed."""
 
     blob: StoredBlob | None
@@ -114,7 +116,7 @@ class _Pending(NamedTuple):
     deleted: float
 
 
-class _Committed(NamedTuple):
+class _Committed(msgspec.Struct, frozen=True, gc=False):
     """A session as it was written last, valid until another process commits."""
 
     blob: StoredBlob
@@ -157,11 +159,11 @@ class SqliteStore:
         row = await self._reader.row(READ, key_arguments(key) | {"now": now}, due=due)
         return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
 
-    async def write(self, key: Key, put: BlobWrite) -> bool:
+    def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
         """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
-        if not put.version and _is_large(put):
-            return await self._write_in_slices(key, put)
-        return await self._swap(key, put, _append, PATIENCE)
+        if put.cold and not put.version and _is_large(put):
+            return self._write_in_slices(key, put)
+        return self._swap(key, put, _append, PATIENCE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, longer where there is much to write."""
@@ -180,7 +182,8 @@ class SqliteStore:
         now = wall_time()
         arguments, has_more = key_arguments(key) | {"blob": b"", "now": now}, list[bool]()
         work = partial(_delete, arguments, has_more)
-        existed = await self._change(key, _Pending(None, 0.0, now), work, BACKGROUND_DEADLINE)
+        outcome = self._submit(key, _Pending(None, 0.0, now), work)
+        existed = await self._writer.result(outcome, BACKGROUND_DEADLINE)
         if has_more[-1]:
             await self._work_on(partial(sqlite_slices.remove_deleted, arguments))
         return existed
@@ -286,27 +289,27 @@ class SqliteStore:
             "due": put.due,
         }
         pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
-        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
-
-    async def _change(self, key: Key, pending: _Pending, work: Work[Outcome], within: float) -> bool:
-        outcome = self._writer.submit(work)
-        self._pending[key] = pending
-        self._committed.pop(key, None)
-        self._states.pop(key, None)
-        outcome.add_done_callback(partial(self._on_outcome, key, pending, self._foreign_commits.count))
+        outcome = self._submit(key, pending, partial(work, arguments, tuple(put.cold)))
         changed = await self._writer.result(outcome, within)
         if isinstance(changed, SessionDeleted):
             raise changed
         return changed
 
-    def _on_outcome(
-        self, key: Key, pending: _Pending, foreign_commits: int, outcome: "asyncio.Future[Outcome]"
-    ) -> None:
+    def _submit(self, key: Key, pending: _Pending, work: Work[T]) -> "asyncio.Future[T]":
+        """The outcome of work that leaves a session as it is ``pending``."""
+        settled = partial(self._on_outcome, key, pending, self._foreign_commits.count)
+        outcome = self._writer.submit(work, settled)
+        self._pending[key] = pending
+        self._committed.pop(key, None)
+        self._states.pop(key, None)
+        return outcome
+
+    def _on_outcome(self, key: Key, pending: _Pending, foreign_commits: int, outcome: object) -> None:
         if self._pending.get(key) is not pending:
             return
         del self._pending[key]
         blob = pending.blob
-        if blob is None or outcome.cancelled() or outcome.exception() or outcome.result() is not True:
+        if blob is None or outcome is not True:
             return
         self._committed[key] = _Committed(blob, pending.expires, foreign_commits)
         if len(self._committed) > _MAX_COMMITTED:

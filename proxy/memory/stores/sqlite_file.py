@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.sql import (
     APPLIED,
@@ -26,7 +28,6 @@ from proxy.memory.stores.sql import (
     pending_migrations,
 )
 from proxy.memory.stores.sqlite_locks import locked_by
-from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 Row = tuple[object, ...]
@@ -405,9 +406,10 @@ class _Log:
             self._connection = None
 
 
-class _Job(NamedTuple):
+class _Job(msgspec.Struct, frozen=True):
     work: Work[Any]
     outcome: asyncio.Future[Any]
+    settled: Callable[[Any], None] | None
 
 
 class _NoTransaction(StoreError):
@@ -444,15 +446,20 @@ class FileWriter:
         self._commit_due = 0.0
         self._waits_for_lock = False
 
-    def submit(self, work: Work[T]) -> asyncio.Future[T]:
-        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken."""
+    def submit(
+        self, work: Work[T], settled: Callable[[T | Exception], None] | None = None
+    ) -> asyncio.Future[T]:
+        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken.
+
+        ``settled`` is called with the result of the work, or its error, whoever waits for the outcome.
+        """
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._jobs.qsize() >= _MAX_QUEUED:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, outcome))
+        self._jobs.put(_Job(work, outcome, settled))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(loop,), name="memory", daemon=True)
             self._thread.start()
@@ -463,24 +470,11 @@ class FileWriter:
 
         Raises StoreError after so many seconds.
         """
-        loop = outcome.get_loop()
-        ended: asyncio.Future[None] = loop.create_future()
-
-        def wake(done: asyncio.Future[T] | None = None) -> None:
-            if done is not None:
-                retrieve_exception(done)
-            if not ended.done():
-                ended.set_result(None)
-
-        timer = loop.call_later(within, wake)
-        outcome.add_done_callback(wake)
+        timer = outcome.get_loop().call_later(within, self._give_up, outcome)
         try:
-            await ended
+            return await outcome
         finally:
             timer.cancel()
-        if not outcome.done():
-            raise self._too_slow()
-        return outcome.result()
 
     async def aclose(self) -> None:
         """Closes the file once what was submitted is durable, or has failed."""
@@ -489,13 +483,15 @@ class FileWriter:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    def _too_slow(self) -> StoreError:
-        """The error for work whose outcome is no longer waited for, with what keeps it from being done."""
+    def _give_up(self, outcome: asyncio.Future[Any]) -> None:
+        """Ends the waiting for an outcome, with what keeps the work from being done."""
+        if outcome.done():
+            return
         if self._waits_for_lock:
             reason = self._file.locked_by()
         else:
             reason = "what this process writes before it is not done"
-        return StoreError(f"The memory file {self._file.path} is too slow: {reason}.")
+        outcome.set_exception(StoreError(f"The memory file {self._file.path} is too slow: {reason}."))
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         open_ = True
@@ -590,6 +586,8 @@ class FileWriter:
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
     for job, result in outcomes:
+        if job.settled is not None:
+            job.settled(result)
         if job.outcome.done():
             continue
         if isinstance(result, Exception):
