@@ -18,6 +18,7 @@ from proxy.memory.summaries import WrittenNotes
 from proxy.memory.tasks import in_thread_if_long
 
 _WRITE_ATTEMPTS: Final = 10
+_LISTED: Final = -1  # no turn of a call: it is listed, and no more
 
 
 class CallWriter(Protocol):
@@ -56,10 +57,10 @@ class CallNotes:
         """Now where a call is to be listed; else from when on it is over."""
         if not session.entries:
             return NEVER_DUE
-        newest = session.entries[-1].turn_ref
-        if newest <= session.noted_until:
+        newest, noted = session.entries[-1], session.noted_until
+        if (newest.call, newest.turn) <= noted:
             return NEVER_DUE
-        if session.noted_until == _listing_mark(newest):
+        if noted == (newest.call, _LISTED):
             return self._over_at(session)
         return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
 
@@ -185,7 +186,7 @@ class CallNotes:
 
 def _listing_mark(newest: TurnRef) -> TurnRef:
     """How far a session's calls are noted while the newest one is listed, and no more."""
-    return TurnRef(newest.call, -1)
+    return TurnRef(newest.call, _LISTED)
 
 
 def _call_under_way(key: Key, session: Session) -> PastCall:

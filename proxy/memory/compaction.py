@@ -69,6 +69,9 @@ class Plan(msgspec.Struct, frozen=True):
 # --- planning
 def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
     """The summary that is due, if any; ``model`` is whether a model can replace digests."""
+    is_whole = is_short(session, window) and not (session.cold_count or session.trimmed or session.room)
+    if is_whole and not (session.entries and session.entries[0].call < session.call):
+        return None
     if window.max_tokens is not None:
         window = _in_estimated_tokens(window, session)
     if not session.summaries:
@@ -109,6 +112,11 @@ def overflow_plan(session: Session, window: Window) -> Plan | None:
             return _up_to(session, _end_of_call(open_))
         return _cut(session, _keep(open_, window), strict=False)
     return merger_plan(session, window) if len(session.summaries) > window.summaries + 1 else None
+
+
+def is_short(session: Session, window: Window) -> bool:
+    """Whether a session has no summaries, and no more than a window keeps, as nearly all have."""
+    return not session.summaries and window.max_tokens is None and len(session.entries) <= window.max_messages
 
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
@@ -310,6 +318,8 @@ def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple
 
     Digests replace what is uncovered beyond twice the maximum, so that prompts are bounded without a model.
     """
+    if is_short(after, window):
+        return after, ()
     if not window.summaries:
         most, keep = window.max_messages, window.keep_messages
         if window.max_tokens is not None and _exceeds(after.entries, window):

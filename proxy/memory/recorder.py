@@ -90,7 +90,9 @@ class Recorder:
     def is_behind(self, key: Key) -> bool:
         """Whether turns of this session wait for the store, or one that is recorded now would have to."""
         waiting = self.backlog.sessions
-        return (bool(waiting) and (self._health.write_failed or key in waiting)) or self._health.write_late
+        if waiting and (self._health.write_failed or key in waiting):
+            return True
+        return self._health.write_late
 
     def put(self, turn: TurnRecord) -> None:
         """Takes a turn without waiting. Beyond 128 MB of pending turns, the newest are lost, and counted."""
@@ -118,6 +120,10 @@ class Recorder:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def is_written(self, key: Key) -> bool:
+        """Whether all turns of a session that have ended are written."""
+        return key not in self._unwritten
 
     async def applied(self, key: Key, *, within: float) -> bool:
         """Whether the turns of a session that have ended are applied, after so many seconds at most."""

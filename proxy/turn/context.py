@@ -88,7 +88,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     pipeline, identity = turn.pipeline, turn.identity
     facts: Sequence[Fact] | None = None
     facts_later: Begun[Sequence[Fact] | None] | None = None
-    lookups = _side_lookups(turn, memory)
+    lookups = _side_lookups(turn, memory) if pipeline.episode_lookup or pipeline.max_recalled else ()
     if memory.facts and pipeline.max_facts and identity.user and identity.session:
         user = Owner(identity.tenant, identity.user)
         facts = memory.facts.reader.read_nowait(user)
@@ -157,14 +157,14 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     key = turn.key
     if key is None:
         return Snapshot(), None
-    applied = await memory.recorder.applied(key, within=memory.store.deadline)
-    messages, now = turn.request.messages, wall_time()
-    request_view = RequestView(messages, turn.attempt, memory.redaction, turn.size, now)
-    query = partial(read_session, memory.store, key, request_view, turn.pipeline.chain_needs)
-    result = await _or_none("memory", query, on_missing)
-    if result is None:
+    recorder, store = memory.recorder, memory.store
+    applied = recorder.is_written(key) or await recorder.applied(key, within=store.deadline)
+    request = RequestView(turn.request.messages, turn.attempt, memory.redaction, turn.size, wall_time())
+    try:
+        view, prompt = await read_session(store, key, request, turn.pipeline.chain_needs)
+    except Exception as error:  # noqa: BLE001 - whatever fails in memory, the client gets an answer
+        _report("memory", error, on_missing)
         return Snapshot(), None
-    view, prompt = result
     turn.view, turn.window = view, prompt.window
     snapshot = prompt.snapshot
     if turn.pipeline.tells_last_call and turn.identity.user:
@@ -175,7 +175,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
         work = partial(overgrows, view, memory.writer.window, turn.attempt, now=wall_time())
         lines = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
-    if overgrown or not applied or memory.store.has_lost_write(key) or memory.recorder.is_behind(key):
+    if overgrown or not applied or store.has_lost_write(key) or recorder.is_behind(key):
         on_missing("memory")
     return snapshot, prompt.epoch
 
@@ -204,10 +204,14 @@ async def _or_none(name: str, query: Callable[[], Awaitable[T]], on_missing: OnM
     try:
         return await query()
     except Exception as error:  # noqa: BLE001 - whatever fails in memory, the client gets an answer
-        if not isinstance(error, StoreError):
-            _log.error("Memory cannot be read (%s): %s", name, type(error).__name__)
-        on_missing(name)
+        _report(name, error, on_missing)
         return None
+
+
+def _report(name: str, error: Exception, on_missing: OnMissing) -> None:
+    if not isinstance(error, StoreError):
+        _log.error("Memory cannot be read (%s): %s", name, type(error).__name__)
+    on_missing(name)
 
 
 async def _recent_episodes(

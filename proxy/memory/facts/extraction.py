@@ -2,11 +2,9 @@
 
 import logging
 import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
-from operator import attrgetter
 from typing import Final, Protocol
 
 import msgspec
@@ -16,7 +14,7 @@ from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import InvalidFacts, WriteConflict
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
-from proxy.memory.session import Entry, Session, TurnRef, made_anew
+from proxy.memory.session import Entry, Session, TurnRef, count_until, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.speech import PROMPT_SOURCES
 from proxy.memory.stores.session_store import SessionStore, StoredSession
@@ -32,7 +30,6 @@ _ASKING: Final = ("?", "\uff1f", "\u061f", "\u037e")
 _SHORT: Final = 12
 """Words of no more tokens say little by themselves."""
 _CONTEXT: Final = 200
-_turn_ref: Final = attrgetter("turn_ref")
 _log = logging.getLogger("turnkeeper")
 
 
@@ -88,7 +85,7 @@ class FactExtraction:
     def due_at(self, session: Session) -> float:
         """From when on there is anything to extract."""
         entries, since = session.entries, session.learned_until
-        start = bisect_right(entries, since, key=_turn_ref)
+        start = count_until(entries, since)
         if next(unexamined_entries(session, entries[start:]), None) is None:
             return NEVER_DUE
         # Turns may have moved to the cold part before facts were extracted from them.
@@ -189,7 +186,7 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[E
     """The messages that known users spoke and that facts were not extracted from."""
     for entry in entries:
         if (
-            entry.turn_ref > session.learned_until
+            (entry.call, entry.turn) > session.learned_until
             and entry.role == "user"
             and entry.source in _SPOKEN
             and entry.text.strip()

@@ -36,6 +36,8 @@ def continuation(
     count = end - start
     if count <= 0 or window[start:end] != shown[-count:]:
         return None
+    if session.forgotten is not None or session.entries[0].call != session.call:
+        return None
     entries, latest, (answer, words) = session.entries, session.latest_request, window[end:]
     last = entries[-1]
     number, next_number = last.engine_turn, turn_id_of(words)

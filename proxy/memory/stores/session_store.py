@@ -188,7 +188,17 @@ class SessionStore:
             return StoredSession(cached.session, stored.version, cached.shown)
         result = None
         if stored is not None:
-            result = StoredSession(decode(self._codec.decode(key, stored.blob)), stored.version)
+            session = decode(self._codec.decode(key, stored.blob))
+            shown: Sequence[Message] = ()
+            # Background work leaves what was said as it is.
+            if (
+                cached is not None
+                and cached.shown
+                and cached.session.latest_request == session.latest_request
+                and cached.session.entries == session.entries
+            ):
+                shown = cached.shown
+            result = StoredSession(session, stored.version, shown)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):
             return result

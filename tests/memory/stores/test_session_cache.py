@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.errors import StoreError
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.session import Session, decode
+from proxy.memory.session import Session, TurnRef, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import SessionStore, SessionWrite
@@ -179,5 +180,30 @@ def test_few_are_kept():
         assert sum(store.cached(Key("default", f"s{i}")) is not None for i in range(300)) == 256
         assert store.cached(Key("default", "s299"))
         await store.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("changed", ["beside", "entries", "request"])
+def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_is(changed: str):
+    async def run():
+        remote = Remote(memory())
+        store, elsewhere, session = sessions(remote), sessions(remote), grown(["Hi", "Yes"])
+        shown = talk(["Hi", "Yes"])
+        assert await store.save(KEY, SessionWrite(session, 0, ttl=60, shown=shown))
+        assert (await store.load(KEY)).shown is shown
+        stored = await elsewhere.load(KEY)
+        assert not stored.shown
+        latest = msgspec.structs.replace(session.latest_request, ended=7.0)
+        changes = {
+            "beside": {"noted_until": TurnRef(0, -1)},
+            "entries": {"entries": session.entries[:-1]},
+            "request": {"latest_request": latest},
+        }
+        other = msgspec.structs.replace(stored.session, **changes[changed])
+        assert await elsewhere.save(KEY, SessionWrite(other, stored.version, ttl=60))
+        loaded = await store.load(KEY)
+        assert loaded.session == other
+        assert loaded.shown == (shown if changed == "beside" else ())
 
     asyncio.run(run())
