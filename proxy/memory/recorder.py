@@ -19,7 +19,7 @@ from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
-from proxy.memory.merge.continuation import lines_shown
+from proxy.memory.merge.continuation import NO_LINES, lines_shown
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
@@ -237,6 +237,8 @@ class Recorder:
                 await self._drop_first(unwritten)
             except StoreError as error:
                 failures += 1
+                if unwritten.applied:
+                    turns[0] = without_view(turns[0])
                 self.backlog.refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
                 await self._pause(_BACKOFF.pause(failures))
@@ -298,13 +300,14 @@ class _Unwritten:
 
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
     replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while turns
-    are yet to be applied that can be.
+    are yet to be applied that can be, and ``is_behind`` tells that what they read has been written over.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
         self.lock = asyncio.Lock()
+        self.is_behind = False
         self._on_applied: asyncio.Event | None = None
         self._on_written: asyncio.Event | None = None
         self.reset()
@@ -389,7 +392,7 @@ class Writer:
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
-            unwritten.head = await self._stored(turn.key, turn.view)
+            unwritten.head = await self._stored(turn.key, None if unwritten.is_behind else turn.view)
             unwritten.version = unwritten.head.version
         work = partial(self._session_after, unwritten.head, turn, answer)
         messages = len(turn.window) + len(unwritten.head.session.entries)
@@ -400,7 +403,9 @@ class Writer:
         """Whether the only turn of a session was applied without waiting: it is short, and has read that."""
         turn = unwritten.turns[-1]
         view = turn.view
-        if view is None or not view.version or unwritten.head or turn.transcript or len(unwritten.turns) > 1:
+        if view is None or not view.version or turn.transcript or len(unwritten.turns) > 1:
+            return False
+        if unwritten.head or unwritten.is_behind:
             return False
         if turn.size >= LARGE or len(turn.window) + len(view.session.entries) >= LONG:
             return False
@@ -421,8 +426,10 @@ class Writer:
     ) -> tuple[Session, Sequence[Entry], Sequence[Message]]:
         """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
         before, version, _ = head
-        # What the turn read is of use if nothing was applied since.
-        own = turn if turn.view and turn.view.version == version else without_view(turn)
+        # What the turn read is of use if nothing was said since.
+        view = turn.view
+        is_same = view is not None and (view.version == version or (version > 0 and view.shows(before)))
+        own = turn if is_same else without_view(turn)
         session = apply_turn(
             repair_clock(before, wall_time()),
             own,
@@ -438,14 +445,16 @@ class Writer:
             session = with_scale(session, self._scale(model, turn))
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = prepare_write(before, session, window, now=turn.at)
-        view = own.view if turn.size <= LARGE else None
-        shown = lines_shown(session, view.speech, view.alignment) if view else ()
+        shown = NO_LINES
+        if view and is_same and turn.size <= LARGE:
+            shown = lines_shown(session, view.speech, view.alignment)
         return session, cold, shown
 
     def _put_head(
         self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], shown: Sequence[Message]
     ) -> None:
-        unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
+        if unwritten.applied:  # the first may be applied again, where background work was faster
+            unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
         self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, draw_version(), shown)
@@ -474,6 +483,7 @@ class Writer:
         if unwritten.version and await self._is_deleted(key, head.session):
             raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
+            unwritten.is_behind = True
             unwritten.reset()
         return False
 

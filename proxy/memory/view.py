@@ -75,9 +75,12 @@ class SessionView(NamedTuple):
 
     def alignment_with(self, session: Session) -> Alignment | None:
         """The alignment with another session, where that has the same entries and latest request."""
+        return self.alignment if self.shows(session) else None
+
+    def shows(self, session: Session) -> bool:
+        """Whether another session has the same entries and latest request, as background work leaves them."""
         own = self.session
-        is_same = session.entries is own.entries and session.latest_request is own.latest_request
-        return self.alignment if is_same else None
+        return session.entries == own.entries and session.latest_request == own.latest_request
 
 
 class RequestView(NamedTuple):

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from filters.message import Message
+from proxy.memory.align.strategies import align
 from proxy.memory.compaction import Window
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
@@ -468,4 +469,42 @@ def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCa
         CANNOT,
         "A session cannot be written: its key is lost",
         "Memory is written again (turns that waited: 1, lost: 0)",
+    ]
+
+
+@pytest.mark.parametrize("change", ["beside", "said"])
+def test_a_turn_that_background_work_overtakes_is_not_aligned_again(
+    change: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was said by another, meanwhile, it is."""
+    aligned = Mock(side_effect=align)
+    monkeypatch.setattr("proxy.memory.merge.request.align", aligned)
+
+    async def run() -> tuple[list[Any], bool, int]:
+        driver = memory()
+        store, elsewhere = sessions(driver), sessions(driver)
+        recorder, other = Recorder(Writer(store, Window())), Recorder(Writer(elsewhere, Window()))
+        recorder.put(said(0))
+        await recorder.drain()
+        stored = await store.load(KEY)
+        assert stored
+        window = [said(0).window[0], Message(role="assistant", content="answer 0", turn_id=0)]
+        turn = msgspec.structs.replace(said(1), window=[*window, *said(1).window])
+        turn = msgspec.structs.replace(turn, view=RequestView(turn.window, at=1.0).view_of(*stored))
+        if change == "beside":
+            await other.revise(KEY, lambda session: msgspec.structs.replace(session, state={"a": 1}), at=1.0)
+        else:
+            other.put(said(7))
+            await other.drain()
+        aligned.reset_mock()
+        recorder.put(turn)
+        await recorder.drain()
+        stored = await store.load(KEY)
+        assert stored
+        return await texts(driver), stored.session.state == {"a": 1}, aligned.call_count
+
+    written, is_changed, count = asyncio.run(run())
+    assert (is_changed, count > 0) == ((True, False) if change == "beside" else (False, True))
+    assert [text for text in written if not text.endswith("7")] == [
+        f"{kind} {number}" for number in range(2) for kind in ("question", "answer")
     ]

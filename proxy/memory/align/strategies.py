@@ -114,6 +114,8 @@ def align(
         return alignment.with_forgotten(lines, positions, forgotten)
     # An answer in pieces is several lines of the assistant in a row.
     in_a_row = ("assistant", "assistant") in pairwise(map(_role, lines))
+    if not session.entries and not in_a_row:
+        return Alignment((), lines, [NEW] * len(lines), 0, speech.shows_answers, positions, pause=0.0)
     counts = piece_counts(entries_of_call(session), lines) if in_a_row else []
     whole = join_pieces(lines, counts) if counts else lines
     comparison = Comparison(session, speech, whole, arrival, kind)
