@@ -10,6 +10,7 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.memory.compaction import Window, fit
 from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
+from proxy.memory.merge.continuation import append_turn
 from proxy.memory.merge.request import apply_request
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import (
@@ -128,18 +129,9 @@ def apply_turn(
         with_positions(record.shown_facts, record.prompt),
         by_message=record.user_from_message,
     )
-    session, question = apply_request(
-        session,
-        speech,
-        now=record.at,
-        attempt=record.attempt,
-        fingerprint=view.fingerprint if view else None,
-        alignment=view.alignment_with(session) if view else None,
-    )
     if record.shown_call not in {None, session.shown_call}:
         session = msgspec.structs.replace(session, shown_call=record.shown_call)
     generated = Answer(
-        question=question,
         text=answer.text,
         tool_calls=answer.complete_calls,
         reasoning=answer.reasoning if reasoning else None,
@@ -150,6 +142,22 @@ def apply_turn(
         turn_id=record.turn,
         user=None if record.user_from_message else record.user,
     )
+    alignment = view.alignment_with(session) if view else None
+    if view and alignment:
+        appended = append_turn(
+            session, alignment, view.fingerprint, generated, attempt=record.attempt, now=record.at
+        )
+        if appended is not None:
+            return appended
+    session, question = apply_request(
+        session,
+        speech,
+        now=record.at,
+        attempt=record.attempt,
+        fingerprint=view.fingerprint if view else None,
+        alignment=alignment,
+    )
+    generated = msgspec.structs.replace(generated, question=question)
     return apply_answer(session, generated, now=record.at)
 
 

@@ -23,7 +23,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     is the engine's own of the turn that the request asks for, and ``user`` the one whom the request names.
     """
 
-    question: QuestionRef | None
+    question: QuestionRef | None = None
     text: str = ""
     tool_calls: list[dict[str, Any]] | None = None
     reasoning: str | None = None
@@ -53,7 +53,7 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
         return session
     session = _with_asking_user(session, place, answer.user)
     words = session.entries[place]
-    entry = _entry_of(answer, now, turn=words.turn, call=words.call, turn_id=_turn_id(answer, words))
+    entry = answer_entry(answer, words, now)
     latest = session.latest_request
     if latest is not None and now < latest.at:
         # A newer request may go on from other words than these.
@@ -66,6 +66,11 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
         return answered
     latest = msgspec.structs.replace(latest, ended=answer.ended_at, finished=answer.finished)
     return msgspec.structs.replace(answered, latest_request=latest)
+
+
+def answer_entry(answer: Answer, words: Entry, now: float) -> Entry:
+    """The entry of an answer to these words, which was asked for ``now``, in seconds since 1970."""
+    return _entry_of(answer, now, turn=words.turn, call=words.call, turn_id=_turn_id(answer, words))
 
 
 def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int | None) -> Entry:

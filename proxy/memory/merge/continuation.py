@@ -8,12 +8,22 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final
 
+import msgspec
+
 from filters.message import SYSTEM, Message, turn_id_of
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.strategies import pause_since
 from proxy.memory.align.turn_ids import order_by_turn
-from proxy.memory.merge.entries import shows_as_recorded
-from proxy.memory.session import Arrival, Session, request_fingerprint
+from proxy.memory.merge.answer import Answer, answer_entry
+from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
+from proxy.memory.session import (
+    Arrival,
+    Attempt,
+    LatestRequest,
+    QuestionRef,
+    Session,
+    request_fingerprint,
+)
 from proxy.memory.speech import Speech, speech_of
 
 NO_LINES: Final[Sequence[Message]] = ()
@@ -73,6 +83,61 @@ def continuation(
         unchanged=count,
     )
     return speech, fingerprint, alignment
+
+
+def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
+    session: Session,
+    alignment: Alignment,
+    fingerprint: bytes,
+    answer: Answer,
+    *,
+    attempt: Attempt,
+    now: float,
+) -> Session | None:
+    """The session after a window that goes on from the last one, and its answer: two entries more.
+
+    It is what ``apply_request`` and ``apply_answer`` make of it. ``None`` where the window is another, was
+    overtaken or begins no turn of its own, and where the answer has no words or may be another user's.
+    """
+    latest, entries = session.latest_request, session.entries
+    if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():
+        return None
+    heard, said = alignment.lines[-_NEWEST:]
+    confirmed = renew_entry(entries[-1], heard)
+    call, turn, user = session.call, session.next_turn, session.user
+    words = new_entry(said, call=call, turn=turn, now=now)
+    if user is None:
+        user = next((m.user for m in alignment.lines if m.role == "user" and m.user), None)
+    if answer.user is not None and (answer.user != user or session.shared):
+        return None
+    if words.engine_turn is not None and words.engine_turn == confirmed.engine_turn:
+        return None
+    started = session.started
+    if started is None:
+        times = (entry.timestamp for entry in (*entries[:-1], confirmed, words) if entry.call == call)
+        started = next((time for time in times if time is not None), None)
+    request = LatestRequest(
+        at=now,
+        fingerprint=fingerprint,
+        line_count=len(alignment.lines),
+        start=session.cold_count + alignment.places[0],
+        shows_answers=True,
+        shows_call_start=not alignment.places[0],
+        question=QuestionRef(call, turn),
+        name_digest=attempt.name_digest,
+        ended=answer.ended_at,
+        finished=answer.finished and bool(answer.ended_at),
+    )
+    return msgspec.structs.replace(
+        session,
+        entries=(*entries[:-1], confirmed, words, answer_entry(answer, words, now)),
+        next_turn=turn + 1,
+        latest_request=request,
+        user=user,
+        started=started,
+        created=session.created or now,
+        updated=now,
+    )
 
 
 def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -> Sequence[Message]:

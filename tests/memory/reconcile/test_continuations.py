@@ -88,12 +88,17 @@ STEP = st.fixed_dictionaries(
         "again": st.sampled_from([False, False, False, True]),
         "changed": st.sampled_from([None, None, None, None, "edited", "dropped", "prompt", "call", "anew"]),
         "system": st.integers(0, 2),
+        "user": st.sampled_from([None, None, "ann", "ann", "bob"]),
+        "by_message": st.booleans(),
+        "named": st.sampled_from([None, None, "ann"]),
+        "ended": st.sampled_from([0.5, 0.5, 0.0, None]),
+        "at": st.sampled_from([3.0, 3.0, 3.0, 0.5]),
     }
 )
 
 
 @given(st.lists(STEP, max_size=9), st.booleans(), st.booleans())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=400, deadline=None)
 def test_a_window_beside_the_last_one_is_seen_as_beside_the_session(
     steps: list[dict[str, Any]], numbered: bool, sliding: bool
 ) -> None:
@@ -102,7 +107,9 @@ def test_a_window_beside_the_last_one_is_seen_as_beside_the_session(
         turn += 1 if each["number"] is None else max(0, 1 + each["number"])
         number = turn if numbered and each["number"] is not None else None
         if not each["again"]:
-            lines.append(line("user", each["said"] or f"Question {step}.", number))
+            words = line("user", each["said"] or f"Question {step}.", number)
+            marks = {"source": "asr", "user": each["named"]}
+            lines.append(msgspec.structs.replace(words, metadata=marks) if each["named"] else words)
         if each["changed"] == "edited" and lines:
             lines[len(lines) // 2] = msgspec.structs.replace(lines[len(lines) // 2], content="Edited.")
         elif each["changed"] == "dropped" and len(lines) > 2:
@@ -122,7 +129,14 @@ def test_a_window_beside_the_last_one_is_seen_as_beside_the_session(
         window = [*system, *lines[-(8 if sliding else each["window"]) :]]
         text = each["answered"] or f"The answer to question {step}."
         record = TurnRecord(
-            key=KEY, window=window, answer=stream_of(text), at=step + 1.0, turn=number, ended_at=step + 1.5
+            key=KEY,
+            window=window,
+            answer=stream_of(text if each["ended"] is not None else ""),
+            at=step + each["at"],
+            turn=number,
+            user=each["user"],
+            user_from_message=each["by_message"],
+            ended_at=step + each["at"] + each["ended"] if each["ended"] else 0.0,
         )
         session, shown = recorded(session, shown, record)
         lines += heard(each["heard"], text, number)
