@@ -115,13 +115,16 @@ class SessionBuilder:
 
     def _add_new(self, index: int, following: int) -> None:
         """Adds a line that is not recorded; the next line that is recorded stands at ``following``."""
-        self._pass_to(following)
+        if following > self._end:
+            self._pass_to(following)
         is_last = following == len(self._alignment.entries)
         # What stands before the oldest entry of a session that was cut is in its cold part.
         if not following and not is_last and self._older_is_cold:
             return
-        message = self._alignment.whole_line(index)
-        entry = self._late_answer(message) or new_entry(message, call=self._call, turn=0, now=self._now)
+        alignment = self._alignment
+        message = alignment.whole_line(index) if alignment.split_answers else alignment.lines[index]
+        entry = self._late_answer(message) if self._unheard else None
+        entry = entry or new_entry(message, call=self._call, turn=0, now=self._now)
         if entry.tool_call_id is not None:
             # A call that a result came back for was carried out, though no window may show it.
             for i in range(self._calls_end, len(self.entries)):
@@ -143,7 +146,7 @@ class SessionBuilder:
 
     def _late_answer(self, message: Message) -> Entry | None:
         """An answer that no window showed before, as this one does."""
-        if message.role != "assistant" or not self._unheard:
+        if message.role != "assistant":
             return None
         line = Line(message)
         entry = next((entry for entry in self._unheard if similarity(line, Line(entry)) >= CUT), None)

@@ -26,26 +26,27 @@ _NOT_INTERRUPTED: Final[dict[str, Any]] = {
 
 def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
     """An entry of a message that is not recorded yet; ``now`` in seconds since 1970."""
-    content = message.content
-    words: dict[str, Any] = {
-        "content": content if isinstance(content, str) else without_media(_value(content))
-    }
-    if message.interrupted:
-        words |= _cut_by_engine(message, message.text)
-    return Entry(
+    # The first window of a call may show a long history: what is not there is not asked for.
+    content, number, at = message.content, message.turn_id, message.timestamp
+    name, calls, result_of = message.name, message.tool_calls, message.tool_call_id
+    is_marked = bool(message.metadata or message.others)
+    entry = Entry(
         role=message.role,
         turn=turn,
         call=call,
-        engine_turn=turn_id_of(message),
-        name=_value(message.name),
-        tool_calls=_value(message.tool_calls) or None,
-        tool_call_id=_value(message.tool_call_id),
-        timestamp=_value(message.timestamp),
-        source=message.source,
-        user=message.user,
+        engine_turn=number if isinstance(number, int) else None,
+        content=content if isinstance(content, str) else without_media(_value(content)),
+        name=None if name is UNSET else name,
+        tool_calls=calls or None,
+        tool_call_id=None if result_of is UNSET else result_of,
+        timestamp=None if at is UNSET else at,
+        source=message.source if is_marked else None,
+        user=message.user if is_marked else None,
         recorded_at=now,
-        **words,
     )
+    if is_marked and message.interrupted:
+        return msgspec.structs.replace(entry, **_cut_by_engine(message, message.text))
+    return entry
 
 
 def renew_entry(entry: Entry, message: Message) -> Entry:
