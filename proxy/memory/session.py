@@ -519,6 +519,11 @@ def _raised(items: Sequence[Turned], first: TurnRef, last: TurnRef | None = None
 # --- codec --------------------------------------------------------------------------------------------------
 
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+_ENTRIES: Final = _encode("entries")
+_MAP: Final = b"\xde"
+
+
 class _Owner(msgspec.Struct, frozen=True):
     user: str | None = None
 
@@ -526,6 +531,41 @@ class _Owner(msgspec.Struct, frozen=True):
 def encode(session: Session) -> bytes:
     """A session as bytes for a store."""
     return extensible.encode(session)
+
+
+class EncodedEntries(NamedTuple):
+    """A session's first entries, and their bytes, one after the other."""
+
+    entries: tuple[Entry, ...] = ()
+    blob: bytes = b""
+
+
+def encode_further(session: Session, known: EncodedEntries) -> tuple[bytes, EncodedEntries]:
+    """What ``encode`` returns, for which ``known`` entries are not encoded again, and what is known then.
+
+    That is all but the newest entry, which the next window confirms or cuts.
+    """
+    entries, count = session.entries, len(known.entries)
+    if session.unknown_fields or not entries:
+        return extensible.encode(session), EncodedEntries()
+    if entries[:count] != known.entries:
+        count, known = 0, EncodedEntries()
+    try:
+        older = known.blob + b"".join(map(_encode, entries[count:-1]))
+        newest = _encode(entries[-1])
+        rest = _encode(msgspec.structs.replace(session, entries=()))
+    except OverflowError:
+        return extensible.encode(session), EncodedEntries()
+    if rest[:1] != _MAP:
+        return extensible.encode(session), EncodedEntries()
+    # The map begins with the number of its fields; the first of them are the entries, an array.
+    fields, size = int.from_bytes(rest[1:3]) + 1, len(entries)
+    if size < 16:  # noqa: PLR2004 - the short form counts in four bits
+        array = bytes((0x90 + size,))
+    else:
+        array = b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
+    blob = b"".join((_MAP, fields.to_bytes(2), _ENTRIES, array, older, newest, rest[3:]))
+    return blob, EncodedEntries(entries[:-1], older)
 
 
 def decode(blob: bytes) -> Session:

@@ -16,7 +16,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError, Unreadable, WriteConflict
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import START, Entry, Session, TurnRef, decode
+from proxy.memory.session import START, EncodedEntries, Entry, Session, TurnRef, decode, encode_further
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
@@ -89,6 +89,7 @@ class _Cached(msgspec.Struct, frozen=True, gc=False):
     at: float
     due: float
     shown: Sequence[Message]
+    known: EncodedEntries
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
@@ -217,9 +218,9 @@ class SessionStore:
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
         if len(put.session.entries) + len(put.cold) < LONG:
-            session, encoded = self._encoded(key, put)
+            session, encoded, known = self._encoded(key, put)
         else:
-            session, encoded = await asyncio.to_thread(self._encoded, key, put)
+            session, encoded, known = await asyncio.to_thread(self._encoded, key, put)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         if not put.background:
@@ -230,7 +231,9 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(encoded.new_version, session, loop.time(), encoded.due, put.shown)
+            self._cache[key] = _Cached(
+                encoded.new_version, session, loop.time(), encoded.due, put.shown, known
+            )
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -260,7 +263,7 @@ class SessionStore:
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
         self._forget(key)
-        _, encoded = await asyncio.to_thread(self._encoded, key, put)
+        _, encoded, _ = await asyncio.to_thread(self._encoded, key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
 
     async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
@@ -405,13 +408,18 @@ class SessionStore:
 
         return self._ask("write", ask, background=put.background, fallback=True, lost=False)
 
-    def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite]:
-        """The session as it is stored, and what the driver writes: encoded, and through the codec."""
+    def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite, EncodedEntries]:
+        """The session as it is stored, and what the driver writes: encoded, and through the codec.
+
+        Beside them stands what need not be encoded again when the session is written next.
+        """
         session, entries, through = put.session, put.cold, self._codec.encode
         if self._redaction.enabled:
             session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
+        cached = self._cache.get(key)
+        blob, known = encode_further(session, cached.known if cached else EncodedEntries())
         write = BlobWrite(
-            blob=through(key, extensible.encode(session)),
+            blob=through(key, blob),
             version=put.version,
             ttl=put.ttl,
             cold=[through(key, extensible.encode(entry)) for entry in entries],
@@ -420,7 +428,7 @@ class SessionStore:
             new_version=put.new_version or draw_version(),
             due=first_due(self.due, put.session),
         )
-        return session, write
+        return session, write, known
 
     async def _with_last_write(
         self, key: Key, stored: StoredSession | None, written: _Written
