@@ -26,7 +26,7 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import Key, Owner, draw_version
-from proxy.memory.tasks import LARGE, LONG, in_thread_if_long, wait_for_event
+from proxy.memory.tasks import LARGE, MANY_MESSAGES, in_thread_if_long, wait_for_event
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
 from proxy.memory.view import SessionView
@@ -407,7 +407,7 @@ class Writer:
             return False
         if unwritten.head or unwritten.is_behind:
             return False
-        if turn.size >= LARGE or len(turn.window) + len(view.session.entries) >= LONG:
+        if turn.size >= LARGE or len(turn.window) + len(view.session.entries) >= MANY_MESSAGES:
             return False
         try:
             answer = within_bounds(transcript(turn.answer), cut=turn.cut)

@@ -37,7 +37,7 @@ from proxy.memory.session import (
 from proxy.memory.speech import Speech, as_function_call, speech_of
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
-from proxy.memory.tasks import LARGE, LONG, Begun, in_thread_if_long
+from proxy.memory.tasks import LARGE, MANY_MESSAGES, Begun, in_thread_if_long
 
 # One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
 _MIN_ANSWERS_LEFT_OUT: Final = 2
@@ -140,7 +140,7 @@ async def read_session(
     """
     if store.rounds is None or (cached := store.cached(key)) is None:
         session, version, shown = await store.load(key) or NOT_STORED
-        if len(session.entries) + len(request.window) < LONG and request.size < LARGE:
+        if len(session.entries) + len(request.window) < MANY_MESSAGES and request.size < LARGE:
             view = request.view_of(session, version, shown)
             return view, prompt_view(view, needs)
         return await _views(request, needs, session, version, shown)

@@ -31,7 +31,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import LONG, in_thread_if_long
+from proxy.memory.tasks import MANY_MESSAGES, in_thread_if_long
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ class SessionStore:
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
-        if len(put.session.entries) + len(put.cold) < LONG:
+        if len(put.session.entries) + len(put.cold) < MANY_MESSAGES:
             session, encoded, known = self._encoded(key, put)
         else:
             session, encoded, known = await asyncio.to_thread(self._encoded, key, put)
