@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 ENGLISH: Final = "english"
@@ -117,16 +118,14 @@ STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
 
 def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
-    counts = dict.fromkeys(FUNCTION_WORDS, 0)
-    for word in filter(_LANGUAGES_OF.__contains__, words):
-        for name in _LANGUAGES_OF[word]:
-            counts[name] += 1
-    best = max(counts, key=counts.__getitem__)
-    if counts[best] > sum(map(STOP_WORDS.__contains__, words)):
+    spoken = filter(_LANGUAGES_OF.__contains__, words)
+    names = [*chain.from_iterable(map(_LANGUAGES_OF.__getitem__, spoken))]
+    best = max(FUNCTION_WORDS, key=names.count)
+    if names.count(best) > sum(map(STOP_WORDS.__contains__, words)):
         return best
-    return next(
-        (name for name, letters in _LETTERS if not spelt.isascii() and letters.search(spelt)), ENGLISH
-    )
+    if spelt.isascii():
+        return ENGLISH
+    return next((name for name, letters in _LETTERS if letters.search(spelt)), ENGLISH)
 
 
 def script(word: str) -> str | None:

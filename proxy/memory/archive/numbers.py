@@ -38,9 +38,10 @@ _AS_IN: Final = {"as": ("as", "in")} | {
 _NUMBER: Final = re.compile("\\d+")
 _TWO_DIGITS: Final = re.compile("\\d\\D*\\d")
 _THREE_DIGITS: Final = re.compile("\\d\\D*\\d\\D*\\d")
+# A number of some digits within a code, and any by itself.
+_NUMBERS: Final = re.compile("\\d{3,}|\\d+(?= |$)")
 _LONG: Final = 7
 _LAST: Final = 4
-_CODE_DIGITS: Final = 3
 _LONG_CODE: Final = 4
 _MOST: Final = 24
 
@@ -65,21 +66,27 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         # Nearly all words are none, and need no more than a look.
         if start < end or (len(word) > 1 and word.isalpha() and word not in _WORDS):
             continue
-        end = start
-        said: list[str] = []
-        while end < count and _is_part(words, end, start):
+        end, said, in_words = start, list[str](), False
+        while end < count:
             part = words[end]
+            if part.isalpha():
+                if not _is_part(words, end, start):
+                    break
+                in_words = True
+            elif not part.isascii():
+                break
             said.append(part)
-            end += 1 + _clearly(words, end) if len(part) == 1 else 1
-        parts = _digits(said)
+            end += 1
+            if len(part) == 1 and end < count and words[end] in _AS_IN:
+                end += _clearly(words, end - 1)
+        parts = _digits(said) if in_words else said
         if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, tuple(_spellings(parts)))
 
 
 def _is_part(words: Sequence[str], at: int, start: int) -> bool:
+    """Whether a word of letters alone is part of the number or code that begins at ``start``."""
     word = words[at]
-    if not word.isalpha():
-        return word.isascii() and _NUMBER.search(word) is not None
     if word in _WORDS:
         # "One" alone is a pronoun.
         return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
@@ -87,10 +94,8 @@ def _is_part(words: Sequence[str], at: int, start: int) -> bool:
 
 
 def _clearly(words: Sequence[str], at: int) -> int:
-    """How many words behind a letter tell which one it is: "B as in Bravo", "B wie Berta"."""
-    like = _AS_IN.get(words[at + 1]) if at + 1 < len(words) else None
-    if like is None:
-        return 0
+    """How many words tell which letter stands before them: "B as in Bravo", "B wie Berta"."""
+    like = _AS_IN[words[at + 1]]
     word = at + 1 + len(like)
     if tuple(words[at + 1 : word]) == like and words[word : word + 1]:
         spoken = words[word]
@@ -128,26 +133,17 @@ def _spellings(parts: Sequence[str]) -> list[str]:
     """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
     if len(parts) == 1 and parts[0].isdecimal() and len(parts[0]) < _LONG:  # as most are
         return [*parts]
-    numbers, words, alone = [""], list[str](), list[str]()
-    for part in parts:
-        if part.isdecimal():
-            numbers[-1] += part
-            if len(part) > 1:
-                alone.append(part)
-            continue
-        if not part.isalpha():
-            numbers += [one for one in _NUMBER.findall(part) if len(one) >= _CODE_DIGITS]
-        numbers.append("")
-        if len(part) > 1:
-            words.append(part)
-    numbers = [number for number in numbers if number]
+    # Numbers side by side are one.
+    numbers = _NUMBERS.findall("".join([part if part.isdecimal() else f" {part}_ " for part in parts]))
+    words = [part for part in parts if len(part) > 1 and not part.isdecimal()]
+    alone = [part for part in parts if len(part) > 1 and part.isdecimal()]
     found = _code(parts)
     found += words
     found += numbers
     for number in numbers:
         if len(number) >= _LONG:
-            found += [number[-_LONG:], number[-_LAST:]]
+            found += (number[-_LONG:], number[-_LAST:])
     found += alone
     if not found:
         found = [part for part in parts if part.isdecimal()]
-    return [one[-_MOST:] for one in dict.fromkeys(found)]
+    return [one if len(one) <= _MOST else one[-_MOST:] for one in dict.fromkeys(found)]

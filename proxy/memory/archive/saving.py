@@ -7,8 +7,7 @@ is short, as turns may be written to the same file.
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Container, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -23,7 +22,6 @@ from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
     Database,
     RowCodec,
-    Rows,
     Steps,
     ensure_owner,
     fetch,
@@ -39,7 +37,10 @@ from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_TURN,
     INSERT_OWNER,
+    INSERT_PASSAGES,
+    INSERT_TURN,
     LAST_PLACE_BEFORE,
+    NEXT_TURN,
     OWNER_ID,
     POSTGRES,
     SESSION,
@@ -47,9 +48,9 @@ from proxy.memory.archive.statements import (
     TOMBSTONE_TIME,
     TURN,
     TURN_COLUMNS,
+    UPDATE_TURN,
     UPSERT_PASSAGES,
     UPSERT_SESSION,
-    UPSERT_TURN,
     USER,
     json_array,
 )
@@ -186,45 +187,58 @@ class _Users(NamedTuple):
     def ids(self, owners: Mapping[str, int]) -> "_Users":
         """The same by their ids. Raises KeyError where one has none yet."""
         owner, speaker, reader = self
-        return _Users(owner and owners[owner], speaker and owners[speaker], reader and owners[reader])
+        own = owner and owners[owner]
+        return _Users(own, speaker and owners[speaker], own if reader == owner else reader and owners[reader])
 
 
 class _Turn(NamedTuple):
     """An entry that is to be written, over the row ``item`` where there is one.
 
     It is indexed under its reader by its ``terms``; without any it leaves the index, and with ``None`` the
-    index stays as it is.
+    index stays as it is. ``digest`` is missing where users have no ids yet.
     """
 
     item: int | None
     entry: Entry
-    row: dict[str, Any]
+    position: _Position
+    place: int
     users: _Users
     is_guests: bool
+    digest: bytes | None
+    blob: bytes
     terms: str | None
 
-    @property
-    def position(self) -> _Position:
-        """Where in its session it stands."""
-        return self.entry.call, self.entry.turn, self.entry.role, self.row["position"]
-
-    def digest(self, codec: RowCodec, owners: Mapping[str, int]) -> bytes:
-        """What tells it from another one in its place."""
-        return self.row["digest"] or _digest(
-            codec, self.entry, self.row["place"], self.users.ids(owners), is_guests=self.is_guests
-        )
-
-    def columns(self, codec: RowCodec, owners: Mapping[str, int]) -> dict[str, Any]:
-        """Its row, with the ids of its users."""
-        digest = self.digest(codec, owners)
-        return {**self.row, **self.users.ids(owners)._asdict(), "digest": digest, "terms": self.terms or None}
+    def row(self, codec: RowCodec, owners: Mapping[str, int]) -> dict[str, Any]:
+        """Its columns, with the ids of its users, and what the index has of it."""
+        life, turn, role, position = self.position
+        users = owner, speaker, reader = self.users.ids(owners)
+        entry = self.entry
+        return {
+            "life": life,
+            "turn": turn,
+            "role": role,
+            "position": position,
+            "place": self.place,
+            "owner": owner,
+            "speaker": speaker,
+            "at": entry.at,
+            "recorded": entry.recorded_at,
+            "digest": self.digest or _digest(codec, entry, self.place, users, is_guests=self.is_guests),
+            "blob": self.blob,
+            "reader": reader,
+            "terms": self.terms or None,
+        }
 
 
 class _Changes(NamedTuple):
-    """What is to be written of a part; whether that is ``all``, or the rest is yet to be planned."""
+    """What is to be written of a part; whether that is ``all``, or the rest is yet to be planned.
+
+    By then the first ``stored`` of the part's entries are stored as they are.
+    """
 
     turns: list[_Turn]
     dropped: list[int]
+    stored: int
     all: bool = True
 
 
@@ -357,26 +371,25 @@ def _changes(
             continue
         entry, _ = admission
         group = entry.call, entry.turn, entry.role
-        position = positions[group]
+        position = *group, positions[group]
         positions[group] += 1
-        before = stale.pop((*group, position), None)
+        before = stale.pop(position, None)
         if index < stored.unchanged:
             continue
-        turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
-        if turn is None:
-            continue
         if room <= 0:
-            return _Changes(turns, [], all=False)
-        room -= CHARACTERS_PER_ROW + len(entry.text)
-        turns.append(turn)
+            return _Changes(turns, [], index, all=False)
+        turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
+        if turn is not None:
+            room -= CHARACTERS_PER_ROW + len(turn.blob)
+            turns.append(turn)
     dropped: list[int] = []
-    for (life, number, *_), former in stale.items():
-        if part.begin <= (life, number) < part.end:
+    for position, former in stale.items():
+        if part.begin <= position[:2] < part.end:
             if room <= 0:
-                return _Changes(turns, dropped, all=False)
+                return _Changes(turns, dropped, len(admissions), all=False)
             room -= CHARACTERS_PER_ROW
             dropped.append(former.item)
-    return _Changes(turns, dropped)
+    return _Changes(turns, dropped, len(admissions))
 
 
 def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands there
@@ -385,7 +398,7 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     admission: _Admission,
     owners: Mapping[str, int],
     place: int,
-    position: int,
+    position: _Position,
     before: _StoredTurn | None,
 ) -> _Turn | None:
     """The row of an entry; ``None`` where that is stored already."""
@@ -395,9 +408,10 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     is_others = entry.role == "user" and entry.speaker and entry.speaker != user
     reader = user if guest is None else guest or None
     users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
-    digest = None
-    with suppress(KeyError):  # of a user without an id nothing is stored
+    try:
         digest = _digest(codec, entry, place, users.ids(owners), is_guests=is_guests)
+    except KeyError:  # of a user without an id nothing is stored
+        digest = None
     if before and before.digest == digest:
         return None
     terms = None
@@ -407,18 +421,9 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
         # Injected words would be shown as the user's.
         text = "" if entry.is_injected else entry.text
         terms = codec.terms(Owner(part.key.tenant, reader or ""), text)
-    row = {
-        "life": entry.call,
-        "turn": entry.turn,
-        "role": entry.role,
-        "position": position,
-        "place": place,
-        "at": entry.at,
-        "recorded": entry.recorded_at,
-        "digest": digest,
-        "blob": codec.encode(part.key, entry),
-    }
-    return _Turn(before.item if before else None, entry, row, users, is_guests, terms)
+    item = before.item if before else None
+    blob = codec.encode(part.key, entry)
+    return _Turn(item, entry, position, place, users, is_guests, digest, blob, terms)
 
 
 def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests: bool) -> bytes:
@@ -473,8 +478,17 @@ class _Planned(NamedTuple):
     changes: _Changes
 
 
-_Written = tuple[Mapping[Owner, int], Rows]
-"""Ids of users, and for the sessions that were written: number, id, version, and turns that were added."""
+class _WrittenPart(NamedTuple):
+    """The ``number`` of a part that was written, its session's row, and the turns that were written."""
+
+    number: int
+    talk: int
+    version: int
+    turns: dict[_Position, _StoredTurn]
+
+
+_Written = tuple[Mapping[Owner, int], list[_WrittenPart]]
+"""Ids of users who had none, and the parts that were as they had been read."""
 
 
 class SessionWriter:
@@ -528,11 +542,11 @@ class SessionWriter:
         if not planned:
             return True
         owners, written = await self._write(planned, numbers, ahead)
-        for number, talk, version, added in written:
+        for number, talk, version, turns in written:
             part, before, _, changes = planned[number - 1]
             own = {name: id_ for (tenant, name), id_ in owners.items() if tenant == part.key.tenant}
             before = before._replace(talk=talk, version=version, owners=before.owners | own)
-            after = stored[part.key] = _stored_now(self._codec, part, before, changes, added)
+            after = stored[part.key] = _stored_now(part, before, changes, turns)
             if changes.all:
                 moved[part.key] = _moved(part, after.before)
                 self._remember(part, after)
@@ -555,7 +569,7 @@ class SessionWriter:
             stored |= zip((part.key for part in unknown), rows, strict=True)
 
     async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:
-        """Write what was planned; ids of users who had none, and rows for what was as it had been read."""
+        """Write what was planned, where it is as it had been read."""
         if self._codec.dialect is not POSTGRES:
             work = partial(_write_rows, self._codec, planned, numbers, ahead)
             return await self._database.write(work)
@@ -609,7 +623,7 @@ def _plan(
         changes = _changes(codec, part, admissions, before, room)
         planned.append(_Planned(part, before, _owners(part, admissions), changes))
         rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
-        room -= CHARACTERS_PER_ROW * rows + sum(len(turn.row["blob"]) for turn in changes.turns)
+        room -= CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in changes.turns])
         if room <= 0:
             break
     return planned, refused
@@ -625,12 +639,14 @@ def _write_rows(
 ) -> Steps[_Written]:
     """Write sessions row by row, in a transaction that excludes other writers."""
     owners: dict[Owner, int] = {}
-    rows: Rows = []
+    written: list[_WrittenPart] = []
     if (yield from tombstone_key_numbers()) != numbers:
-        return owners, rows
+        return owners, written
     parts = [one.part for one in planned]
     again = yield from _read(codec, parts, [[*one.stored.erased] for one in planned])
-    index_rows: list[tuple[int, int, str]] = []
+    first = yield from fetch_value(NEXT_TURN, {})
+    added: list[dict[str, Any]] = []
+    changed: list[dict[str, Any]] = []
     for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
         if not now.is_as(one.stored):
             continue
@@ -644,45 +660,44 @@ def _write_rows(
         talk = yield from fetch_value(
             UPSERT_SESSION, {**key_arguments(one.part.key), **times, "ahead": ahead}
         )
-        added = yield from _write_turns(codec, one, talk, _ids(one, owners), index_rows)
-        rows.append((number, talk, 0, added))
-    yield from _index(codec, index_rows, {turn.item for one in planned for turn in one.changes.turns})
-    return owners, rows
+        ids = _ids(one, owners)
+        turns: dict[_Position, _StoredTurn] = {}
+        for turn in one.changes.turns:
+            rows, item = (added, first + len(added)) if turn.item is None else (changed, turn.item)
+            row = turn.row(codec, ids)
+            row["talk"], row["item"] = talk, item
+            rows.append(row)
+            turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
+        written.append(_WrittenPart(number, talk, 0, turns))
+        gone = [turn.item for turn in one.changes.turns if turn.terms == "" and turn.item is not None]
+        yield from _drop(codec, gone, one.changes.dropped)
+    yield from fetch_each(INSERT_TURN, added)
+    yield from fetch_each(UPDATE_TURN, changed)
+    yield from _index(codec, first, added, changed)
+    return owners, written
 
 
-def _write_turns(
-    codec: RowCodec,
-    one: _Planned,
-    talk: int,
-    owners: Mapping[str, int],
-    index_rows: list[tuple[int, int, str]],
-) -> Steps[Rows]:
-    """Write the turns of a part; ids and positions of those that were added.
-
-    To ``index_rows`` the reader, id and terms of each are added that is to be found.
-    """
-    turns = one.changes.turns
-    columns = [{"talk": talk, **turn.columns(codec, owners)} for turn in turns]
-    items = [rows[0][0] for rows in (yield from fetch_each(UPSERT_TURN, columns))]
-    index_rows += [
-        (row["reader"], item, row["terms"]) for row, item in zip(columns, items, strict=True) if row["terms"]
-    ]
-    gone = [turn.item for turn in turns if turn.terms == "" and turn.item is not None] + one.changes.dropped
-    if gone:
+def _drop(codec: RowCodec, unread: Sequence[int], dropped: Sequence[int]) -> Steps[None]:
+    """Take turns out of the index, and delete those that are ``dropped``."""
+    if gone := [*unread, *dropped]:
         yield from codec.unembed(json_array(gone))
-    yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
-    yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.changes.dropped])
-    return [(item, *turn.position) for turn, item in zip(turns, items, strict=True) if turn.item is None]
+        yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
+        yield from fetch_each(DELETE_TURN, [{"item": item} for item in dropped])
 
 
 def _index(
-    codec: RowCodec, index_rows: Sequence[tuple[int, int, str]], former: Container[int | None]
+    codec: RowCodec, first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
 ) -> Steps[None]:
-    """Index turns by their readers, ids and terms; those of ``former`` ids that change lose their vectors."""
-    if index_rows:
-        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(index_rows).decode()})
-        if changed := [item for _, item in passages if item in former]:
-            yield from codec.unembed(json_array(changed))
+    """Index turns; what changes loses its vector. The ids of those that were added begin at ``first``."""
+    own = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
+    if any(own):
+        yield from fetch(INSERT_PASSAGES, {"first": first, "terms": msgspec.json.encode(own).decode()})
+    others = [row for row in added if row["reader"] != row["owner"]]
+    rows = [(row["reader"], row["item"], row["terms"]) for row in (*others, *changed) if row["terms"]]
+    if rows:
+        passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(rows).decode()})
+        if altered := [item for _, item in passages if item < first]:
+            yield from codec.unembed(json_array(altered))
 
 
 def _write_with_owners(
@@ -692,10 +707,10 @@ def _write_with_owners(
     owners: dict[Owner, int] = {}
     for owner in missing:
         owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
-    rows = yield from _write(codec, planned, owners, numbers, ahead)
-    if len(rows) < len(planned):
+    written = yield from _write(codec, planned, owners, numbers, ahead)
+    if len(written) < len(planned):
         raise _Changed
-    return owners, rows
+    return owners, written
 
 
 def _write(
@@ -704,18 +719,18 @@ def _write(
     owners: Mapping[Owner, int],
     numbers: list[int],
     ahead: float,
-) -> Steps[Rows]:
+) -> Steps[list[_WrittenPart]]:
     """Write sessions in one statement of PostgreSQL; ``owners`` are ids of users who had none."""
     graves = {grave: at for one in planned for grave, at in one.stored.erased.items()}
     turns = [
-        (number, turn.item, turn.columns(codec, ids))
+        (number, turn, turn.row(codec, ids))
         for number, one in enumerate(planned, 1)
         for ids in [_ids(one, owners)]
         for turn in one.changes.turns
     ]
     user_ids = {row[name] for *_, row in turns for name in _Users._fields}
-    added = [(number, row) for number, item, row in turns if item is None]
-    changed = [(number, {**row, "item": item}) for number, item, row in turns if item is not None]
+    added = [(number, row) for number, turn, row in turns if turn.item is None]
+    changed = [(number, {**row, "item": turn.item}) for number, turn, row in turns if turn.item is not None]
     dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.changes.dropped]
     arguments = {
         "talks": [one.stored.talk for one in planned],
@@ -735,8 +750,7 @@ def _write(
         "people": sorted(filter(None, user_ids)),
         **_columns("added", added),
     }
-    if not changed and not dropped:
-        return (yield from fetch(ADD_TURNS, arguments))
+    statement = CHANGE_TURNS if changed or dropped else ADD_TURNS
     # A row whose terms stay has none here, and one that leaves the index has empty ones.
     unread = [
         (number, turn.item)
@@ -751,7 +765,14 @@ def _write(
         "unreadn": [number for number, _ in unread],
         "unread": [item for _, item in unread],
     }
-    return (yield from fetch(CHANGE_TURNS, arguments))
+    rows = yield from fetch(statement, arguments)
+    items = {(row[0], *one[1:]): one[0] for row in rows for one in row[3]}
+    written = {number: _WrittenPart(number, talk, version, {}) for number, talk, version, _ in rows}
+    for number, turn, row in turns:
+        if number in written:
+            item = items[number, *turn.position] if turn.item is None else turn.item
+            written[number].turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
+    return [*written.values()]
 
 
 def _columns(prefix: str, turns: Sequence[tuple[int, dict[str, Any]]], *more: str) -> dict[str, list[Any]]:
@@ -768,15 +789,16 @@ def _ids(one: _Planned, new: Mapping[Owner, int]) -> dict[str, int]:
 
 
 def _stored_now(
-    codec: RowCodec, part: SessionPart, before: _Stored, changes: _Changes, added: Rows
+    part: SessionPart, before: _Stored, changes: _Changes, written: Mapping[_Position, _StoredTurn]
 ) -> _Stored:
     """What is stored of a part now, of which there was ``before``."""
-    items = {tuple(row[1:]): row[0] for row in added}
     dropped = set(changes.dropped)
     turns = {position: turn for position, turn in before.turns.items() if turn.item not in dropped}
-    for turn in changes.turns:
-        item = items[turn.position] if turn.item is None else turn.item
-        turns[turn.position] = _StoredTurn(item, turn.digest(codec, before.owners), turn.row["place"])
-    now = before._replace(updated=part.session.updated, turns=turns)
+    turns.update(written)
     moved = [turn.place for position, turn in turns.items() if position[:2] < part.begin]
-    return now._replace(before=max([before.before, *moved]))
+    return before._replace(
+        updated=part.session.updated,
+        turns=turns,
+        before=max([before.before, *moved]),
+        unchanged=changes.stored,
+    )

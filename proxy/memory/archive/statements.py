@@ -113,13 +113,30 @@ STORED_TURNS: Final = Statement(
 LAST_PLACE_BEFORE: Final = Statement(
     f"SELECT MAX(t.place) {_OF_SESSION} AND (t.life, t.turn) < (:life, :turn)"
 )
-UPSERT_TURN: Final = Statement(
-    "INSERT INTO turnkeeper_turns"
-    " (talk, life, turn, role, position, place, owner, speaker, at, recorded, digest, blob) VALUES"
-    " (:talk, :life, :turn, :role, :position, :place, :owner, :speaker, :at, :recorded, :digest, :blob)"
-    " ON CONFLICT (talk, life, turn, role, position) DO UPDATE SET place = excluded.place,"
-    " owner = excluded.owner, speaker = excluded.speaker, at = excluded.at, recorded = excluded.recorded,"
-    " digest = excluded.digest, blob = excluded.blob RETURNING id"
+_TURN_TYPES: Final = {
+    "life": "bigint",
+    "turn": "bigint",
+    "role": "text",
+    "position": "bigint",
+    "place": "bigint",
+    "owner": "bigint",
+    "speaker": "bigint",
+    "at": "float8",
+    "recorded": "float8",
+    "digest": "bytea",
+    "blob": "bytea",
+}
+TURN_COLUMNS: Final = tuple(_TURN_TYPES)
+"""The columns of a turn beside its session, the first four of which say where in it the turn stands."""
+# In SQLite, under a lock: ids that are chosen here need not be asked for, which costs more than a row itself.
+NEXT_TURN: Final = Statement("SELECT COALESCE(MAX(id), 0) + 1 FROM turnkeeper_turns")
+INSERT_TURN: Final = Statement(
+    f"INSERT INTO turnkeeper_turns (id, talk, {', '.join(TURN_COLUMNS)})"
+    f" VALUES (:item, :talk, :{', :'.join(TURN_COLUMNS)})"
+)
+UPDATE_TURN: Final = Statement(
+    f"UPDATE turnkeeper_turns SET {', '.join(f'{name} = :{name}' for name in TURN_COLUMNS[4:])}"
+    " WHERE id = :item"
 )
 DELETE_TURN: Final = Statement("DELETE FROM turnkeeper_turns WHERE id = :item")
 _TURN_COLUMNS: Final = (
@@ -229,7 +246,12 @@ UPSERT_PASSAGE: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
-# In one statement: SQLite writes the terms that an index has gathered at the begin of each other one.
+# Both in one statement: SQLite writes the terms that an index has gathered at the begin of each other one.
+INSERT_PASSAGES: Final = Statement(
+    "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)"
+    f" SELECT t.owner, 1, t.id, t.talk, t.place, t.at, r.value, {LEXICON}"
+    " FROM json_each(:terms) r CROSS JOIN turnkeeper_turns t WHERE t.id = :first + r.key AND r.value <> ''"
+)
 UPSERT_PASSAGES: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     " SELECT json_extract(r.value, '$[0]'), 1, t.id, t.talk, t.place, t.at, json_extract(r.value, '$[2]'),"
@@ -296,22 +318,6 @@ SIGN_BITS: Final = Statement(
 )
 
 # --- many sessions in one statement, in PostgreSQL alone
-
-_TURN_TYPES: Final = {
-    "life": "bigint",
-    "turn": "bigint",
-    "role": "text",
-    "position": "bigint",
-    "place": "bigint",
-    "owner": "bigint",
-    "speaker": "bigint",
-    "at": "float8",
-    "recorded": "float8",
-    "digest": "bytea",
-    "blob": "bytea",
-}
-TURN_COLUMNS: Final = tuple(_TURN_TYPES)
-"""The columns of a turn beside its session."""
 
 
 def _mark_beside(passages: str, but: str = "") -> str:

@@ -6,6 +6,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -32,6 +33,7 @@ GUESS: Final = 0.5
 """Terms of less weight are looked for where no other term of their word is found."""
 
 _MAX_CACHED: Final = 20_000
+_MAX_OWNERS: Final = 100
 _MAX_GROUPS: Final = 4000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
@@ -85,15 +87,16 @@ _MARKS: Final = (
 )
 _LETTER: Final = f"[^\\W_{_UNSPACED}]"
 _RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
-_PLAIN: Final = re.compile("[a-z0-9]+")
+# ASCII in lower case, with a space for all that is no part of a word.
+_PLAIN: Final = "".join(one.lower() if one.isalnum() else " " for one in map(chr, range(128)))
 # Words of Latin letters alone, which stand before the first of the marks.
 _LATIN: Final = re.compile("[^\\W_]+")
 _BEYOND_LATIN: Final = re.compile("[\u0300-\U0010ffff]")
-_APOSTROPHES: Final = frozenset("'\u2019\u02bc")
-_APOSTROPHE: Final = re.compile("(?<=\\w)['\u2019\u02bc](?=\\w)")
-# Where an article or a pronoun is written together with its word.
+_APOSTROPHE: Final = re.compile("['\u2019\u02bc](?<=\\w.)(?=\\w)")
+# The one behind an article or a pronoun that is written together with its word.
 _ELISION: Final = re.compile(
-    "\\b([cdjlmnst]|qu|lorsqu|puisqu|jusqu|un|dell|all|nell|sull|dall|quest)['\u2019\u02bc](?=[aeiouyhàâäéèêëîïôöûü])",
+    "['\u2019\u02bc](?:(?<=\\b[cdjlmnst].)|(?<=\\b(?:qu|un).)|(?<=\\ball.)|(?<=\\b(?:dell|nell|sull|dall).)"
+    "|(?<=\\b(?:jusqu|quest).)|(?<=\\b(?:lorsqu|puisqu).))(?=[aeiouyhàâäéèêëîïôöûü])",
     re.IGNORECASE,
 )
 # Accents, and the vowels and points that Hebrew and Arabic write or leave out; hamza and madda stay.
@@ -130,7 +133,7 @@ class Lexicon:
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words; with other forms by which it is found."""
         spelt = _spelt(text)
-        folded = spelt if text.isascii() else [*map(fold, spelt)]
+        folded = spelt if text.isascii() else [one if one.isascii() else fold(one) for one in spelt]
         tongue = language(folded, text)
         found: list[str] = []
         place = 0
@@ -139,7 +142,7 @@ class Lexicon:
             found += run.spellings
             place = run.end
         found += self._stems.forms(tongue, spelt[place:] if place else spelt)
-        if _BEYOND_LATIN.search(text):
+        if not text.isascii() and _BEYOND_LATIN.search(text):
             single = _SINGLE.findall(unicodedata.normalize("NFKC", text))
             found += [one for one in single if one not in FUNCTION_CHARACTERS]
         return found
@@ -150,7 +153,10 @@ class Lexicon:
         By that an answer such as "No." has its place behind what it answers.
         """
         stems = self.stems(text) or ([""] if _RUN.search(text) else [])
-        return " ".join(map(_term_maker(owner, self.key or None), stems))
+        if self.key:
+            return " ".join(map(_term_maker(owner, self.key), stems))
+        prefix = _prefix(owner)
+        return prefix + f" {prefix}".join(stems) if stems else ""
 
     def question(self, text: str) -> list[dict[str, float]]:
         """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
@@ -365,11 +371,11 @@ def fold(word: str) -> str:
 
 def _spelt(text: str) -> list[str]:
     """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
-    if not _APOSTROPHES.isdisjoint(text):
-        text = _APOSTROPHE.sub("", _ELISION.sub(r"\1 ", text))
+    if "'" in text or "\u2019" in text or "\u02bc" in text:
+        text = _APOSTROPHE.sub("", _ELISION.sub(" ", text))
     if text.isascii():
-        return [run[:_MAX_WORD] for run in _PLAIN.findall(text.lower())]
-    if _BEYOND_LATIN.search(text):
+        return [run[:_MAX_WORD] for run in text.translate(_PLAIN).split()]
+    if "\u200c" in text or "\u200d" in text:
         text = _JOINERS.sub("", text)
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).casefold())
     if not _BEYOND_LATIN.search(folded):
@@ -388,10 +394,18 @@ def _spelt(text: str) -> list[str]:
 
 def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:
     """From an owner's stem to its term."""
-    tenant = owner.tenant.encode("utf-8", "surrogatepass")
-    name = len(tenant).to_bytes(8, "big") + tenant + owner.user.encode("utf-8", "surrogatepass")
     if key is None:
-        prefix = hashlib.blake2b(name, digest_size=5).hexdigest()
-        return prefix.__add__
-    own_key = hmac.digest(key, b"owner\0" + name, "sha256")
+        return _prefix(owner).__add__
+    own_key = hmac.digest(key, b"owner\0" + _owner_name(owner), "sha256")
     return lambda stem: hmac.digest(own_key, stem.encode("utf-8", "surrogatepass"), "sha256")[:10].hex()
+
+
+@lru_cache(_MAX_OWNERS)
+def _prefix(owner: Owner) -> str:
+    """How an owner's terms begin, where they are no digests."""
+    return hashlib.blake2b(_owner_name(owner), digest_size=5).hexdigest()
+
+
+def _owner_name(owner: Owner) -> bytes:
+    tenant = owner.tenant.encode("utf-8", "surrogatepass")
+    return len(tenant).to_bytes(8, "big") + tenant + owner.user.encode("utf-8", "surrogatepass")

@@ -30,14 +30,15 @@ _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
 class Statement:
     """SQL with parameters by name (``:name``, for SQLite) and by number (``$1``, for PostgreSQL).
 
-    ``order`` has the name of each number.
+    ``order`` has the name of each number, and ``has_rows`` is whether any come back.
     """
 
-    __slots__ = ("named", "numbered", "order")
+    __slots__ = ("has_rows", "named", "numbered", "order")
 
     def __init__(self, named: str) -> None:
         self.named = named
         self.order = tuple(dict.fromkeys(NAMED.findall(named)))
+        self.has_rows = "SELECT" in named or "RETURNING" in named
         self.numbered = NAMED.sub(lambda match: f"${self.order.index(match[1]) + 1}", named)
 
     def in_order(self, arguments: Arguments) -> list[object]:
@@ -53,7 +54,7 @@ class BoundStatement(NamedTuple):
 
 
 class Each(NamedTuple):
-    """One statement that reads, for each of several rows of arguments."""
+    """One statement for each of several rows of arguments."""
 
     statement: Statement
     rows: Sequence[Arguments]
