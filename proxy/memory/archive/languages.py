@@ -120,9 +120,11 @@ def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
     spoken = filter(_LANGUAGES_OF.__contains__, words)
     names = [*chain.from_iterable(map(_LANGUAGES_OF.__getitem__, spoken))]
-    best = max(FUNCTION_WORDS, key=names.count)
-    if names.count(best) > sum(map(STOP_WORDS.__contains__, words)):
-        return best
+    english = sum(map(STOP_WORDS.__contains__, words))
+    if len(names) > english:
+        best = max(FUNCTION_WORDS, key=names.count)
+        if names.count(best) > english:
+            return best
     if spelt.isascii():
         return ENGLISH
     return next((name for name, letters in _LETTERS if letters.search(spelt)), ENGLISH)

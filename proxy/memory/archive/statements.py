@@ -539,7 +539,7 @@ def _dialect(
             f"DELETE FROM turnkeeper_talks WHERE id IN ({ids})"
             " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
         ),
-        batch=500_000 if skip_locked else 20_000,
+        batch=500_000 if skip_locked else 80_000,
     )
 
 

@@ -94,6 +94,7 @@ class OtherWriter(threading.Thread):
 
 
 async def test_other_writers_get_in_while_a_long_session_is_archived(archive: Archive, tmp_path: Path):
+    long = session(4 * COUNT)
     with closing(sqlite3.connect(tmp_path / "a.db")) as reader:
         other = OtherWriter(tmp_path / "a.db")
         counts: set[int] = set()
@@ -106,14 +107,14 @@ async def test_other_writers_get_in_while_a_long_session_is_archived(archive: Ar
         looking = asyncio.create_task(look())
         other.start()
         try:
-            await archive.save_session(KEY, session(), as_of=8.0)
+            await archive.save_session(KEY, long, as_of=8.0)
         finally:
             looking.cancel()
             other.ending.set()
             other.join(30)
     assert other.count > 3
     assert len(counts) > 3
-    assert await texts(archive) == [entry.text for entry in session().entries]
+    assert await texts(archive) == [entry.text for entry in long.entries]
 
 
 async def test_a_call_is_saved_in_few_transactions_and_a_long_one_in_short_ones(
@@ -126,7 +127,7 @@ async def test_a_call_is_saved_in_few_transactions_and_a_long_one_in_short_ones(
     transactions.clear()
     await archive.save_session(KEY, session(), as_of=8.0)
     assert sum(transactions.rows) >= COUNT
-    assert max(transactions.rows) <= 130
+    assert max(transactions.rows) <= 180
     transactions.clear()
     await archive.save_session(KEY, session(COUNT + 2), as_of=8.0)
     assert transactions.rows == [1 + 2 + 1]  # the session, two turns, and their passages
