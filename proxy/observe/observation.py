@@ -215,7 +215,7 @@ class AnswerCopy(msgspec.Struct, eq=False):
     @property
     def tail(self) -> bytes:
         """The last bytes of the answer, in which a model says how many tokens it counted."""
-        return self._end or b"".join([piece[-_USAGE_TAIL:] for piece in self.pieces[-4:]])[-_USAGE_TAIL:]
+        return self._end or self.data[-_USAGE_TAIL:]
 
 
 class Content(Protocol):

@@ -5,6 +5,8 @@ from functools import partial
 from time import perf_counter
 from uuid import uuid4
 
+import msgspec
+
 from filters.base import Context
 from filters.filler import Filler
 from proxy.answer.sse import DONE, Framing, is_done
@@ -12,7 +14,7 @@ from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamTimeout
 from proxy.http.reply import Header, Reply
 from proxy.memory.tasks import in_thread_if_long
-from proxy.observe.observation import LARGEST_COPY
+from proxy.observe.observation import LARGEST_COPY, AnswerCopy
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import UpstreamAnswer, client_headers, retry_policy
@@ -60,7 +62,11 @@ async def pass_on(
     response, breaker = upstream.response, upstream.breaker
     try:
         if upstream.framing is not None:
-            await _RelayedStream(upstream, upstream.framing, answer, reply, dialogue).run()
+            copy = reply.observation.answer
+            stream = _RelayedStream(
+                upstream, upstream.framing, answer, reply, dialogue, copy, _LARGEST_ANSWER
+            )
+            await stream.run()
         elif reply.started:
             raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")
         else:
@@ -82,48 +88,37 @@ async def pass_on(
         breaker.record_success()
 
 
-class _RelayedStream:
+class _RelayedStream(msgspec.Struct, eq=False):
     """A stream on its way to the client.
 
     What arrives while the client keeps up goes on at once, from within the upstream's own callback, and wakes
     no task. All else goes through the task.
     """
 
-    __slots__ = (
-        "_answer", "_budget", "_copy", "_dialogue", "_done", "_error", "_failure", "_framing", "_reply",
-        "_upstream",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        upstream: UpstreamAnswer,
-        framing: Framing,
-        answer: FilteredAnswer | None,
-        reply: Reply,
-        dialogue: Dialogue | None,
-    ) -> None:
-        self._upstream = upstream
-        self._framing = framing
-        self._answer = answer
-        self._reply = reply
-        self._dialogue = dialogue
-        self._copy = reply.observation.answer
-        self._budget = _LARGEST_ANSWER
-        self._done = False
-        self._error: UpstreamError | None = None
-        self._failure: Exception | None = None
+    upstream: UpstreamAnswer
+    framing: Framing
+    answer: FilteredAnswer | None
+    reply: Reply
+    dialogue: Dialogue | None
+    copy: AnswerCopy
+    budget: int
+    _is_cut: bool = False
+    """Whether an event came in part."""
+    _done: bool = False
+    _error: UpstreamError | None = None
+    _failure: Exception | None = None
 
     async def run(self) -> None:
         """Passes the stream on to its end."""
-        response, reply, dialogue = self._upstream.response, self._reply, self._dialogue
-        opening = self._upstream.data
+        response, reply, dialogue = self.upstream.response, self.reply, self.dialogue
+        opening = self.upstream.data
         if opening.rfind(ERROR_KEY) >= 0:
             opening, self._error = split_at_error(opening)
         headers = client_headers(response.headers)
         headers += UNBUFFERED
         data = opening
-        if self._answer:
-            data = await self._filter_opening(self._answer, opening, headers)
+        if self.answer:
+            data = await self._filter_opening(self.answer, opening, headers)
         if reply.started:
             await reply.write(data)
         else:
@@ -136,7 +131,7 @@ class _RelayedStream:
         rest = b""
         try:
             rest = await self._read_to_end()
-            if self._framing.rest:
+            if self._is_cut:
                 rest += self._last_event()
         except UpstreamError:
             rest += self._end_behind_a_break()
@@ -145,57 +140,58 @@ class _RelayedStream:
                 raise
         if dialogue:
             await dialogue.settle()
-        await reply.end(rest + self._close_filters() if self._answer else rest)
+        await reply.end(rest + self._close_filters() if self.answer else rest)
 
     async def _filter_opening(self, answer: FilteredAnswer, opening: bytes, headers: list[Header]) -> bytes:
-        if answer.active and not self._reply.started:  # filters may take their time
-            await self._reply.start(self._upstream.response.status, headers)
+        if answer.active and not self.reply.started:  # filters may take their time
+            await self.reply.start(self.upstream.response.status, headers)
         data = answer.opening() + await self._filter_in_thread_if_long(opening)
         if not answer.active:
-            self._answer = None
+            self.answer = None
         return data
 
     async def _read_to_end(self) -> bytes:
         """Passes on what was not taken; returns the last events where the end came with them."""
-        response, reply = self._upstream.response, self._reply
+        response, reply = self.upstream.response, self.reply
         if self._error:
             raise self._error
+        self._is_cut = bool(self.framing.rest)
         response.offer(self.take)
         while data := await response.read():
             if self._failure:
                 raise self._failure
             events = self._whole_events(data)
-            if response.exhausted and not (self._error or self._answer):
+            if response.exhausted and not (self._error or self.answer):
                 return events
             self._note_done(events)
-            if self._answer:
+            if self.answer:
                 events = await self._filter_in_thread_if_long(events)
             if events:
                 await reply.write(events)
-                if self._dialogue:
-                    self._dialogue.commit_if_reached(events)
+                if self.dialogue:
+                    self.dialogue.commit_if_reached(events)
             if self._error:
                 raise self._error
         return b""
 
     def take(self, data: bytes) -> bool:
         """Passes data on, if the client reads."""
-        reply, size = self._reply, len(data)
+        reply, size = self.reply, len(data)
         if not reply.is_writable or size > _LARGEST_PUSH:
             return False
         # Looks that are nearly always in vain; backwards they take half as long.
         if (
-            self._framing.rest
+            self._is_cut
             or not data.endswith(b"\n\n")
             or data.rfind(ERROR_KEY) >= 0
             or data.rfind(DONE) >= 0
-            or self._answer
-            or size > self._budget
+            or self.answer
+            or size > self.budget
         ):
             return self._take_events(data)
-        self._budget -= size
+        self.budget -= size
         reply.push(data)
-        copy = self._copy
+        copy = self.copy
         if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
             copy.size += size
             copy.pieces.append(data)
@@ -210,8 +206,8 @@ class _RelayedStream:
             events = self._whole_events(data)
             self._note_done(events)
             if events := self._filter(events):
-                self._reply.push(events)
-                self._copy.add(events)
+                self.reply.push(events)
+                self.copy.add(events)
         except UpstreamError:
             raise
         except Exception as error:  # noqa: BLE001 - a filter may raise anything: the task raises it
@@ -223,10 +219,13 @@ class _RelayedStream:
 
     def _whole_events(self, data: bytes) -> bytes:
         """The events that are whole by now, up to an error, which ``_error`` then is."""
-        self._budget -= len(data)
-        if self._budget < 0:
+        self.budget -= len(data)
+        if self.budget < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
-        events = data if data.endswith(b"\n\n") and not self._framing.rest else self._framing.feed(data)
+        events = data
+        if self._is_cut or not data.endswith(b"\n\n"):
+            events = self.framing.feed(data)
+            self._is_cut = bool(self.framing.rest)
         if events.rfind(ERROR_KEY) >= 0:
             events, self._error = split_at_error(events)
         return events
@@ -234,15 +233,15 @@ class _RelayedStream:
     def _note_done(self, events: bytes) -> None:
         # A client that reads to the end of the body would wait for an upstream that leaves the stream open.
         if is_done(events) and not self._done:
-            self._done = self._reply.ending = True
-            self._upstream.response.due(asyncio.get_running_loop().time() + _LINGER)
+            self._done = self.reply.ending = True
+            self.upstream.response.due(asyncio.get_running_loop().time() + _LINGER)
 
     def _filter(self, events: bytes) -> bytes:
         """What the filters let through, up to an error, which ``_error`` then is."""
-        if self._answer is None or not events:
+        if self.answer is None or not events:
             return events
-        passed = self._answer.feed(events)
-        self._error = self._answer.error or self._error
+        passed = self.answer.feed(events)
+        self._error = self.answer.error or self._error
         return passed
 
     async def _filter_in_thread_if_long(self, events: bytes) -> bytes:
@@ -250,25 +249,25 @@ class _RelayedStream:
 
     def _last_event(self) -> bytes:
         """What came behind the last blank line."""
-        event = self._filter(self._framing.close())
+        event = self._filter(self.framing.close())
         if self._error:
             raise self._error
         return event
 
     def _end_behind_a_break(self) -> bytes:
         """The last event, if it ends a stream that has broken off: then it is whole all the same."""
-        tail = self._framing.close()
+        tail = self.framing.close()
         if self._done or not is_done(tail):
             tail = b""
         else:
             self._done = True
             tail = self._filter(tail)
-        if self._answer and self._answer.error:
+        if self.answer and self.answer.error:
             self._done = False
         return tail
 
     def _close_filters(self) -> bytes:
-        return self._answer.close() if self._answer else b""
+        return self.answer.close() if self.answer else b""
 
 
 class KeepAlive:

@@ -147,7 +147,9 @@ def _top_level(provider: Provider, fields: Mapping[str, Raw], allow: Names) -> d
         if limit in fields and _NOT_POSITIVE.fullmatch(fields[limit]):  # platforms say -1 for no limit
             fields = {name: raw for name, raw in fields.items() if name != limit}
     names = provider.fields | allow if allow else provider.fields
-    body: dict[str, Any] = {name: raw for name, raw in fields.items() if name in names}
+    body: dict[str, Any] = dict(fields)
+    if not body.keys() <= names:
+        body = {name: raw for name, raw in fields.items() if name in names}
     for source, target in provider.renames.items():
         if source in fields and source not in names and target not in fields:
             body[target] = fields[source]

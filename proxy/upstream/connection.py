@@ -108,8 +108,11 @@ class HttpResponse:
                 raise self._error.with_traceback(None)
             if self.complete:
                 return b""
-            self.waiter = self._loop.create_future()
-            await self.waiter
+            waiter = self.waiter = self._loop.create_future()
+            try:
+                await waiter
+            finally:
+                self.waiter = None
         data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
         if self.unread > _UNREAD and self.connection is not None:
@@ -165,8 +168,9 @@ class HttpResponse:
 
     def wake(self) -> None:
         """Let the reader look again."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def end(self) -> None:
         """Record that its connection carries no more of it."""
@@ -177,8 +181,9 @@ class HttpResponse:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def fail(self, error: UpstreamError) -> None:
         """Record that the connection is lost: what came before is read first, then `error` is raised."""
@@ -308,16 +313,14 @@ class Connection(asyncio.Protocol):
         self._overhead = 0
         data = body[0] if len(body) == 1 else b"".join(body)
         body.clear()
-        waiter = response.waiter
-        if waiter is not None and not waiter.done():
-            if response.take is not None:
-                try:
-                    if response.take(data):
-                        return
-                except UpstreamError as error:
-                    response.abort(error)
+        if response.take is not None and response.waiter is not None:
+            try:
+                if response.take(data):
                     return
-            waiter.set_result(None)
+            except UpstreamError as error:
+                response.abort(error)
+                return
+        response.wake()
         response.chunks.append(data)
         response.unread += len(data)
         if response.unread > _UNREAD and not self._paused and self.transport is not None:

@@ -54,6 +54,11 @@ class HoldBack(msgspec.Struct, eq=False):
         """
         whole = data if data.endswith(b"\n\n") and not self.framing.rest else self.framing.feed(data)
         self._pieces.append(whole)
+        # Where none of several says that it failed, the newest is read first: a role alone goes before it.
+        blank = whole.rfind(b"\n\n", 0, -2)
+        several = blank >= 0 and whole.rfind(ERROR_KEY) < 0 and whole.rfind(DONE) < 0
+        if several and self._begins(whole[blank + 2 :]):
+            return b"".join(self._pieces)
         for event in events(whole) if b"data" in whole else ():
             if self._begins(event):
                 return b"".join(self._pieces)
