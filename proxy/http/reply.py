@@ -28,6 +28,8 @@ _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
 STATUS_LINES: Final = {
     status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(100, 600)
 }
+CHUNK: Final = b"%x\r\n%b\r\n"
+"""A chunk of a body, of its length and its bytes (RFC 9112, 7.1)."""
 CLOSE: Final = (b"connection", b"close")
 """The header of an answer behind which the connection ends."""
 _JSON: Final = (b"content-type", b"application/json")
@@ -82,11 +84,11 @@ class Client(Protocol):
 class Reply:
     """An answer that takes headers until it starts; ``observation`` notes its course.
 
-    It ``is_writable`` while bytes may be pushed: it goes out in chunks, and the client reads them. ``size``
-    is how many bytes of a body were sent, but for those that were pushed. When the client disconnects,
-    ``watcher`` is cancelled, the task of a request that has come whole; a client ``may_have_left`` that has
-    ended its side of the connection. ``keep_alive`` is whether the connection goes on behind the answer,
-    ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether it asked for more than a head.
+    While it ``is_writable``, the client reads, and a CHUNK may be written to ``transport`` at once; ``size``
+    is how many bytes of the body were sent, but for those. When the client disconnects, ``watcher`` is
+    cancelled, the task of a request that has come whole; a client ``may_have_left`` that has ended its side
+    of the connection. ``keep_alive`` is whether the connection goes on behind the answer, ``takes_chunks``
+    whether the client speaks HTTP/1.1, ``has_body`` whether it asked for more than a head.
     """
 
     __slots__ = (
@@ -179,10 +181,6 @@ class Reply:
         self.note_sent(data)
         await self._send(b"", data)
 
-    def push(self, data: bytes) -> None:
-        """Sends bytes of the body at once; only while ``is_writable``, and whoever calls records them."""
-        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
-
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""
         self.ending = True
@@ -245,7 +243,7 @@ class Reply:
         if not self.has_body:
             data = b""
         elif self.is_chunked:
-            data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + (b"0\r\n\r\n" if ends else b"")
+            data = (CHUNK % (len(data), data) if data else b"") + (b"0\r\n\r\n" if ends else b"")
         self.is_writable = self.is_chunked and not ends
         if head:
             self.head_sent = True

@@ -60,6 +60,7 @@ class App:
     """The application, which ASGI starts and ends. Its ``phase`` is starting, ready or draining.
 
     ``process_name`` says which of several worker processes this is, for the foot of a page.
+    A ``small_body`` is awaited before a request is answered, in bytes.
     ``background_failures`` are the jobs of the background process, which the metrics of one process count:
     where ``counts_background`` is true. ``orphaned`` is whether the process that started this one is dead.
     """
@@ -75,6 +76,7 @@ class App:
         self.reporter = TurnReporter(metrics, traces, runtime)
         self._metrics = metrics
         self._generation = Generation(runtime)
+        self.small_body = min(SMALL_BODY, runtime.max_body)
         self._closing: dict[asyncio.Task[None], Generation] = {}
         self._lost_turns = 0
         self._turns = 0
@@ -208,6 +210,7 @@ class App:
         self._closing[closing] = self._generation
         closing.add_done_callback(self._closed)
         self._generation = Generation(runtime)
+        self.small_body = min(SMALL_BODY, runtime.max_body)
         self.reporter.runtime = runtime
         if runtime.clock:
             runtime.clock.warns = self.counts_background
@@ -255,7 +258,7 @@ class App:
             observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
             headers[TRACEPARENT] = context.traceparent
         body = request.body
-        if request.is_whole and len(body) <= min(SMALL_BODY, runtime.max_body) and _ENCODING not in headers:
+        if request.is_whole and len(body) <= self.small_body and _ENCODING not in headers:
             body, request.body = bytes(body), b""
         else:
             body = await read_body(request.receive, headers, BodyLimit(runtime.max_body))

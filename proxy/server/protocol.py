@@ -33,10 +33,12 @@ _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
 class Application(Interface):
-    """What answers requests."""
+    """What answers requests: those with no more than a ``small_body`` once they have come whole."""
+
+    small_body: int
 
     def answer(self, request: Request) -> Coroutine[Any, Any, None]:
-        """Answers one request; its head is there, and its body may still be on its way."""
+        """Answers one request; a larger body may still be on its way."""
         ...
 
 
@@ -209,7 +211,7 @@ class Protocol(asyncio.Protocol):
             self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Starts answering the request, or queues it behind those before it."""
+        """Queues the request behind those before it."""
         if self._restoring_body:
             return
         parser, headers = self._parser, self._headers
@@ -236,10 +238,11 @@ class Protocol(asyncio.Protocol):
         self._is_new = self._in_head = False
         self._progressed, self._due = True, None
         self._open.append(request)
-        if len(self._open) == 1:
-            self._start(request)
-        elif len(self._open) > 1 + _MOST_PIPELINED:
-            self._fail_ahead()
+        if len(self._open) > 1:
+            if len(self._open) > 1 + _MOST_PIPELINED:
+                self._fail_ahead()
+        elif request.awaits_continue or int(headers.get("content-length", 0)) > self._app.small_body:
+            self._start(request)  # it may be refused before its body comes
         if self.read_paused:
             self.resume_reading()  # or the disconnect of a client that sends ahead goes unnoticed
 
@@ -259,6 +262,8 @@ class Protocol(asyncio.Protocol):
         if len(request.body) > _READ_AHEAD:
             if request is not self._open[0]:
                 self._fail_ahead()
+            if request.task is None:
+                self._start(request)
             if not self.read_paused:
                 self.read_paused = True
                 self.transport.pause_reading()
@@ -267,7 +272,7 @@ class Protocol(asyncio.Protocol):
             request.arrival.set()
 
     def on_message_complete(self) -> None:
-        """Ends the request, but for a body that the parser takes for another protocol's data."""
+        """Ends the request and starts answering it, but for a body that is taken for another protocol's."""
         if self._parser.should_upgrade() and self._framing():
             return
         request, self._arriving = self._arriving, None
@@ -278,6 +283,8 @@ class Protocol(asyncio.Protocol):
             request.arrival.set()
         if not self._open:  # it was answered before it was whole
             self._wait(self._idle_timeout)
+        elif request is self._open[0] and request.task is None:
+            self._start(request)
 
     def _make_parser(self) -> None:
         self._parser = httptools.HttpRequestParser(self)

@@ -12,7 +12,7 @@ from filters.filler import Filler
 from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamTimeout
-from proxy.http.reply import Header, Reply
+from proxy.http.reply import CHUNK, Header, Reply
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import LARGEST_COPY, AnswerCopy
 from proxy.tools.dialogue import Dialogue
@@ -190,7 +190,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         ):
             return self._take_events(data)
         self.budget -= size
-        reply.push(data)
+        reply.transport.write(CHUNK % (size, data))
         copy = self.copy
         if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
             copy.size += size
@@ -206,7 +206,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
             events = self._whole_events(data)
             self._note_done(events)
             if events := self._filter(events):
-                self.reply.push(events)
+                self.reply.transport.write(CHUNK % (len(events), events))
                 self.copy.add(events)
         except UpstreamError:
             raise

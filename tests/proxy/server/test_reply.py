@@ -21,6 +21,8 @@ HEAD = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(MUCH)
 class Turn:
     """An application that runs until its client leaves, once it has the whole request."""
 
+    small_body = 0
+
     def __init__(self) -> None:
         self.begun = asyncio.Event()
         self.running = asyncio.Event()
@@ -67,6 +69,8 @@ async def written(
     wire, done = Wire(), asyncio.Event()
 
     class App:
+        small_body = 0
+
         async def answer(self, request: Request) -> None:
             request.reply.observation = Observation("")
             await answer(request.reply)
