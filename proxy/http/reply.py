@@ -138,7 +138,7 @@ class Reply:
         self.size = 0
         self.watcher: asyncio.Task[None] | None = None
         self.note_sent: Callable[[bytes], None] = _ignore
-        """Records bytes of an answer that went out, by whichever way."""
+        """Records bytes of the body that go out."""
         self._client = client
         self.headers: list[Header] = []
 
@@ -151,65 +151,20 @@ class Reply:
         self.observation.degraded.append(name)
         self.add_header("x-turnkeeper-degraded", name)
 
-    def copy_answer(self) -> None:
-        """Copies what goes to the client from now on to ``observation.answer``."""
-        self.note_sent = self.observation.answer.add
-
     async def send(self, message: MutableMapping[str, Any]) -> None:
         """Sends an ASGI message of another application, with this reply's headers added to its own."""
         if message["type"] == "http.response.start":
-            await self.start(message["status"], [(name.lower(), value) for name, value in message["headers"]])
+            await self.begin(message["status"], [(name.lower(), value) for name, value in message["headers"]])
         else:
-            data = message.get("body", b"")
-            self.size += len(data)
-            await self._send(b"", data, ends=not message.get("more_body", False))
+            await self.write(message.get("body", b""), ends=not message.get("more_body", False))
 
-    async def start(self, status: int, headers: Sequence[Header]) -> None:
-        """Sends the status and the headers; those added before win over ``headers`` of the same name."""
-        await self._send(self._head(status, headers), b"")
+    async def begin(
+        self, status: int, headers: Sequence[Header], data: bytes = b"", *, ends: bool = False
+    ) -> None:
+        """Sends the status, the headers and the first bytes of the body, or all of it, in one piece.
 
-    async def begin(self, status: int, headers: Sequence[Header], data: bytes) -> None:
-        """Sends the status, the headers and the first bytes of the body in one piece."""
-        head = self._head(status, headers)
-        self.size += len(data)
-        self.note_sent(data)
-        await self._send(head, data)
-
-    async def write(self, data: bytes) -> None:
-        """Sends bytes of the body."""
-        self.size += len(data)
-        self.note_sent(data)
-        await self._send(b"", data)
-
-    async def end(self, data: bytes = b"") -> None:
-        """Sends the last bytes of the body."""
-        self.ending = True
-        self.size += len(data)
-        self.note_sent(data)
-        await self._send(b"", data, ends=True)
-
-    async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Sends an answer in one piece."""
-        head = self._head(status, [*headers, (b"content-length", b"%d" % len(body))])
-        self.ending = True
-        self.size += len(body)
-        self.note_sent(body)
-        await self._send(head, body, ends=True)
-
-    async def fail(self, error: TurnkeeperError) -> None:
-        """Sends an error: as a status, or as an event once the answer has started."""
-        observation = self.observation
-        observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        observation.code, observation.reason = error.code, error.reason
-        if self.started:
-            await self.end(error.event())
-            return
-        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
-        origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
-        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body())
-
-    def _head(self, status: int, headers: Sequence[Header]) -> bytes:
-        """The head of the answer, which says how its end is told (RFC 9112, 6.3)."""
+        Headers that were added before win over ``headers`` of the same name.
+        """
         self.observation.status = status
         timing = self.observation.timer.server_timing().encode("ascii")
         own = [*self._client.server_state.default_headers, *self.headers, (b"server-timing", timing)]
@@ -224,8 +179,8 @@ class Reply:
             own.append(CLOSE)
         if status in _NO_BODY:
             self.has_body = False
-        if self.has_body and b"content-length" not in names:
-            self.is_chunked, self.has_end = self.takes_chunks, self.takes_chunks
+        elif self.has_body and b"content-length" not in names:  # how its end is told: RFC 9112, 6.3
+            self.is_chunked = self.has_end = self.takes_chunks
             if self.is_chunked:
                 own.append(_CHUNKED)
         lines = [STATUS_LINES[status], *map(_LINE, own)]
@@ -233,9 +188,14 @@ class Reply:
         if head.translate(None, _VISIBLE) != b"\r\n" * (len(lines) + 1):
             raise RuntimeError("A header of the answer has a character that no header may have")
         self.started = True
-        return head
+        await self.write(data, head=head, ends=ends)
 
-    async def _send(self, head: bytes, data: bytes, *, ends: bool = False) -> None:
+    async def write(self, data: bytes, *, head: bytes = b"", ends: bool = False) -> None:
+        """Sends bytes of the body, which may be the last ones."""
+        if ends:
+            self.ending = True
+        self.size += len(data)
+        self.note_sent(data)
         if self._client.write_paused:
             await self._client.drain()
         if self.disconnected or self.is_complete:
@@ -257,6 +217,26 @@ class Reply:
         if ends:
             self.is_complete = True
             self._client.answered()
+
+    async def end(self, data: bytes = b"") -> None:
+        """Sends the last bytes of the body."""
+        await self.write(data, ends=True)
+
+    async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
+        """Sends an answer in one piece."""
+        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))], body, ends=True)
+
+    async def fail(self, error: TurnkeeperError) -> None:
+        """Sends an error: as a status, or as an event once the answer has started."""
+        observation = self.observation
+        observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
+        observation.code, observation.reason = error.code, error.reason
+        if self.started:
+            await self.end(error.event())
+            return
+        own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
+        origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
+        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body())
 
 
 class _Nowhere(asyncio.Transport):

@@ -228,7 +228,7 @@ class Content(Protocol):
 
 
 class Observation(msgspec.Struct, eq=False):
-    """What is known of a request so far; it is a turn from ``begin_turn`` on.
+    """What is known of a request so far; it is a turn once it has a ``pipeline``.
 
     ``listener`` is called when a turn's first token is sent and when the turn has ended. ``content`` is
     what was said, where that may be kept, ``sent`` the body that an upstream was sent for it, ``route`` the
@@ -272,10 +272,6 @@ class Observation(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         self.id = self.id or f"turn_{secrets.token_hex(8)}"
         self.at = self.at or wall_time()
-
-    def begin_turn(self, tenant: str, pipeline: str) -> None:
-        """Makes the request a turn."""
-        self.tenant, self.pipeline = tenant, pipeline
 
     def mark_first_token(self) -> None:
         """Notes that the first delta with content is about to be sent."""

@@ -89,7 +89,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
 async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
     """Why there is no whole answer, if there is none; it goes to ``observation`` alone."""
     reply = Reply(NoClient(), observation)
-    reply.copy_answer()
+    reply.note_sent = observation.answer.add
     try:
         await pass_on(await dispatch.begin(), None, reply)
     except TurnkeeperError as error:

@@ -118,8 +118,8 @@ class App:
         stays = path != FEED  # which may be read for days, and keeps no old generation open meanwhile
         generation.calls += stays
         try:
-            if chat := _CHAT.fullmatch(path):
-                await self._answer_turn(request, generation.runtime, chat["pipeline"])
+            if (chat := _CHAT.fullmatch(path)) or path == _EXPLAIN:
+                await self._answer_call(request, generation.runtime, chat)
             else:
                 await self._answer_beside(request, generation.runtime)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
@@ -244,26 +244,33 @@ class App:
             clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
         )
 
-    async def _answer_turn(self, request: Request, runtime: Runtime, name: str | None) -> None:
+    async def _answer_call(self, request: Request, runtime: Runtime, chat: re.Match[str] | None) -> None:
+        """Answers a request for a completion, or for an explanation of one."""
         reply, headers = request.reply, request.headers
         tenant = runtime.gate.admit(headers, request.path)
         if request.method != "POST":
-            raise _takes_post(request)
+            raise MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
         query = parse_query(request.query_string) if request.query_string else {}
-        name = name or query.get("pipeline") or "default"
+        name = (chat and chat["pipeline"]) or query.get("pipeline") or "default"
         pipeline = runtime.pipelines.get(name) or runtime.pipeline(name)
-        observation = reply.observation
-        observation.tenant, observation.pipeline = tenant, pipeline.name
-        if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
-            observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
-            headers[TRACEPARENT] = context.traceparent
+        if chat:
+            observation = reply.observation
+            observation.tenant, observation.pipeline = tenant, pipeline.name
+            if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
+                observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
+                headers[TRACEPARENT] = context.traceparent
         body = request.body
         if request.is_whole and len(body) <= self.small_body and _ENCODING not in headers:
             body, request.body = bytes(body), b""
         else:
             body = await read_body(request.receive, headers, BodyLimit(runtime.max_body))
         raw = turn.RawRequest(headers=headers, query=query, body=body, tenant=tenant)
-        _cancel_on_disconnect(request)
+        if reply.disconnected:
+            raise ClientDisconnected
+        reply.watcher = request.task
+        if chat is None:
+            await _explain(runtime, raw, pipeline, reply)
+            return
         self._turns += 1
         try:
             if runtime.quota is None:
@@ -275,32 +282,11 @@ class App:
             self._turns -= 1
 
     async def _answer_beside(self, request: Request, runtime: Runtime) -> None:
-        path = request.path
-        if self._page.owns(path, request.method):
+        if self._page.owns(request.path, request.method):
             await self._page.answer(request, runtime)
-            return
-        tenant = runtime.gate.admit(request.headers, path)
-        if path != _EXPLAIN:
+        else:
+            tenant = runtime.gate.admit(request.headers, request.path)
             await self._routes.answer(request, runtime, tenant)
-            return
-        if request.method != "POST":
-            raise _takes_post(request)
-        query = parse_query(request.query_string)
-        pipeline = runtime.pipeline(query.get("pipeline") or "default")
-        body = await read_body(request.receive, request.headers, BodyLimit(runtime.max_body))
-        raw = turn.RawRequest(headers=request.headers, query=query, body=body, tenant=tenant)
-        _cancel_on_disconnect(request)
-        await _explain(runtime, raw, pipeline, request.reply)
-
-
-def _cancel_on_disconnect(request: Request) -> None:
-    if request.reply.disconnected:
-        raise ClientDisconnected
-    request.reply.watcher = request.task
-
-
-def _takes_post(request: Request) -> MethodNotAllowed:
-    return MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
 
 
 async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:
@@ -310,7 +296,7 @@ async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipelin
             reply.add_degraded(name)
         if explanation.error:
             reply.add_header("x-turnkeeper-error", "turnkeeper")
-        await reply.start(400 if explanation.error else 200, [(b"content-type", b"application/json")])
+        await reply.begin(400 if explanation.error else 200, [(b"content-type", b"application/json")])
         async for slice_ in json_slices(explanation):
             await reply.write(slice_)
         await reply.end()

@@ -140,11 +140,11 @@ class _RelayedStream(msgspec.Struct, eq=False):
                 raise
         if dialogue:
             await dialogue.settle()
-        await reply.end(rest + self._close_filters() if self.answer else rest)
+        await reply.write(rest + self._close_filters() if self.answer else rest, ends=True)
 
     async def _filter_opening(self, answer: FilteredAnswer, opening: bytes, headers: list[Header]) -> bytes:
         if answer.active and not self.reply.started:  # filters may take their time
-            await self.reply.start(self.upstream.response.status, headers)
+            await self.reply.begin(self.upstream.response.status, headers)
         data = answer.opening() + await self._filter_in_thread_if_long(opening)
         if not answer.active:
             self.answer = None
@@ -323,4 +323,4 @@ class KeepAlive:
 
     async def _start(self) -> None:
         if not self._reply.started:
-            await self._reply.start(200, [_STREAM, *UNBUFFERED])
+            await self._reply.begin(200, [_STREAM, *UNBUFFERED])

@@ -70,7 +70,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         observation.primary_model = observation.model = dispatch.model
         observation.timer.begin("upstream")
         observation.listener(observation)
-        reply.copy_answer()
+        reply.note_sent = observation.answer.add
         context, record = turn.context, partial(_record, turn, active, dispatch) if turn.key else None
         del turn, raw, claim, composed  # what is not needed again is let go while it is in the caches
         interrupted = False

@@ -46,7 +46,7 @@ def end(
 ) -> str:
     """A turn that ends; its id."""
     observation = Observation("r")
-    observation.begin_turn(tenant, known.pop("pipeline", "default"))
+    observation.tenant, observation.pipeline = tenant, known.pop("pipeline", "default")
     observation.session, observation.user = known.get("session"), known.get("user")
     observation.outcome = outcome
     observation.first_token = known.get("first_token")
@@ -172,10 +172,10 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
 def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(whose: dict[str, str]):
     traces = traces_of()
     late = Observation("r")
-    late.begin_turn("t", "default")
+    late.tenant, late.pipeline = "t", "default"
     late.session, late.user = "s", "ann"
     foreign = Observation("r")
-    foreign.begin_turn("other", "default")
+    foreign.tenant, foreign.pipeline = "other", "default"
     foreign.session, foreign.user = "s", "ann"
     asyncio.run(traces.erase("t", **whose))
     for observation in (late, foreign):
@@ -245,7 +245,7 @@ def test_keys_are_not_kept(name: str):
 
 def report(state: str, first_token: float | None = None, tenant: str = "t") -> TurnReport:
     observation = Observation("r")
-    observation.begin_turn(tenant, "default")
+    observation.tenant, observation.pipeline = tenant, "default"
     observation.outcome, observation.first_token = state, first_token
     return observation.report()
 

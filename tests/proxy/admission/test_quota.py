@@ -66,7 +66,7 @@ async def left_after(asked: int, *pieces: bytes) -> str:
             reply.observation.answer.add(piece)
     await quota.aclose()
     async with quota.admit("acme", 0, reply := client.reply()):
-        await reply.start(200, [])
+        await reply.begin(200, [])
     return client.header("x-ratelimit-remaining-tokens")
 
 

@@ -13,7 +13,7 @@ from proxy.observe.observation import AnswerCopy, Excerpt, Observation
 
 def report(tenant: str = "acme", session: str = "s", **known: Any):
     observation = Observation("req_1")
-    observation.begin_turn(tenant, "default")
+    observation.tenant, observation.pipeline = tenant, "default"
     observation.session, observation.outcome = session, "done"
     for name, value in known.items():
         setattr(observation, name, value)
