@@ -193,7 +193,7 @@ async def test_a_user_who_is_erased_between_read_and_write_stays_erased(
     async def erase() -> None:
         if not erased:
             erased.append(True)
-            await other.forget(ANN, at=NOW + 9)
+            await other.forget(ANN, at=NOW)
 
     async def write_later(work: Any) -> Any:
         await erase()
