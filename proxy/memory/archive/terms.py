@@ -87,8 +87,11 @@ _MARKS: Final = (
 )
 _LETTER: Final = f"[^\\W_{_UNSPACED}]"
 _RUN: Final = re.compile(f"[{_UNSPACED}]+|{_LETTER}+(?:[{_MARKS}]+{_LETTER}*)*")
-# ASCII in lower case, with a space for all that is no part of a word.
-_PLAIN: Final = "".join(one.lower() if one.isalnum() else " " for one in map(chr, range(128)))
+# Latin-1 with ASCII in lower case, and with a space for all that is no part of a word.
+_PLAIN: Final = "".join(
+    one.lower() if one.isascii() and one.isalnum() else one if one.isalnum() else " "
+    for one in map(chr, range(256))
+).encode("latin-1")
 # Words of Latin letters alone, which stand before the first of the marks.
 _LATIN: Final = re.compile("[^\\W_]+")
 _BEYOND_LATIN: Final = re.compile("[\u0300-\U0010ffff]")
@@ -363,8 +366,11 @@ def words(text: str) -> Iterator[str]:
 
 def fold(word: str) -> str:
     """A word without accents."""
-    if word.isascii():
-        return word
+    return word if word.isascii() else _without_accents(word)
+
+
+@lru_cache(_MAX_CACHED)
+def _without_accents(word: str) -> str:
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", word)).replace("\u0131", "i")
     return unicodedata.normalize("NFKC", plain).casefold()
 
@@ -373,19 +379,25 @@ def _spelt(text: str) -> list[str]:
     """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
     if "'" in text or "\u2019" in text or "\u02bc" in text:
         text = _APOSTROPHE.sub("", _ELISION.sub(" ", text))
-    if text.isascii():
-        return [run[:_MAX_WORD] for run in text.translate(_PLAIN).split()]
     if "\u200c" in text or "\u200d" in text:
         text = _JOINERS.sub("", text)
-    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).casefold())
+    folded = text
+    if not text.isascii():
+        folded = unicodedata.normalize("NFC", unicodedata.normalize("NFKC", text).casefold())
+    try:
+        words = folded.encode("latin-1").translate(_PLAIN).decode("latin-1").split()
+    except UnicodeEncodeError:
+        words = _spelt_beyond(folded)
+    return [word[:_MAX_WORD] for word in words]
+
+
+def _spelt_beyond(folded: str) -> list[str]:
+    """The same words where Latin-1 has not all of their letters."""
     if not _BEYOND_LATIN.search(folded):
-        return [run[:_MAX_WORD] for run in _LATIN.findall(folded)]
-    folded = _ACCENTS.sub("", folded.translate(_OTHER_DIGITS))
+        return _LATIN.findall(folded)
     found: list[str] = []
-    for run in _RUN.findall(folded):
-        if not _IS_UNSPACED.match(run):
-            found.append(run[:_MAX_WORD])
-        elif len(run) == 1:
+    for run in _RUN.findall(_ACCENTS.sub("", folded.translate(_OTHER_DIGITS))):
+        if len(run) == 1 or not _IS_UNSPACED.match(run):
             found.append(run)
         else:
             found += [one + other for one, other in pairwise(run)]
