@@ -10,7 +10,7 @@ from bench.calls import CHUNKS
 
 ROOT = Path(__file__).parents[2]
 A_TURN, A_WHOLE_ANSWER, A_CHUNK = 290, 310, 4
-A_TURN_OF_A_SESSION = 910
+A_TURN_OF_A_SESSION = 660
 
 
 @pytest.fixture(scope="module")
