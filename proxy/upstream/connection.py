@@ -77,8 +77,8 @@ class HttpResponse:
     """
 
     __slots__ = (
-        "_deadline", "_error", "_loop", "_peer", "_rings_at", "_timer", "chunks", "coding",
-        "complete", "connection", "headers", "on_end", "status", "take", "unread", "waiter",
+        "_error", "_loop", "_peer", "chunks", "coding", "complete", "connection", "deadline", "headers",
+        "on_end", "status", "take", "unread", "waiter",
     )  # fmt: skip
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
@@ -95,8 +95,7 @@ class HttpResponse:
         self._peer = peer
         self.on_end: Callable[[], None] | None = on_end
         self._error: UpstreamError | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._deadline = self._rings_at = 0.0
+        self.deadline = 0.0
 
     # For the reader of a response: see proxy.answer.response.
 
@@ -132,15 +131,9 @@ class HttpResponse:
 
     def due(self, at: float) -> None:
         """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
-        self._deadline = at
-        if self.on_end is None:
-            return
-        if self._timer is not None:
-            if self._rings_at <= at:
-                return  # it rings early enough, and is set anew then
-            self._timer.cancel()
-        self._rings_at = at
-        self._timer = self._loop.call_at(at, self._ring)
+        self.deadline = at
+        if self.connection is not None:
+            self.connection.watch(at)
 
     def close(self) -> None:
         """End the response; the connection of an incomplete one is aborted."""
@@ -162,9 +155,6 @@ class HttpResponse:
     def reset(self) -> None:
         """Forget a failed connection: the request is sent once more."""
         self._error = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def wake(self) -> None:
         """Let the reader look again."""
@@ -175,9 +165,6 @@ class HttpResponse:
     def end(self) -> None:
         """Record that its connection carries no more of it."""
         self.connection = self.take = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
@@ -202,11 +189,8 @@ class HttpResponse:
             self.connection.drop()
         self.end()
 
-    def _ring(self) -> None:
-        self._timer = None
-        if self._deadline - self._loop.time() > _TICK:
-            self.due(self._deadline)
-            return
+    def time_out(self) -> None:
+        """Record that the deadline has passed."""
         missing = "the rest of its answer" if self.status else "any answer"
         self.abort(
             UpstreamTimeout(
@@ -223,8 +207,8 @@ class Connection(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_body", "_headers", "_keep_alive", "_on_idle", "_on_lost", "_overhead", "_parser", "_paused",
-        "_peer", "_response", "_size", "expires", "on_body", "transport",
+        "_body", "_headers", "_keep_alive", "_loop", "_on_idle", "_on_lost", "_overhead", "_parser",
+        "_paused", "_peer", "_response", "_rings_at", "_size", "_timer", "expires", "on_body", "transport",
     )  # fmt: skip
 
     def __init__(
@@ -246,6 +230,9 @@ class Connection(asyncio.Protocol):
         self.on_body = self._body.append  # which the parser calls: without a frame of Python
         self._overhead = self._size = 0
         self._paused = self._keep_alive = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
 
     @property
     def answering(self) -> bool:
@@ -265,6 +252,18 @@ class Connection(asyncio.Protocol):
             self.transport.write(head + body)
         else:
             self.transport.writelines((head, body))
+
+    def watch(self, at: float) -> None:
+        """Look by loop time `at` whether the response is late.
+
+        The timer serves one request after the other: it is set anew where it rings too late, or too early.
+        """
+        if self._timer is not None:
+            if self._rings_at <= at:
+                return
+            self._timer.cancel()
+        self._rings_at = at
+        self._timer = self._loop.call_at(at, self._ring)
 
     def resume(self) -> None:
         """Read from the socket again."""
@@ -335,6 +334,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
         self._end(exc)
+        if self._timer is not None:
+            self._timer.cancel()
         # The parser holds this object: without it nothing is left for the garbage collector.
         self._parser = self.transport = None
         self._on_lost(self)
@@ -416,6 +417,15 @@ class Connection(asyncio.Protocol):
             response.end()
         else:
             response.fail(self._loss(exc, response))
+
+    def _ring(self) -> None:
+        self._timer, response = None, self._response
+        if response is None:
+            return
+        if response.deadline - self._loop.time() > _TICK:
+            self.watch(response.deadline)
+        else:
+            response.time_out()
 
     def _malformed(self, what: str) -> UpstreamBroken:
         return UpstreamBroken(f"{self._peer} sent a malformed answer: {what}; check that it speaks HTTP/1.1")
