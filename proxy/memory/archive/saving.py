@@ -67,6 +67,8 @@ _ATTEMPTS: Final = 5
 _RECENT: Final = 128
 # To see that a session is as it was read costs as much as to write so many rows.
 _ROWS_PER_SESSION: Final = 2
+# How many writes are planned together.
+_WRITES: Final = 4
 _place: Final = attrgetter("call", "turn")
 
 
@@ -524,7 +526,7 @@ class SessionWriter:
     async def _save_some(
         self, parts: Sequence[SessionPart], stored: dict[Key, _Stored], moved: dict[Key, int]
     ) -> bool:
-        """Save what one write takes, and note in ``moved`` what is done; whether anything was.
+        """Save what a few writes take, and note in ``moved`` what is done; whether anything was.
 
         ``stored`` is what is known of the parts.
         """
@@ -535,14 +537,28 @@ class SessionWriter:
         keys, numbers = self._keys
         await self._read(parts, keys, stored)
         ahead = wall_time() + CLOCK_TOLERANCE
-        count = min(sum(len(part.entries) for part in parts), self._codec.dialect.batch // CHARACTERS_PER_ROW)
+        most = _WRITES * self._codec.dialect.batch // CHARACTERS_PER_ROW
+        count = min(sum(len(part.entries) for part in parts), most)
         plan = partial(_plan, self._codec, keys, parts, stored, ahead)
-        planned, refused = await in_thread_if_long(plan, count)
+        writes, refused = await in_thread_if_long(plan, count)
         moved |= {part.key: part.session.cold_count for part in refused}
-        if not planned:
-            return True
-        owners, written = await self._write(planned, numbers, ahead)
-        for number, talk, version, turns in written:
+        done = not writes
+        for planned in writes:
+            written = await self._write(planned, numbers, ahead)
+            self._note(planned, written, stored, moved)
+            done = done or bool(written[1])
+        return done
+
+    def _note(
+        self,
+        planned: Sequence[_Planned],
+        written: "_Written",
+        stored: dict[Key, _Stored],
+        moved: dict[Key, int],
+    ) -> None:
+        """Note what is stored since a write; what was not as it had been read is to be read again."""
+        owners, parts = written
+        for number, talk, version, turns in parts:
             part, before, _, changes = planned[number - 1]
             own = {name: id_ for (tenant, name), id_ in owners.items() if tenant == part.key.tenant}
             before = before._replace(talk=talk, version=version, owners=before.owners | own)
@@ -550,9 +566,8 @@ class SessionWriter:
             if changes.all:
                 moved[part.key] = _moved(part, after.before)
                 self._remember(part, after)
-        if len(written) < len(planned):
+        if len(parts) < len(planned):
             self._keys = None
-        return bool(written)
 
     async def _read(
         self, parts: Sequence[SessionPart], keys: TombstoneKeys, stored: dict[Key, _Stored]
@@ -609,24 +624,30 @@ def _plan(
     parts: Sequence[SessionPart],
     stored: Mapping[Key, _Stored],
     ahead: float,
-) -> tuple[list[_Planned], list[SessionPart]]:
-    """What is written of parts, as much as one write takes, and those of which nothing is to be saved."""
-    planned: list[_Planned] = []
+) -> tuple[list[list[_Planned]], list[SessionPart]]:
+    """What a few writes write of parts, and those of which nothing is to be saved.
+
+    Terms that are made one after the other find in the caches what they need.
+    """
+    writes: list[list[_Planned]] = []
     refused: list[SessionPart] = []
-    room = codec.dialect.batch
+    room = 0
     for part in parts:
+        if room <= 0 and len(writes) == _WRITES:
+            break
         before = stored[part.key]
         admissions = _admit(part, keys, before)
         if _is_refused(part, before, admissions, ahead):
             refused.append(part)
             continue
+        if room <= 0:
+            writes.append([])
+            room = codec.dialect.batch
         changes = _changes(codec, part, admissions, before, room)
-        planned.append(_Planned(part, before, _owners(part, admissions), changes))
+        writes[-1].append(_Planned(part, before, _owners(part, admissions), changes))
         rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
         room -= CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in changes.turns])
-        if room <= 0:
-            break
-    return planned, refused
+    return writes, refused
 
 
 def _missing(one: _Planned) -> list[Owner]:
