@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import UpstreamTimeout, UpstreamUnreachable
 from tests.contract_upstream import Make, ask, now, rest
-from tests.peers.http_peer import CHUNKED, answering, black_hole, chunk, serve, sized
+from tests.peers.http_peer import CHUNKED, Talk, answering, black_hole, chunk, serve, sized
 
 pytestmark = [pytest.mark.anyio, pytest.mark.faults]
 
@@ -91,3 +91,24 @@ async def test_a_whole_answer_is_never_late(client: Make) -> None:
         await asyncio.sleep(0.1)
         response.due(now() - 1)
         assert await rest(response) == b"hi"
+
+
+async def test_a_deadline_is_that_of_its_own_request(client: Make) -> None:
+    async def at_once_then_later_then_never(talk: Talk) -> None:
+        await talk.request()
+        talk.send(sized(b"first"))
+        await talk.request()
+        await asyncio.sleep(0.2)
+        talk.send(sized(b"second"))
+        await talk.request()
+        await asyncio.sleep(60)
+
+    async with serve(at_once_then_later_then_never) as peer:
+        upstream = client(peer.url)
+        assert await rest(await ask(upstream, within=0.1)) == b"first"
+        assert await rest(await ask(upstream, within=9)) == b"second"
+        started = now()
+        with pytest.raises(UpstreamTimeout, match="any answer"):
+            await ask(upstream, within=0.1)
+        assert now() - started < 5
+        assert len(peer.talks) == 1
