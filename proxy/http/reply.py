@@ -81,66 +81,41 @@ class Client(Protocol):
         ...
 
 
-class Reply:
-    """An answer that takes headers until it starts; ``observation`` notes its course.
+def _ignore(data: bytes) -> None:
+    """What is no answer of a model is not copied."""
 
-    While it ``is_writable``, the client reads, and a CHUNK may be written to ``transport`` at once; ``size``
-    is how many bytes of the body were sent, but for those. When the client disconnects, ``watcher`` is
-    cancelled, the task of a request that has come whole; a client ``may_have_left`` that has ended its side
-    of the connection. ``keep_alive`` is whether the connection goes on behind the answer, ``takes_chunks``
-    whether the client speaks HTTP/1.1, ``has_body`` whether it asked for more than a head.
+
+class Reply(msgspec.Struct, eq=False):
+    """An answer that takes headers until it starts; ``observation``, set by then, notes its course.
+
+    While it ``is_writable``, the client reads, and a CHUNK may be written to its transport at once. ``size``
+    is how many bytes of the body were sent beside such chunks; ``note_sent`` records those bytes. When the
+    client disconnects, ``watcher`` is cancelled, the task of a request that has come whole; a client
+    ``may_have_left`` that has ended its side of the connection. ``keep_alive`` is whether the connection goes
+    on behind the answer, ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether it asked
+    for more than a head, and ``has_end`` whether it can tell the body's end from the connection's. Of the
+    status line ``sent_ahead`` bytes are with the client before it is sent.
     """
 
-    __slots__ = (
-        "_client",
-        "disconnected",
-        "ending",
-        "has_body",
-        "has_end",
-        "head_sent",
-        "headers",
-        "is_chunked",
-        "is_complete",
-        "is_writable",
-        "keep_alive",
-        "may_have_left",
-        "note_sent",
-        "observation",
-        "sent_ahead",
-        "size",
-        "started",
-        "takes_chunks",
-        "transport",
-        "watcher",
-    )
-
-    def __init__(
-        self,
-        client: Client,
-        observation: Observation | None = None,
-        *,
-        keep_alive: bool = True,
-        takes_chunks: bool = True,
-        has_body: bool = True,
-    ) -> None:
-        if observation is not None:
-            self.observation = observation
-        self.transport = client.transport
-        self.keep_alive = keep_alive
-        self.takes_chunks = takes_chunks
-        self.has_body = has_body
-        self.started = self.ending = self.is_complete = self.disconnected = self.may_have_left = False
-        self.head_sent = self.is_writable = self.is_chunked = False
-        self.has_end = True
-        """Whether the client can tell the end of the body from the end of the connection."""
-        self.sent_ahead = 0
-        """How many bytes of the status line are with the client before it is sent."""
-        self.size = 0
-        self.watcher: asyncio.Task[None] | None = None
-        self.note_sent: Callable[[bytes], None] = _ignore
-        """Records bytes of the body that go out."""
-        self._client = client
-        self.headers: list[Header] = []
+    client: Client
+    observation: Observation = msgspec.UNSET  # type: ignore[assignment]
+    keep_alive: bool = True
+    takes_chunks: bool = True
+    has_body: bool = True
+    headers: list[Header] = []
+    started: bool = False
+    head_sent: bool = False
+    is_chunked: bool = False
+    is_writable: bool = False
+    has_end: bool = True
+    ending: bool = False
+    is_complete: bool = False
+    disconnected: bool = False
+    may_have_left: bool = False
+    sent_ahead: int = 0
+    size: int = 0
+    watcher: asyncio.Task[None] | None = None
+    note_sent: Callable[[bytes], None] = _ignore
 
     def add_header(self, name: str, value: str) -> None:
         """Adds a header to the answer, whichever it will be; ``name`` is in lower case."""
@@ -167,7 +142,7 @@ class Reply:
         """
         self.observation.status = status
         timing = self.observation.timer.server_timing().encode("ascii")
-        own = [*self._client.server_state.default_headers, *self.headers, (b"server-timing", timing)]
+        own = [*self.client.server_state.default_headers, *self.headers, (b"server-timing", timing)]
         names = dict(own)
         for header in headers:
             if header[0] not in names:
@@ -196,8 +171,8 @@ class Reply:
             self.ending = True
         self.size += len(data)
         self.note_sent(data)
-        if self._client.write_paused:
-            await self._client.drain()
+        if self.client.write_paused:
+            await self.client.drain()
         if self.disconnected or self.is_complete:
             return
         if not self.has_body:
@@ -211,12 +186,12 @@ class Reply:
             if len(data) < _JOINED:
                 data = head + data
             else:
-                self.transport.write(head)
+                self.client.transport.write(head)
         if data:
-            self.transport.write(data)
+            self.client.transport.write(data)
         if ends:
             self.is_complete = True
-            self._client.answered()
+            self.client.answered()
 
     async def end(self, data: bytes = b"") -> None:
         """Sends the last bytes of the body."""
@@ -263,10 +238,6 @@ class NoClient:
 
     def answered(self) -> None:
         """Nothing follows."""
-
-
-def _ignore(data: bytes) -> None:
-    """What is no answer of a model is not copied."""
 
 
 class EventStream(StreamingResponse):

@@ -130,7 +130,7 @@ class App:
                 generation.closing.set()
             observation.end("done" if reply.ending else "hangup")
             if not reply.is_complete:
-                reply.transport.close()
+                reply.client.transport.close()
 
     async def _fail(self, request: Request, error: Exception | asyncio.CancelledError) -> None:
         reply, task = request.reply, request.task

@@ -190,7 +190,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         ):
             return self._take_events(data)
         self.budget -= size
-        reply.transport.write(CHUNK % (size, data))
+        reply.client.transport.write(CHUNK % (size, data))
         copy = self.copy
         if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
             copy.size += size
@@ -206,7 +206,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
             events = self._whole_events(data)
             self._note_done(events)
             if events := self._filter(events):
-                self.reply.transport.write(CHUNK % (len(events), events))
+                self.reply.client.transport.write(CHUNK % (len(events), events))
                 self.copy.add(events)
         except UpstreamError:
             raise
