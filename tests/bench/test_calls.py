@@ -9,7 +9,7 @@ import pytest
 from bench.calls import CHUNKS
 
 ROOT = Path(__file__).parents[2]
-A_TURN, A_WHOLE_ANSWER, A_CHUNK = 290, 310, 4
+A_TURN, A_WHOLE_ANSWER, A_CHUNK = 280, 285, 3
 A_TURN_OF_A_SESSION = 660
 
 
