@@ -102,10 +102,76 @@ STEP = st.fixed_dictionaries(
 def test_a_window_beside_the_last_one_is_seen_as_beside_the_session(
     steps: list[dict[str, Any]], numbered: bool, sliding: bool
 ) -> None:
+    follow(steps, numbered=numbered, sliding=sliding)
+
+
+ODD: list[dict[str, Any]] = [
+    {"user": None},
+    {"user": "bob"},
+    {"user": "bob", "named": "bob"},
+    {"named": "bob"},
+    {"number": None},
+    {"number": -1},
+    {"number": 1},
+    {"own": 1},
+    {"own": 2},
+    {"own": 9},
+    {"again": True},
+    {"heard": "half"},
+    {"heard": "marked"},
+    {"heard": "renumbered"},
+    {"heard": "unnumbered"},
+    {"heard": "twice"},
+    {"heard": "none"},
+    {"said": "Question 2."},
+    {"said": "{calm}"},
+    {"said": "I am {very calm}"},
+    {"ended": 0.0},
+    {"ended": None},
+    {"at": 0.5},
+    {"changed": "edited"},
+    {"changed": "call"},
+    {"changed": "anew"},
+    {"system": 0},
+]
+ORDINARY = {
+    "said": "",
+    "answered": "",
+    "heard": "all",
+    "number": 0,
+    "window": 20,
+    "again": False,
+    "changed": None,
+    "system": 1,
+    "user": "ann",
+    "by_message": False,
+    "named": None,
+    "ended": 0.5,
+    "at": 3.0,
+}
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("sliding", [True, False])
+@pytest.mark.parametrize("place", [1, 2, 3, 5])
+@pytest.mark.parametrize("odd", ODD)
+def test_so_is_a_talk_in_which_one_turn_is_odd(
+    odd: dict[str, Any], place: int, sliding: bool, numbered: bool
+) -> None:
+    """So are two of them, one after the other."""
+    for following in ({}, {"user": "bob"}, {"number": -1}):
+        steps = [ORDINARY] * 9
+        steps[place], steps[place + 1] = ORDINARY | odd, ORDINARY | following
+        follow(steps, numbered=numbered, sliding=sliding)
+
+
+def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> None:
+    """Records a talk; each window is seen beside the last one as beside the session."""
     session, shown, lines, turn, names = Session(), (), list[Message](), 0, 0
     for step, each in enumerate(steps):
         turn += 1 if each["number"] is None else max(0, 1 + each["number"])
         number = turn if numbered and each["number"] is not None else None
+        number = each.get("own", number) if numbered else None
         if not each["again"]:
             words = line("user", each["said"] or f"Question {step}.", number)
             marks = {"source": "asr", "user": each["named"]}
@@ -189,19 +255,17 @@ def as_lists(value: Any) -> dict[str, Any]:
 def heard(how: str, text: str, number: int | None) -> list[Message]:
     """What an engine shows of an answer."""
     answer = line("assistant", text, number)
-    match how:
-        case "half":
-            return [line("assistant", " ".join(text.split()[:2]), number)]
-        case "none":
-            return []
-        case "other":
-            return [line("assistant", "Something else.", number)]
-        case "marked":
-            return [msgspec.structs.replace(answer, metadata={"source": "llm", "interrupted": True})]
-        case "twice":
-            return [answer, answer]
-        case _:
-            return [msgspec.structs.replace(answer, metadata={"source": "llm"})]
+    marks = {"source": "llm"}
+    shown = {
+        "half": [line("assistant", " ".join(text.split()[:2]), number)],
+        "none": [],
+        "other": [line("assistant", "Something else.", number)],
+        "marked": [msgspec.structs.replace(answer, metadata=marks | {"interrupted": True})],
+        "renumbered": [line("assistant", text, (number or 0) + 1)],
+        "unnumbered": [line("assistant", text, None)],
+        "twice": [answer, answer],
+    }
+    return shown.get(how, [msgspec.structs.replace(answer, metadata=marks)])
 
 
 @pytest.mark.parametrize("numbered", [True, False])
