@@ -78,7 +78,7 @@ def test_all_three_are_asked_at_once_and_none_waits_for_another(proxy, upstream,
         return ask
 
     store, facts, archiving = memory.store, memory.facts, memory.archiving
-    monkeypatch.setattr(store, "read", met("stm", store.read))
+    monkeypatch.setattr(store, "load", met("stm", store.load))
     monkeypatch.setattr(facts.reader, "read_nowait", lambda _: None)  # as where a server has to be asked
     monkeypatch.setattr(facts.reader, "read", met("ltm", facts.reader.read))
     monkeypatch.setattr(archiving.recall, "search", met("search", archiving.recall.search))
