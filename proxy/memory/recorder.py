@@ -401,11 +401,11 @@ class Writer:
 
     def applies_at_once(self, unwritten: _Unwritten) -> bool:
         """Whether the only turn of a session was applied without waiting: it is short, and has read that."""
-        turn = unwritten.turns[-1]
-        view = turn.view
-        if view is None or not view.version or turn.transcript or len(unwritten.turns) > 1:
+        if len(unwritten.turns) != 1 or unwritten.head or unwritten.is_behind:
             return False
-        if unwritten.head or unwritten.is_behind:
+        (turn,) = unwritten.turns
+        view = turn.view
+        if view is None or not view.version or turn.transcript:
             return False
         if turn.size >= LARGE or len(turn.window) + len(view.session.entries) >= MANY_MESSAGES:
             return False
