@@ -57,6 +57,9 @@ class TurnReporter:
         self._ended.append(observation)
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(_DELAY, self._report_some)
+        elif len(self._ended) == _AT_ONCE:  # what ended turns hold is much
+            self._due.cancel()
+            self._due = asyncio.get_running_loop().call_soon(self._report_some)
 
     def flush(self) -> None:
         """Reports the turns that have ended by now."""
