@@ -51,7 +51,7 @@ _log: Final = logging.getLogger("turnkeeper")
 SessionListener = Callable[[Key, Session], None]
 """Called with a session that was just written; it returns at once."""
 WriteListener = Callable[[Key, float], None]
-"""The same, with the time from which on there is background work, in seconds since 1970."""
+"""Called with a session's key once it was written, and the time from which work on it is due."""
 
 
 async def _never_erased(_: Owner) -> None:
@@ -571,8 +571,9 @@ def within_bounds(transcript: Transcript, *, cut: bool = False) -> Transcript:
 class HealthCheck:
     """Whether a store takes writes and answers reads, as turns find it and as it is asked in between.
 
-    ``write_failed`` is of the last write, ``read_failed`` of the last read of the check's own. A write is
-    late after ``patience`` seconds; ``writing`` are those under way, as ``SessionStore`` has them.
+    ``write_failed`` is of the last write, ``read_failed`` of the check's last read; a write that succeeds
+    clears both. A write is late after ``patience`` seconds; ``writing`` are those under way, as
+    ``SessionStore`` has them.
     """
 
     def __init__(

@@ -274,7 +274,7 @@ class Observation(msgspec.Struct, eq=False):
         self.at = self.at or wall_time()
 
     def mark_first_token(self) -> None:
-        """Notes that the first delta with content is about to be sent."""
+        """Notes that the beginning of a stream has been written to the client."""
         self.first_token = time.perf_counter() - self.timer.start
         self.listener(self)
 

@@ -57,12 +57,12 @@ def build_app(
 
 
 class App:
-    """The application, which ASGI starts and ends. Its ``phase`` is starting, ready or draining.
+    """The application; ASGI's lifespan starts and ends it. Its ``phase`` is starting, ready or draining.
 
-    ``process_name`` says which of several worker processes this is, for the foot of a page.
-    A ``small_body`` is awaited before a request is answered, in bytes.
-    ``background_failures`` are the jobs of the background process, which the metrics of one process count:
-    where ``counts_background`` is true. ``orphaned`` is whether the process that started this one is dead.
+    ``process_name`` says which of several worker processes this is, for the foot of a page. A ``small_body``
+    is awaited before a request is answered, in bytes. ``background_failures`` says of each background job
+    whether it fails; the process whose ``counts_background`` is true counts them in its metrics. ``orphaned``
+    is whether the process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -80,7 +80,7 @@ class App:
         self._closing: dict[asyncio.Task[None], Generation] = {}
         self._lost_turns = 0
         self._turns = 0
-        # To draw each id by itself costs a turn more than to filter it.
+        # To draw a random id for each request costs more than to filter a turn.
         self._id_prefix, self._ids = secrets.token_hex(8), itertools.count(0x1000)
         self._page = LazyPage(self)
         self._routes = Routes(self)
@@ -115,8 +115,8 @@ class App:
         reply.headers.append((b"x-request-id", request_id.encode()))
         reply.observation = observation = Observation(request_id, self.reporter.observe, f"turn_{number}")
         generation = self._generation
-        stays = path != FEED  # which may be read for days, and keeps no old generation open meanwhile
-        generation.calls += stays
+        keeps_generation = path != FEED  # a feed may be read for days
+        generation.calls += keeps_generation
         try:
             if (chat := _CHAT.fullmatch(path)) or path == _EXPLAIN:
                 await self._answer_call(request, generation.runtime, chat)
@@ -125,11 +125,11 @@ class App:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             await self._fail(request, error)
         finally:
-            generation.calls -= stays
+            generation.calls -= keeps_generation
             if generation.closing is not None:
                 generation.closing.set()
             observation.end("done" if reply.ending else "hangup")
-            if not reply.is_complete:
+            if not (reply.is_complete or reply.disconnected):
                 reply.client.transport.close()
 
     async def _fail(self, request: Request, error: Exception | asyncio.CancelledError) -> None:

@@ -22,7 +22,7 @@ BODY_TIMEOUT: Final = 60.0
 READ_TIMEOUT: Final = 60.0
 _LINGER: Final = 2.0
 _ARRIVAL: Final = 0.5
-"""How long a request may take to arrive, in seconds, that the server's end has overtaken."""
+"""How many seconds a request may still take to arrive once the server has begun to end."""
 _PROBES: Final = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 1.0, 2.0)
 """The pauses between probes, in seconds: the second byte to a client that is gone finds that out."""
 _PROBE: Final = b"HTTP/1.1 "
@@ -33,7 +33,7 @@ _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
 class Application(Interface):
-    """What answers requests: those with no more than a ``small_body`` once they have come whole."""
+    """What answers requests; one with at most ``small_body`` bytes is begun once it has come whole."""
 
     small_body: int
 

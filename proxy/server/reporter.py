@@ -21,7 +21,7 @@ from proxy.traces import Traces
 # thread once.
 _DELAY: Final = 0.25
 _AT_ONCE: Final = 32
-"""How many turns are reported without anything else running: some two milliseconds."""
+"""How many turns are reported in one go, in some two milliseconds; as many are reported without delay."""
 _log = logging.getLogger("turnkeeper")
 
 
@@ -71,7 +71,7 @@ class TurnReporter:
         self._report(_AT_ONCE)
 
     def _report(self, most: int) -> None:
-        """Reports the turns that ended first, and the rest a moment later."""
+        """Reports as many of the turns that ended first, and the rest in the loop's next round."""
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         for _ in range(min(most, len(self._ended))):
             observation = self._ended.popleft()

@@ -102,7 +102,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
     dialogue: Dialogue | None
     copy: AnswerCopy
     budget: int
-    _is_cut: bool = False
+    _in_event: bool = False
     """Whether an event came in part."""
     _done: bool = False
     _error: UpstreamError | None = None
@@ -131,7 +131,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         rest = b""
         try:
             rest = await self._read_to_end()
-            if self._is_cut:
+            if self._in_event:
                 rest += self._last_event()
         except UpstreamError:
             rest += self._end_behind_a_break()
@@ -155,7 +155,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         response, reply = self.upstream.response, self.reply
         if self._error:
             raise self._error
-        self._is_cut = bool(self.framing.rest)
+        self._in_event = bool(self.framing.rest)
         response.offer(self.take)
         while data := await response.read():
             if self._failure:
@@ -181,7 +181,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
             return False
         # Looks that are nearly always in vain; backwards they take half as long.
         if (
-            self._is_cut
+            self._in_event
             or not data.endswith(b"\n\n")
             or data.rfind(ERROR_KEY) >= 0
             or data.rfind(DONE) >= 0
@@ -223,9 +223,9 @@ class _RelayedStream(msgspec.Struct, eq=False):
         if self.budget < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
         events = data
-        if self._is_cut or not data.endswith(b"\n\n"):
+        if self._in_event or not data.endswith(b"\n\n"):
             events = self.framing.feed(data)
-            self._is_cut = bool(self.framing.rest)
+            self._in_event = bool(self.framing.rest)
         if events.rfind(ERROR_KEY) >= 0:
             events, self._error = split_at_error(events)
         return events

@@ -72,7 +72,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         observation.listener(observation)
         reply.note_sent = observation.answer.add
         context, record = turn.context, partial(_record, turn, active, dispatch) if turn.key else None
-        del turn, raw, claim, composed  # what is not needed again is let go while it is in the caches
+        # A turn without a session goes while it is in the processor's caches; with one, ``record`` keeps it.
+        del turn, raw, claim, composed
         interrupted = False
         try:
             await relay_answer(pipeline, context, dispatch, reply)
@@ -114,9 +115,8 @@ def _content(raw: RawRequest, turn: Turn) -> TurnContent:
 async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRequest:
     """What the first target is sent."""
     target, messages = turn.pipeline.targets[0], len(turn.window) + len(turn.context.memory.dropped)
-    if (
-        turn.size >= LARGE or messages >= MANY_MESSAGES
-    ):  # filters give way to others meanwhile, and an encoder does not
+    if turn.size >= LARGE or messages >= MANY_MESSAGES:
+        # Filters give way to other threads, and an encoder does not.
         await asyncio.to_thread(filter_request, turn)
         composed = await large_work.run(partial(turn.chat.to, target))
     else:

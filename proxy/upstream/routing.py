@@ -117,7 +117,7 @@ class Dispatch:
                 target.health.record_answer()
             if self._answer is None:
                 self._answer = answer
-                self.model, self.upstream = answer.model, answer.upstream
+                self.model, self.upstream, self.sent = answer.model, answer.upstream, request.body
                 if self.dialogue:
                     self.dialogue.assign_to(answer.response)
             else:  # another run was faster

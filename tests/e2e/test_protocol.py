@@ -1,5 +1,6 @@
 """HTTP as it should not be spoken, and still is."""
 
+import asyncio
 import json
 import time
 
@@ -9,6 +10,7 @@ from proxy.server import protocol
 from tests.peers.fake_upstream import DONE, END, HANG, HEAD, ROLE, FakeUpstream, chunk, delta, stream_of
 from tests.peers.raw_client import RawClient, request, split
 from tests.proxy_server import ProxyServer
+from tests.waiting import until
 
 H2C = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAEAAEAAAAIAAAAAAAMAAAAA\r\n"
 CHUNKED = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ntransfer-encoding: chunked\r\n"
@@ -94,6 +96,21 @@ def test_what_is_no_http_gets_400_in_openai_s_shape(proxy: ProxyServer, nonsense
     assert headers["x-request-id"] and headers["server-timing"]
     assert is_openai_error(body)
     assert proxy.chat().status_code == 200
+
+
+def test_a_client_that_sends_on_behind_a_broken_body_can_read_the_error(proxy: ProxyServer) -> None:
+    """A connection that is closed while its client sends is reset, and what was answered lost with it."""
+    with RawClient(proxy.port) as client:
+        client.send(CHUNKED + b"\r\n" + b"18000\r\n" + b"x" * 0x18000 + b"\r\n")
+        until(lambda: proxy.app._generation.calls)  # the request is being answered
+        client.send(b"zz\r\n")
+        status, _, body = split(client.until(b"}}"))
+        until(lambda: not proxy.app._generation.calls)
+        for _ in range(3):
+            client.send(b"y" * 1000)
+            proxy.run(asyncio.sleep(0))
+    assert status == 400
+    assert is_openai_error(body)
 
 
 @pytest.mark.parametrize(

@@ -143,8 +143,8 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
 def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -> Sequence[Message]:
     """The lines of a window that was recorded, where the newest entries are these and an answer to them.
 
-    None where anything about them is out of the ordinary. ``alignment`` is that of the window, where it was
-    aligned.
+    ``NO_LINES`` where anything about them is out of the ordinary. ``alignment`` is that of the window, where
+    it was aligned.
     """
     lines, entries = speech.lines, session.entries
     count = len(lines)
