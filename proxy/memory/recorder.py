@@ -428,7 +428,9 @@ class Writer:
         before, version, _ = head
         # What the turn read is of use if nothing was said since.
         view = turn.view
-        is_same = view is not None and (view.version == version or (version > 0 and view.shows(before)))
+        is_same = view is not None and (
+            view.version == version or (version > 0 and view.has_same_entries(before))
+        )
         own = turn if is_same else without_view(turn)
         session = apply_turn(
             repair_clock(before, wall_time()),
@@ -445,19 +447,21 @@ class Writer:
             session = with_scale(session, self._scale(model, turn))
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = prepare_write(before, session, window, now=turn.at)
-        shown = NO_LINES
+        latest_lines = NO_LINES
         if view and is_same and turn.size <= LARGE:
-            shown = lines_shown(session, view.speech, view.alignment)
-        return session, cold, shown
+            latest_lines = lines_shown(session, view.speech, view.alignment)
+        return session, cold, latest_lines
 
     def _put_head(
-        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], shown: Sequence[Message]
+        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: Sequence[Message]
     ) -> None:
         if unwritten.applied:  # the first may be applied again, where background work was faster
             unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
-        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, draw_version(), shown)
+        self.store.heads[unwritten.key] = unwritten.head = StoredSession(
+            session, draw_version(), latest_lines
+        )
 
     async def write(self, unwritten: _Unwritten) -> bool:
         """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
@@ -470,7 +474,7 @@ class Writer:
             cold,
             unwritten.turns[0].at,
             new_version=head.version,
-            shown=head.shown,
+            latest_lines=head.latest_lines,
         )
         if await self.store.save(key, put):
             if not unwritten.version:

@@ -540,18 +540,18 @@ class EncodedEntries(NamedTuple):
     blob: bytes = b""
 
 
-def encode_further(session: Session, known: EncodedEntries) -> tuple[bytes, EncodedEntries]:
-    """What ``encode`` returns, for which ``known`` entries are not encoded again, and what is known then.
+def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, EncodedEntries]:
+    """What ``encode`` returns, without encoding the ``former`` entries again, and these for the next time.
 
-    That is all but the newest entry, which the next window confirms or cuts.
+    They are all but the newest entry, which the next window confirms or cuts.
     """
-    entries, count = session.entries, len(known.entries)
+    entries, count = session.entries, len(former.entries)
     if session.unknown_fields or not entries:
         return extensible.encode(session), EncodedEntries()
-    if entries[:count] != known.entries:
-        count, known = 0, EncodedEntries()
+    if entries[:count] != former.entries:
+        count, former = 0, EncodedEntries()
     try:
-        older = known.blob + b"".join(map(_encode, entries[count:-1]))
+        older = former.blob + b"".join(map(_encode, entries[count:-1]))
         newest = _encode(entries[-1])
         rest = _encode(msgspec.structs.replace(session, entries=()))
     except OverflowError:

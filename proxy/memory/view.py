@@ -75,9 +75,9 @@ class SessionView(NamedTuple):
 
     def alignment_with(self, session: Session) -> Alignment | None:
         """The alignment with another session, where that has the same entries and latest request."""
-        return self.alignment if self.shows(session) else None
+        return self.alignment if self.has_same_entries(session) else None
 
-    def shows(self, session: Session) -> bool:
+    def has_same_entries(self, session: Session) -> bool:
         """Whether another session has the same entries and latest request, as background work leaves them."""
         own = self.session
         return session.entries == own.entries and session.latest_request == own.latest_request
@@ -95,11 +95,13 @@ class RequestView(NamedTuple):
     size: int = 0
     at: float = math.inf
 
-    def view_of(self, session: Session, version: int = 0, shown: Sequence[Message] = NO_LINES) -> SessionView:
-        """A session aligned with the window; ``shown`` are the lines of its latest request, where known."""
+    def view_of(
+        self, session: Session, version: int = 0, latest_lines: Sequence[Message] = NO_LINES
+    ) -> SessionView:
+        """A session aligned with the window; ``latest_lines`` are those of its latest request."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
-        if shown and not self.redaction.rules.enabled:
-            ordinary = continuation(session, shown, self.window, Arrival(self.attempt, at))
+        if latest_lines and not self.redaction.rules.enabled:
+            ordinary = continuation(session, latest_lines, self.window, Arrival(self.attempt, at))
             if ordinary is not None:
                 speech, fingerprint, aligned = ordinary
                 redacted = RedactedView(self.window)
@@ -139,11 +141,11 @@ async def read_session(
     always that is what comes.
     """
     if store.rounds is None or (cached := store.cached(key)) is None:
-        session, version, shown = await store.load(key) or NOT_STORED
+        session, version, latest_lines = await store.load(key) or NOT_STORED
         if len(session.entries) + len(request.window) < MANY_MESSAGES and request.size < LARGE:
-            view = request.view_of(session, version, shown)
+            view = request.view_of(session, version, latest_lines)
             return view, prompt_view(view, needs)
-        return await _views(request, needs, session, version, shown)
+        return await _views(request, needs, session, version, latest_lines)
     load = store.load(key)
     loading = asyncio.create_task(load) if store.rounds else Begun(load)
     try:
@@ -159,10 +161,10 @@ async def read_session(
 
 
 async def _views(
-    request: RequestView, needs: ChainNeeds, session: Session, version: int, shown: Sequence[Message]
+    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: Sequence[Message]
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
-        view = request.view_of(session, version, shown)
+        view = request.view_of(session, version, latest_lines)
         return view, prompt_view(view, needs)
 
     return await in_thread_if_long(work, len(session.entries) + len(request.window), request.size)

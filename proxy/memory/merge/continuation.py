@@ -33,18 +33,18 @@ _tool_calls: Final = attrgetter("tool_calls")
 
 
 def continuation(
-    session: Session, shown: Sequence[Message], window: Sequence[Message], arrival: Arrival
+    session: Session, latest_lines: Sequence[Message], window: Sequence[Message], arrival: Arrival
 ) -> tuple[Speech, bytes, Alignment] | None:
     """The speech of a window, its fingerprint, and its alignment with the session, as ``align`` finds it.
 
-    ``shown`` are the lines of the session's latest request, as ``lines_shown`` returns them. ``None`` where
-    the window does not end with these, with the answer to them, and with words of the user.
+    ``latest_lines`` are those of the session's latest request, as ``lines_shown`` returns them. ``None``
+    where the window does not end with these, with the answer to them, and with words of the user.
     """
     start, end = 0, len(window) - _NEWEST
     while start < end and window[start].role in SYSTEM:
         start += 1
     count = end - start
-    if count <= 0 or window[start:end] != shown[-count:]:
+    if count <= 0 or window[start:end] != latest_lines[-count:]:
         return None
     if session.forgotten is not None or session.entries[0].call != session.call:
         return None
@@ -102,10 +102,10 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     latest, entries = session.latest_request, session.entries
     if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():
         return None
-    heard, said = alignment.lines[-_NEWEST:]
-    confirmed = renew_entry(entries[-1], heard)
+    answer_line, words_line = alignment.lines[-_NEWEST:]
+    confirmed = renew_entry(entries[-1], answer_line)
     call, turn, user = session.call, session.next_turn, session.user
-    words = new_entry(said, call=call, turn=turn, now=now)
+    words = new_entry(words_line, call=call, turn=turn, now=now)
     if user is None:
         user = next((m.user for m in alignment.lines if m.role == "user" and m.user), None)
     if answer.user is not None and (answer.user != user or session.shared):

@@ -55,12 +55,12 @@ _ATTEMPTS: Final = 10
 class StoredSession(NamedTuple):
     """A session, and the version that a write must name to replace it; 0 where there is none yet.
 
-    ``shown`` are the lines that its latest request showed, where this process has recorded that last.
+    ``latest_lines`` are those that its latest request showed, where this process has recorded that last.
     """
 
     session: Session
     version: int
-    shown: Sequence[Message] = ()
+    latest_lines: Sequence[Message] = ()
 
 
 NOT_STORED: Final = StoredSession(Session(), 0)
@@ -69,8 +69,8 @@ NOT_STORED: Final = StoredSession(Session(), 0)
 class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     """A session to be written over ``version``, and the entries for its cold part.
 
-    ``shown`` are the lines that its latest request showed, where that was just recorded. The other fields are
-    those of ``BlobWrite``.
+    ``latest_lines`` are those that its latest request showed, where that was just recorded. The other fields
+    are those of ``BlobWrite``.
     """
 
     session: Session
@@ -80,7 +80,7 @@ class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
-    shown: Sequence[Message] = ()
+    latest_lines: Sequence[Message] = ()
 
 
 class _Cached(msgspec.Struct, frozen=True, gc=False):
@@ -88,8 +88,8 @@ class _Cached(msgspec.Struct, frozen=True, gc=False):
     session: Session
     at: float
     due: float
-    shown: Sequence[Message]
-    known: EncodedEntries
+    latest_lines: Sequence[Message]
+    encoded_entries: EncodedEntries
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
@@ -166,7 +166,7 @@ class SessionStore:
         if key in self.heads:
             return None
         cached = self._cache.get(key)
-        return None if cached is None else StoredSession(cached.session, cached.version, cached.shown)
+        return None if cached is None else StoredSession(cached.session, cached.version, cached.latest_lines)
 
     def written_due(self, key: Key) -> float:
         """When work on the session as this process wrote it last is due; now where it is cached no more."""
@@ -186,20 +186,20 @@ class SessionStore:
         )
         cached = self._cache.get(key)
         if stored is not None and cached is not None and cached.version == stored.version:
-            return StoredSession(cached.session, stored.version, cached.shown)
+            return StoredSession(cached.session, stored.version, cached.latest_lines)
         result = None
         if stored is not None:
             session = decode(self._codec.decode(key, stored.blob))
-            shown: Sequence[Message] = ()
+            latest_lines: Sequence[Message] = ()
             # Background work leaves what was said as it is.
             if (
                 cached is not None
-                and cached.shown
+                and cached.latest_lines
                 and cached.session.latest_request == session.latest_request
                 and cached.session.entries == session.entries
             ):
-                shown = cached.shown
-            result = StoredSession(session, stored.version, shown)
+                latest_lines = cached.latest_lines
+            result = StoredSession(session, stored.version, latest_lines)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):
             return result
@@ -218,9 +218,9 @@ class SessionStore:
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
         if len(put.session.entries) + len(put.cold) < MANY_MESSAGES:
-            session, encoded, known = self._encoded(key, put)
+            session, encoded, encoded_entries = self._encoded(key, put)
         else:
-            session, encoded, known = await asyncio.to_thread(self._encoded, key, put)
+            session, encoded, encoded_entries = await asyncio.to_thread(self._encoded, key, put)
         loop = asyncio.get_running_loop()
         until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         if not put.background:
@@ -232,7 +232,7 @@ class SessionStore:
         if written:
             self._cache.pop(key, None)
             self._cache[key] = _Cached(
-                encoded.new_version, session, loop.time(), encoded.due, put.shown, known
+                encoded.new_version, session, loop.time(), encoded.due, put.latest_lines, encoded_entries
             )
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
@@ -417,7 +417,9 @@ class SessionStore:
         if self._redaction.enabled:
             session, entries = self._redaction.session(session), [*map(self._redaction.entry, entries)]
         cached = self._cache.get(key)
-        blob, known = encode_further(session, cached.known if cached else EncodedEntries())
+        blob, encoded_entries = encode_further(
+            session, cached.encoded_entries if cached else EncodedEntries()
+        )
         write = BlobWrite(
             blob=through(key, blob),
             version=put.version,
@@ -428,7 +430,7 @@ class SessionStore:
             new_version=put.new_version or draw_version(),
             due=first_due(self.due, put.session),
         )
-        return session, write, known
+        return session, write, encoded_entries
 
     async def _with_last_write(
         self, key: Key, stored: StoredSession | None, written: _Written
@@ -443,7 +445,7 @@ class SessionStore:
             is_lost = asyncio.get_running_loop().time() < written.until and not await self.deleted(key)
         session, version, _ = stored or NOT_STORED
         if is_lost and (cached := self._cache.get(key)) and cached.session.cold_count == session.cold_count:
-            return StoredSession(cached.session, version, cached.shown)
+            return StoredSession(cached.session, version, cached.latest_lines)
         if is_lost != written.is_lost and self._written.get(key) is written:
             self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
