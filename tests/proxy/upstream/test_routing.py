@@ -73,3 +73,28 @@ def test_of_two_that_arrive_in_the_same_moment_one_is_let_go(tmp_path: Path) -> 
     assert not winner.closed
     assert all(each.closed for each in upstreams if each is not winner)
     assert tasks == 1
+
+
+def test_what_was_sent_is_the_request_of_the_one_that_answers(tmp_path: Path) -> None:
+    config = """
+upstreams: {main: {base_url: "practice:", model: a}, reserve: {base_url: "practice:", model: b}}
+pipelines: {default: {upstreams: [main, reserve], hedge: 10ms}}
+"""
+    pipeline = pipeline_of(tmp_path / "hedge.yaml", config)
+
+    async def run() -> tuple[str, bytes]:
+        first, second = Answering(asyncio.Event()), Answering(asyncio.Event())
+        targets = tuple(
+            msgspec.structs.replace(target, upstream=each)
+            for target, each in zip(pipeline.targets, (first, second), strict=True)
+        )
+        question = ChatRequest(model=None, headers={}, fields={}, messages=(), streaming=True)
+        dispatch = Dispatch(question, targets, pipeline.limits, Attempts())
+        running = asyncio.create_task(dispatch.begin())
+        await second.asked.wait()
+        first.told.set()
+        await running
+        return dispatch.upstream, dispatch.sent
+
+    upstream, sent = asyncio.run(run())
+    assert (upstream, msgspec.json.decode(sent)["model"]) == ("main", "a")
