@@ -249,7 +249,8 @@ class _RelayedStream(msgspec.Struct, eq=False):
 
     def _last_event(self) -> bytes:
         """What came behind the last blank line."""
-        event = self._filter(self.framing.close())
+        event, self._error = split_at_error(self.framing.close())
+        event = self._filter(event)
         if self._error:
             raise self._error
         return event

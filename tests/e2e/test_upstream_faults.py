@@ -161,6 +161,8 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
 
 CLOSELY = GOOD.replace(b"data: ", b"data:")
 
+LAST_WORDS = event(error={"message": "overloaded"}).removesuffix(b"\n\n")
+
 # After the first delta: the caller gets these bytes, and an error event.
 AFTER: dict[str, list[Step]] = {
     "reset mid-stream": [HEAD, chunk(HALF), 0.03, RESET],
@@ -171,6 +173,8 @@ AFTER: dict[str, list[Step]] = {
     "a chunk shorter than it says": [HEAD, b"%x\r\n" % (len(HALF) + 50) + HALF, 0.03, CLOSE],
     "a length longer than the stream": [sized(len(HALF) + 50), HALF, 0.03, CLOSE],
     "gzip cut short mid-stream": [ZIPPED, chunk(zipped(HALF)[:-4]), 0.03, END],
+    "an error mid-stream without a blank line": [HEAD, chunk(HALF), 0.03, chunk(LAST_WORDS), END],
+    "an error in one go without a blank line": [HEAD, chunk(HALF + LAST_WORDS), END],
 }
 
 NAMED = GOOD.replace(DONE, b"data: [DONE]\nevent: end\n\n")
