@@ -137,8 +137,9 @@ class Recorder:
     async def written(self, tenant: str, session: str | None = None, *, within: float) -> None:
         """Returns once the turns that have ended are written, after so many seconds at most.
 
-        These are a tenant's turns, or those of one session.
+        These are a tenant's turns, or those of one session; a successor may write them.
         """
+        until = time.monotonic() + within
         waits = [
             asyncio.ensure_future(unwritten.written_event().wait())
             for key, unwritten in self._unwritten.items()
@@ -148,6 +149,8 @@ class Recorder:
             _, late = await asyncio.wait(waits, timeout=within)
             for wait in late:
                 wait.cancel()
+        if self.current.recorder is not self:
+            await self.current.recorder.written(tenant, session, within=until - time.monotonic())
 
     def transfer(self, successor: "Recorder") -> None:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
@@ -160,6 +163,7 @@ class Recorder:
             self._writer.store.heads.pop(key, None)
             for turn in unwritten.turns:
                 successor.put(without_view(turn))
+            unwritten.set_written()
         successor.backlog, self.backlog = self.backlog, Backlog()
 
     async def drain(self) -> None:
@@ -341,7 +345,7 @@ class _Unwritten:
             self._on_applied = None
 
     def set_written(self) -> None:
-        """Ends the waiting for turns that were being written."""
+        """Ends the waiting for turns that were being written here."""
         if self._on_written is not None:
             self._on_written.set()
 

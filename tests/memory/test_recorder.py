@@ -413,6 +413,25 @@ def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCap
     assert told(caplog) == [CANNOT, "Memory is written again (turns that waited: 3, lost: 0)"]
 
 
+def test_who_waits_for_turns_waits_for_the_successor_that_writes_them() -> None:
+    async def run() -> None:
+        store = Slow(memory())
+        recorder, heir = (Recorder(Writer(sessions(store), Window())) for _ in range(2))
+        recorder.put(said(0))
+        waiting = asyncio.create_task(recorder.written("default", "s1", within=60))
+        await asyncio.sleep(0.02)
+        recorder.transfer(heir)
+        await asyncio.sleep(0.02)
+        assert not waiting.done(), "the successor has not written it yet"
+        store.open.set()
+        async with asyncio.timeout(10):
+            await waiting
+        assert heir.is_written(KEY)
+        assert await texts(store.store) == ["question 0", "answer 0"]
+
+    asyncio.run(run())
+
+
 def test_a_call_that_outlives_two_configurations_is_recorded_by_the_third() -> None:
     async def run() -> list[Any]:
         store = memory()
