@@ -156,6 +156,8 @@ def measure(config: Path, memory: str) -> dict[str, Calls]:
         upstream.script = model.script
         environ["UPSTREAM_BASE_URL"] = upstream.url
         server = stack.enter_context(ProxyServer(config, environ, stack.enter_context(unread_inbox())))
+        if "memory" in server.client.get("/readyz").json()["degraded"]:
+            sys.exit("bench.calls: the store at --memory does not answer; start it, or leave --memory out")
         counter = CallCounter(server)
 
         alone = Caller(server, model)

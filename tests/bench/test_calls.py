@@ -35,3 +35,10 @@ def test_one_chunk_more(calls: dict[str, float]) -> None:
 @pytest.mark.parametrize("turn", ["the first turn", "turn 20", "turn 800"])
 def test_a_turn_of_a_session(calls: dict[str, float], turn: str) -> None:
     assert calls["a turn without a session"] < calls[f"{turn} of a session"] <= A_TURN_OF_A_SESSION
+
+
+def test_a_store_that_does_not_answer_is_no_measure() -> None:
+    command = [sys.executable, "-m", "bench.calls", "--memory", "redis://127.0.0.1:1"]
+    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert (counted.returncode, counted.stdout) == (1, "")
+    assert "--memory does not answer" in counted.stderr
