@@ -13,9 +13,9 @@ import typer
 from proxy.commands.terminal import ConfigArgument, load_configured, load_with_hint, reported_errors
 from proxy.errors import ConfigError
 from proxy.runtime import Generation, Runtime
-from proxy.server import background, listening, process, signals
+from proxy.server import background, process, signals
 from proxy.server.app import build_app
-from proxy.server.listening import listen
+from proxy.server.process import listen
 from proxy.server.reload import Reload
 from proxy.server.workers import CAN_FORK, Workers, check_workers
 from proxy.settings.build import build_runtime, tells_last_calls
@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
     signals.block(signals.RELOAD)
-    listening.raise_file_limit()
+    process.raise_file_limit()
     process.return_large_blocks()
     with reported_errors():
         settings, warnings = load_with_hint(config)

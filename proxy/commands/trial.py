@@ -30,11 +30,10 @@ from proxy.memory.stores.store import Key
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.load import load
 from proxy.trial import render
-from proxy.trial.cases import recorded_case, with_cases
 from proxy.trial.explain import explain_request, parse_header, request_from_file
 from proxy.trial.replay import Recording, ReplayedTurn, read_recording
 from proxy.trial.replay import replay as replayed_turns
-from proxy.trial.testing import Result, run_test
+from proxy.trial.testing import Result, recorded_case, run_test, with_cases
 from proxy.turn.pipeline import Pipeline
 
 _QUOTED_WORDS = 60

@@ -1,13 +1,32 @@
-"""One request as it comes over HTTP."""
+"""One request as it comes over HTTP, with its body and query, read within their limits."""
 
 import asyncio
+import contextlib
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.types import Message, Scope
+from starlette.types import Message, Receive, Scope
 
+from proxy.errors import RequestError, TooLarge, UnsupportedEncoding
 from proxy.http.reply import Client, Reply
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+# zlib's own names for "gzip" and "zlib or gzip, as the header says" (RFC 9110 calls zlib's format deflate).
+_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
+_LINGER = 2.0
+_MOST_PARAMETERS = 100
+# A parser takes some tens of milliseconds for so many bytes outside of texts, and holds up all else.
+_MAX_STRUCTURE: Final = 500_000
+SMALL_BODY: Final = 65_536
+"""So many bytes need no measuring."""
+_SLICE: Final = 65_536
+# The interpreter lets other threads run while it joins so many bytes.
+_LARGE: Final = 1_048_576
+_ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
 
 class Request(msgspec.Struct, eq=False):
@@ -68,3 +87,151 @@ class Request(msgspec.Struct, eq=False):
         body, self.body, self.has_news = bytes(self.body), b"", False
         client.resume_reading()
         return {"type": "http.request", "body": body, "more_body": not self.is_whole}
+
+
+class ClientDisconnected(Exception):
+    """The client has closed its connection, and can no longer be answered."""
+
+
+class BodyLimit(NamedTuple):
+    """How large a JSON body may be: ``size`` bytes, as a ``setting`` says, ``structure`` outside of texts."""
+
+    size: int
+    structure: int = _MAX_STRUCTURE
+    setting: str | None = "listen.max_body"
+
+    def error(self) -> TooLarge:
+        """The error for a larger body."""
+        source = f"; '{self.setting}' sets the limit." if self.setting else ", which is the limit here."
+        return TooLarge(f"The body has more than {self.size} bytes{source}")
+
+    def structure_error(self) -> TooLarge:
+        """The error for a body with more outside of its texts."""
+        return TooLarge(
+            f"The body has more than {self.structure} bytes outside of its texts: brackets, commas, quotation"
+            " marks, numbers, escapes. Send fewer messages, parts or fields."
+        )
+
+
+def structure_size(data: bytes) -> int:
+    """How many bytes of JSON stand outside of its texts, escapes within them included."""
+    structure = _Structure()
+    structure.feed(data)
+    return structure.size
+
+
+async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLimit) -> bytes:
+    """Reads the body, and decompresses it.
+
+    Raises TooLarge for more than the limit, compressed or not, UnsupportedEncoding for a compression that is
+    not gzip or deflate, and ClientDisconnected where the client leaves before the body's end.
+    """
+    if int(headers.get("content-length", "0")) > limit.size:
+        if "expect" not in headers:
+            await _discard(receive)
+        raise limit.error()
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    encoding = headers.get("content-encoding")
+    if message.get("more_body") or len(body) > SMALL_BODY:
+        body = await _read_large(receive, message, limit, is_json=encoding is None)
+    elif message["type"] != "http.request":
+        raise ClientDisconnected
+    if len(body) > limit.size:
+        raise limit.error()
+    if encoding is None:
+        return body
+    # zlib lets other threads run, but not the loop that it is called on.
+    return await asyncio.to_thread(_decompress, body, encoding, limit)
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """Parses a query string; a name's first value counts. Raises RequestError for too many parameters."""
+    if not raw:
+        return {}
+    try:
+        text = raw.decode("utf-8", "surrogatepass")  # an id with half a character shall be seen to be one
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    try:
+        pairs = parse_qsl(text, max_num_fields=_MOST_PARAMETERS)
+    except ValueError:
+        raise RequestError(f"The query has more than {_MOST_PARAMETERS} parameters.") from None
+    return dict(reversed(pairs))
+
+
+async def _read_large(receive: Receive, message: Message, limit: BodyLimit, *, is_json: bool) -> bytes:
+    """The body that begins with ``message``, measured while it comes."""
+    pieces, buffer, size, structure = list[bytes](), bytearray(), 0, _Structure()
+    while message["type"] == "http.request":
+        piece = message.get("body", b"")
+        size += len(piece)
+        buffer += piece
+        if len(buffer) >= _SLICE or not message.get("more_body"):
+            pieces.append(bytes(buffer))
+            buffer.clear()
+        if is_json:
+            structure.feed(piece)
+        exceeded = size > limit.size or structure.size > limit.structure
+        if exceeded and message.get("more_body"):
+            await _discard(receive)
+        if structure.size > limit.structure:
+            raise limit.structure_error()
+        if size > limit.size:
+            raise limit.error()
+        if not message.get("more_body"):
+            return b"".join(pieces) if size < _LARGE else await asyncio.to_thread(b"".join, pieces)
+        message = await receive()
+    raise ClientDisconnected
+
+
+async def _discard(receive: Receive) -> None:
+    # Many clients read no answer before they have sent everything, and lose it when the connection closes.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER):
+            while (await receive()).get("more_body"):
+                pass
+
+
+class _Structure:
+    """Measures JSON as it comes: ``size`` is what stands outside of its strings, and the escapes within."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._in_string = 0
+        self._escape = b""
+
+    def feed(self, data: bytes) -> None:
+        """Measures the next bytes."""
+        for start in range(0, len(data), _SLICE):
+            piece = self._escape + data[start : start + _SLICE]
+            if b"\\" in piece:
+                piece, escapes = _ESCAPE.subn(b"", piece)
+                self.size += escapes
+                self._escape = b"\\" if piece.endswith(b"\\") else b""
+                piece = piece.removesuffix(b"\\")
+            parts = piece.split(b'"')
+            quotes = len(parts) - 1
+            self.size += quotes + sum(map(len, parts[self._in_string :: 2]))
+            self._in_string = (self._in_string + quotes) % 2
+
+
+def _decompress(body: bytes, encoding: str, limit: BodyLimit) -> bytes:
+    encoding = encoding.strip().lower()
+    if encoding == "identity":
+        data = body
+    elif encoding not in _WINDOWS:
+        raise UnsupportedEncoding(f"'{encoding[:40]}' is not understood; send gzip, deflate or identity.")
+    else:
+        decompressor = zlib.decompressobj(_WINDOWS[encoding])
+        try:
+            data = decompressor.decompress(body, limit.size + 1)
+        except zlib.error as error:
+            raise RequestError(f"The body is not what its Content-Encoding says: {error}.") from None
+        if len(data) > limit.size:
+            raise limit.error()
+        if not decompressor.eof:
+            raise RequestError("The compressed body ends too early.")
+    if structure_size(data) > limit.structure:
+        raise limit.structure_error()
+    return data

@@ -10,8 +10,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.responses import Response
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
-from proxy.http import body
-from proxy.http.request import Request
+from proxy.http.request import BodyLimit, Request, read_body
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.session import UNREADABLE
 from proxy.page import conversations, health, live, playground, turns, users
@@ -24,7 +23,7 @@ from proxy.runtime import Runtime, ServerState
 _WITHOUT_KEY: Final = ("/login", "/assets/")
 _TIMEOUT: Final = 5.0
 _MOST_FIELDS: Final = 40
-_FORM_LIMIT: Final = body.BodyLimit(1_000_000, structure=1_000_000, setting=None)
+_FORM_LIMIT: Final = BodyLimit(1_000_000, structure=1_000_000, setting=None)
 _WRONG_KEY_DELAY: Final = 0.5
 
 Handler = Callable[[PageRequest], Awaitable[Response]]
@@ -73,7 +72,7 @@ class PageApp:
         handler, params = self._match(request)
         form: Mapping[str, str] = {}
         if request.method == "POST":
-            form = _fields(await body.read_body(request.receive, headers, _FORM_LIMIT))
+            form = _fields(await read_body(request.receive, headers, _FORM_LIMIT))
             check_form(viewer, headers, form.get("token", ""))
         page_request = PageRequest(
             server=self._server,

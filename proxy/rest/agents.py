@@ -12,8 +12,16 @@ from starlette.routing import Route
 
 from proxy.clock import wall_time
 from proxy.memory.episodes.episodes import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
-from proxy.rest.endpoint import Methods, body_of, json_response, key_of, memory_of
-from proxy.rest.validation import at_most, validated, validated_query
+from proxy.rest.endpoint import (
+    Methods,
+    at_most,
+    body_of,
+    json_response,
+    key_of,
+    memory_of,
+    validated,
+    validated_query,
+)
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760

@@ -1,30 +1,51 @@
-"""What the endpoints of the REST interface share: methods of a path, ids, memory, bodies."""
+"""What the endpoints of the REST interface share: methods of a path, ids, memory, bodies and queries."""
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
+from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError
-from proxy.http.body import BodyLimit, read_body
+from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, expected_type
 from proxy.http.reply import json_slices
+from proxy.http.request import BodyLimit, read_body
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
 from proxy.runtime import Runtime
 from proxy.turn.identity import identifier
+from proxy.turn.request import mend_json
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 LARGEST_PAGE, PAGE = 100, 50
 """How much one page of a list has at the most, and where no ``limit`` is given."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
+Model = TypeVar("Model", bound=BaseModel)
+
+_EXPECTED: Final = "expected "
+_ARRAY, _OBJECT = "expected an array", "expected an object"
+_ADVICE: Final[Mapping[str, str]] = {
+    "value_error": "{error}",  # of a check of ours
+    "string_unicode": "expected a string in UTF-8",
+    "list_type": _ARRAY,
+    "dict_type": _OBJECT,
+    "greater_than": "expected a number above {gt:g}",
+    "greater_than_equal": "expected a number of at least {ge:g}",
+    "less_than_equal": "expected a number of at most {le:g}",
+    "string_too_short": "expected a string of {min_length} or more characters",
+    "string_too_long": "expected a string of at most {max_length} characters",
+    "literal_error": "expected {expected}",
+}
+_TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
 
 
 class Methods:
@@ -163,3 +184,72 @@ def long_response(content: Any, status: int = 200) -> Response:
     Nothing else runs while a large value is encoded, nor while its bytes are handed to the connection.
     """
     return StreamingResponse(json_slices(content), status, media_type="application/json")
+
+
+def validated(model: type[Model], body: bytes) -> Model:
+    """A body as a value; raises RequestError, which names the field and never repeats what stood there.
+
+    Half a character is no error, as it is none in a chat request.
+    """
+    try:
+        try:
+            return model.model_validate_json(body)
+        except ValidationError as error:
+            if not _is_no_json(error):
+                raise
+            with contextlib.suppress(ValueError, RecursionError):
+                body = mend_json(body)
+            return model.model_validate_json(body)
+    except ValidationError as error:
+        raise _request_error(error, model) from None
+
+
+def validated_query(model: type[Model], request: Request) -> Model:
+    """The query's parameters as a value; raises RequestError."""
+    try:
+        return model.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        raise _request_error(error, model) from None
+
+
+def at_most(limit: int) -> AfterValidator:
+    """Validates a number, which counts as ``limit`` where it is larger."""
+    return AfterValidator(lambda number: min(number, limit))
+
+
+def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestError:
+    """The first field's errors in one sentence."""
+    details = error.errors(include_url=False, include_input=False)
+    keys = ", ".join(model.model_fields)
+    if _is_no_json(error):
+        return RequestError(f"The body is not JSON; write an object with the keys: {keys}.")
+    if not details[0]["loc"]:
+        return RequestError(f"Write an object as JSON; its keys are: {keys}.")
+    path = _path(details[0])
+    details = [each for each in details if _path(each) == path]
+    types = {each["type"] for each in details}
+    if "extra_forbidden" in types:
+        message = f"'{path}': unknown key; available: {keys}."
+    elif "missing" in types:
+        type_ = model.model_json_schema()["properties"][path].get("type", "")
+        expected = _TYPES.get(type_) or expected_type(f"{type_}_type") or "expected a value"
+        message = f"'{path}' is missing; {expected}. The keys are: {keys}."
+    else:
+        kinds = [(each["type"], each.get("ctx", {})) for each in details]
+        advice = [
+            (_ADVICE.get(kind) or expected_type(kind) or "expected another value").format(**context)
+            for kind, context in kinds
+        ]
+        first, *others = dict.fromkeys(advice)
+        message = f"'{path}': {' or '.join([first, *(other.removeprefix(_EXPECTED) for other in others)])}."
+    return RequestError(message, param=path)
+
+
+def _is_no_json(error: ValidationError) -> bool:
+    return error.errors(include_url=False, include_input=False)[0]["type"] == "json_invalid"
+
+
+def _path(error: ErrorDetails) -> str:
+    """Where the error is; behind a name, only numbers are the client's: others say which type was tried."""
+    name, *steps = error["loc"]
+    return ".".join([str(name), *(str(step) for step in steps if isinstance(step, int))])

@@ -28,6 +28,7 @@ from proxy.rest.endpoint import (
     Methods,
     admit,
     archive_off,
+    at_most,
     body_of,
     json_response,
     long_response,
@@ -37,8 +38,8 @@ from proxy.rest.endpoint import (
     page_response,
     path_id,
     runtime_of,
+    validated,
 )
-from proxy.rest.validation import at_most, validated
 from proxy.runtime import Runtime
 from proxy.traces import Traces
 from proxy.turn.identity import identifier

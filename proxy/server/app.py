@@ -15,9 +15,8 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
-from proxy.http.body import SMALL_BODY, BodyLimit, ClientDisconnected, parse_query, read_body
 from proxy.http.reply import Reply, json_slices
-from proxy.http.request import Request
+from proxy.http.request import SMALL_BODY, BodyLimit, ClientDisconnected, Request, parse_query, read_body
 from proxy.memory.memory import Memory
 from proxy.memory.recorder import WriteListener
 from proxy.observe.feed import Feed

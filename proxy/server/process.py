@@ -1,30 +1,37 @@
-"""One server process: its sockets, its loop, reload and a graceful end."""
+"""One server process: its sockets, its limit of open files, its loop, reload and a graceful end."""
 
 import asyncio
 import contextlib
 import ctypes
+import errno
 import gc
 import logging
+import math
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import Final
 
 import uvicorn
 
+from proxy.errors import ConfigError
+from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.tasks import Tasks, ignore_late_lookups
 from proxy.observe.log import logging_to
-from proxy.server import listening, signals
+from proxy.server import signals
 from proxy.server.app import App
 from proxy.server.protocol import Protocol
 from proxy.server.reload import Reload
 from proxy.settings.settings import Settings
+
+if sys.platform != "win32":
+    import resource
 
 END_WITHIN: Final = 3.0
 """Seconds beyond the grace of calls in which a process ends: memory writes what is pending."""
@@ -42,6 +49,17 @@ _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
 # They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
 _THREADS: Final = 4
+_BACKLOG: Final = 2048
+# What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
+_SEND_BUFFER: Final = 128 * 1024
+# In milliseconds. Left alone, the kernel probes a silent machine for a quarter of an hour, and one that
+# answers and reads nothing for ever: that long a turn would not be over.
+_UNREAD_TIMEOUT = 60_000
+# More than any one process can serve; some systems call infinite what they do not give.
+_MOST_FILES: Final = 65_536
+_NEARLY_ALL: Final = 0.9
+_CHECK_INTERVAL: Final = 1.0
+_WARNING_INTERVAL: Final = 600.0
 
 _log: Final = logging.getLogger("turnkeeper")
 
@@ -75,7 +93,7 @@ def serve(
     config = uvicorn_config(app, grace=settings.listen.grace)
     with logging_to(sys.stderr, form=settings.log.format, level=settings.log.level):
         drain = min(settings.listen.drain, settings.listen.grace)
-        Server(config, app, reload, [listening.watch_file_limit, *tasks], drain=drain).run(sockets)
+        Server(config, app, reload, [watch_file_limit, *tasks], drain=drain).run(sockets)
 
 
 def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: float = 6.0) -> uvicorn.Config:
@@ -154,7 +172,7 @@ class Server(uvicorn.Server):
 
     async def _close(self, sockets: Sequence[socket.socket]) -> None:
         """Stops listening. Connections that the kernel has made are served: it would reset them."""
-        waiting = [connection for each in sockets for connection in listening.accept_all(each)]
+        waiting = [connection for each in sockets for connection in accept_all(each)]
         for server in self.servers:
             server.close()
         loop = asyncio.get_running_loop()
@@ -192,3 +210,87 @@ class Server(uvicorn.Server):
     def _on_sighup(self) -> None:
         if not self.should_exit:
             self._tasks.start(self._reload.reload())
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listens at all addresses of a host; raises ConfigError, which says what to do, where that fails."""
+    if not is_host_name(host):
+        raise ConfigError(f"{host}: {ADVICE}")
+    try:
+        return _bind(host, port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            message = (
+                f"Port {port} on {host} is taken by another program: end that, or choose another with PORT."
+            )
+        elif error.errno == errno.EACCES:
+            message = f"Port {port} may not be opened by this user: choose one above 1023 with PORT."
+        else:
+            reason = error.strerror
+            message = f"{host}:{port} cannot be listened on ({reason}): choose another with HOST and PORT."
+        raise ConfigError(message) from None
+
+
+def _bind(host: str, port: int) -> list[socket.socket]:
+    infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    addresses = list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in infos))
+    if not port:
+        del addresses[1:]  # each would take a free port of its own
+    sockets: list[socket.socket] = []
+    for family, address in addresses:
+        try:
+            server = socket.create_server(address, family=family, backlog=_BACKLOG)
+        except OSError as error:
+            # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
+            if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not sockets):
+                raise
+            continue
+        # Each connection inherits these.
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_TIMEOUT)
+        sockets.append(server)
+    return sockets
+
+
+def accept_all(server: socket.socket) -> Iterator[socket.socket]:
+    """Accepts the connections that wait at a socket which does not block."""
+    with contextlib.suppress(OSError):  # there is none, or no file descriptor for one
+        while True:
+            yield server.accept()[0]
+
+
+def raise_file_limit() -> None:
+    """Raises the limit of open files as far as the system allows: its usual 1024 are two a call."""
+    if sys.platform == "win32":
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        with contextlib.suppress(ValueError, OSError):  # the system gives less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+async def watch_file_limit() -> None:
+    """Warns, every ten minutes at the most, that hardly any files are left."""
+    while sys.platform != "win32":
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        nearly_all = limit != resource.RLIM_INFINITY and _lowest_free_file() >= _NEARLY_ALL * limit
+        if nearly_all:
+            _log.warning(
+                "Nearly all of the %d files that this server may have open are: once all are, callers are"
+                " closed off without an answer. Let it have more of them (ulimit -n), or serve with more"
+                " processes",
+                limit,
+            )
+        await asyncio.sleep(_WARNING_INTERVAL if nearly_all else _CHECK_INTERVAL)
+
+
+def _lowest_free_file() -> float:
+    """The number that the next file gets; without one, infinity."""
+    try:
+        number = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return math.inf
+    os.close(number)
+    return number

@@ -11,8 +11,7 @@ from filters.redact import Redact
 from proxy.admission.gate import Gate, Webhook
 from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
-from proxy.background.models import ModelClient, PromptRedaction
-from proxy.background.retrieval import HttpEmbedder, HttpReranker
+from proxy.background.models import HttpEmbedder, HttpReranker, ModelClient, PromptRedaction
 from proxy.background.summariser import Summariser
 from proxy.background.worker import SessionJob, Worker
 from proxy.errors import ConfigError

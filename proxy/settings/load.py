@@ -10,13 +10,21 @@ from pydantic_core import ErrorDetails
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.errors import ConfigError
-from proxy.settings.checks import settings_warnings
+from proxy.settings.checks import order_warnings, settings_warnings
 from proxy.settings.diagnostics import NO_UPSTREAM, Diagnostic, dotted_path, error_advice, nearest
-from proxy.settings.document import MAX_BYTES, Document, DocumentError, KeyPath, Problem, decode, parse
+from proxy.settings.document import (
+    MAX_BYTES,
+    Document,
+    DocumentError,
+    KeyPath,
+    Problem,
+    decode,
+    fill,
+    is_private,
+    parse,
+)
 from proxy.settings.filter_registry import BROKEN, FilterRegistry
-from proxy.settings.interpolation import fill, is_private
 from proxy.settings.settings import Settings
-from proxy.settings.step_rules import order_warnings
 from proxy.settings.values import AnswerStep, RequestStep, SettingsModel, ValidationContext
 
 Reader = Callable[[Path], bytes]

@@ -1,14 +1,24 @@
-"""The settings of upstreams and pipelines."""
+"""The settings of upstreams and pipelines, with the tests that stand beside a pipeline."""
 
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationInfo,
+)
 
+from filters.message import Role
 from filters.option_types import Whole
 from proxy.settings import values
-from proxy.settings.diagnostics import shown_errors
-from proxy.settings.pipeline_tests import PipelineTest
+from proxy.settings.diagnostics import alternatives, quoted, shown_errors
 from proxy.settings.values import (
     Accepts,
     AnswerStep,
@@ -27,6 +37,155 @@ from proxy.settings.values import (
 )
 
 Tool = Literal["memory_store", "memory_recall", "memory_forget"]
+_SHORTHAND = "write a message such as 'user: Hello', or its fields: {role: user, content: Hello}"
+_ROLES: Final = get_args(Role)
+_DEFAULT_TIME: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def _message_fields(value: object) -> dict[str, Any]:
+    """The fields of a message, from ``role: content`` or as they are written; not all need be there."""
+    message = value
+    if isinstance(value, str):
+        role, colon, content = value.partition(":")
+        if not colon or not role.isalpha():
+            raise ValueError(_SHORTHAND)
+        message = {"role": role, "content": content.removeprefix(" ")}
+    if not isinstance(message, dict):
+        raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects ValueErrors alone
+    named = message.get("role")
+    if isinstance(named, str) and named not in _ROLES:
+        raise ValueError(f"no model knows the role{quoted(named)}{alternatives(named, _ROLES)}")
+    return message
+
+
+def _partial_message(value: object) -> object:
+    message = _message_fields(value)
+    if not message:
+        raise ValueError(f"nothing is named here; {_SHORTHAND}")
+    return message
+
+
+def _whole_message(value: object) -> object:
+    message = _message_fields(value)
+    if not isinstance(message.get("role"), str):
+        raise ValueError(f"this message has no role; {_SHORTHAND}")  # noqa: TRY004
+    return message
+
+
+def _at_least_one(messages: tuple[object, ...]) -> tuple[object, ...]:
+    if not messages:
+        raise ValueError("write at least one message, such as 'user: Hello'")
+    return messages
+
+
+def _time(value: object) -> object:
+    if isinstance(value, datetime):
+        return value
+    try:
+        time = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        time = None
+    if time is None or time.tzinfo is None:
+        raise ValueError("write a time with its zone, such as 2026-11-20T10:00:00Z")
+    return time
+
+
+def _request(value: object) -> object:
+    if isinstance(value, dict) and "messages" in value:
+        raise ValueError("the messages stand beside 'request', not in it")
+    return value
+
+
+def _expected_messages(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, ExpectedMessages | tuple):
+        return value
+    form: Any = tuple[WholeMessage, ...] if isinstance(value, list) else ExpectedMessages
+    return TypeAdapter(form).validate_python(value, context=info.context)
+
+
+def _expected_answer(value: object, info: ValidationInfo) -> object:
+    if isinstance(value, ExpectedAnswer | str):
+        return value
+    return TypeAdapter(ExpectedAnswer).validate_python(value, context=info.context)
+
+
+def _pieces(value: object) -> object:
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple) or not all(isinstance(piece, str) for piece in value):
+        raise ValueError("write the answer as text, or as a list of the pieces in which it comes")
+    return tuple(value)
+
+
+WholeMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_whole_message))]
+PartialMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_partial_message))]
+Pieces = Annotated[str | tuple[str, ...], BeforeValidator(shown_errors(_pieces))]
+
+
+class ExpectedMessages(SettingsModel):
+    """Some of the messages that the model must get, and some that it must not."""
+
+    contains: tuple[PartialMessage, ...] = ()
+    """Messages, or parts of them, that must come in this order; others may stand between them."""
+    lacks: tuple[PartialMessage, ...] = ()
+    """Messages, or parts of them, of which none may come."""
+
+
+class ExpectedAnswer(SettingsModel):
+    """Some of the words that the client must get, and some that it must not."""
+
+    contains: tuple[str, ...] = ()
+    """Words that must come."""
+    lacks: tuple[str, ...] = ()
+    """Words that may not come."""
+
+
+class PipelineTest(SettingsModel):
+    """What a client sends, and what must become of it on the way."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """What must hold, in a few words."""
+    messages: Annotated[tuple[WholeMessage, ...], AfterValidator(shown_errors(_at_least_one))] = Field(
+        json_schema_extra={"minItems": 1}
+    )
+    """What the client sends: ``user: Hello``, or a message's fields."""
+    headers: Mapping[str, str] = Field(default_factory=dict)
+    """The client's headers."""
+    query: Mapping[str, str] = Field(default_factory=dict)
+    """The parameters behind the path's ``?``."""
+    request: Annotated[Mapping[str, Any], BeforeValidator(shown_errors(_request))] = Field(
+        default_factory=dict
+    )
+    """Further fields of the request, beside ``messages``."""
+    time: Annotated[AwareDatetime, BeforeValidator(shown_errors(_time))] = _DEFAULT_TIME
+    """When the request comes, with its zone; always the same where nothing is written."""
+    expect: Annotated[
+        ExpectedMessages | tuple[WholeMessage, ...] | None,
+        BeforeValidator(shown_errors(_expected_messages)),
+    ] = None
+    """The messages that the model gets: all of them as a list, or some with ``contains`` and ``lacks``."""
+    parameters: Mapping[str, Any] = Field(default_factory=dict)
+    """Further fields that the model gets, each exactly so; fields that are not named may be anything."""
+    absent: tuple[str, ...] = ()
+    """Fields beside ``messages`` that the model must not get."""
+    session: str | None = None
+    """Whose session it is; ``null`` for nobody's. Left out, it may be any."""
+    user: str | None = None
+    """Who speaks; ``null`` for nobody known. Left out, it may be anyone."""
+    answer: Pieces = ()
+    """What the model is made to say, as text or in the pieces in which it comes."""
+    expect_answer: Annotated[ExpectedAnswer | str | None, BeforeValidator(shown_errors(_expected_answer))] = (
+        None
+    )
+    """The words that the client gets: all of them as text, or some with ``contains`` and ``lacks``."""
+
+    @property
+    def is_vacuous(self) -> bool:
+        """Whether it passes whatever comes."""
+        expected = (self.expect, self.expect_answer)
+        expects = any(each not in (None, ExpectedMessages(), ExpectedAnswer()) for each in expected)
+        names = self.model_fields_set & {"session", "user"}
+        return not (expects or names or self.parameters or self.absent)
 
 
 class Upstream(SettingsModel):

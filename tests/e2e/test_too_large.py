@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from proxy.http import body
+from proxy.http import request
 from tests.proxy_server import Serve
 
 PIECE, PIECES = b"x" * 65536, 300
@@ -44,7 +44,7 @@ def test_a_client_that_reads_only_after_it_has_said_all_is_told(
 
 
 def test_a_client_that_asks_first_is_told_at_once(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body, "_LINGER", 60)  # so long it would wait for a body
+    monkeypatch.setattr(request, "_LINGER", 60)  # so long it would wait for a body
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9999\r\n"
     with socket.create_connection(("127.0.0.1", serve(SMALL).port), timeout=8) as client:
         client.sendall(head + b"Expect: 100-continue\r\n\r\n")

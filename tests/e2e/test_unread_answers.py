@@ -22,7 +22,7 @@ pipelines: {default: {upstreams: [main], request: []}}
 """
 )
 IMPATIENT = """
-import proxy.server.listening as listening
+import proxy.server.process as listening
 listening._UNREAD_TIMEOUT = 1500
 from proxy.cli import main
 main()

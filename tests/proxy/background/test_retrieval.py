@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from proxy.background.retrieval import HttpEmbedder, HttpReranker
+from proxy.background.models import HttpEmbedder, HttpReranker
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.upstream.client import HttpUpstream
 from proxy.upstream.providers import PROVIDERS

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import RequestError
-from proxy.rest import agents, sessions, users, validation
+from proxy.rest import agents, sessions, users
+from proxy.rest.endpoint import validated
 
 FACT = "text, category, replaces, importance, since, until"
 EPISODE = "interaction_type, content, platform, metadata, ttl_hours"
@@ -26,7 +27,7 @@ LIBRARYS = re.compile(r"input|valid|field|required|permitted|parse|deserializ", 
 
 def refused(model, written) -> tuple[str, str | None]:
     with pytest.raises(RequestError) as caught:
-        validation.validated(model, written if isinstance(written, bytes) else json.dumps(written).encode())
+        validated(model, written if isinstance(written, bytes) else json.dumps(written).encode())
     return caught.value.message, caught.value.param
 
 
@@ -120,7 +121,7 @@ def test_no_library_speaks_and_no_value_is_shown(data):
     model = data.draw(st.sampled_from(MODELS))
     known = st.fixed_dictionaries({}, optional=dict.fromkeys((*model.model_fields, "other"), JSON))
     try:
-        validation.validated(model, json.dumps(data.draw(known | JSON)).encode())
+        validated(model, json.dumps(data.draw(known | JSON)).encode())
     except RequestError as error:
         names = "|".join(sorted(model.model_fields))
         message = re.sub(names, "", error.message)

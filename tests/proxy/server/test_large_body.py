@@ -5,7 +5,7 @@ import time
 import tracemalloc
 from typing import Any
 
-from proxy.http import body
+from proxy.http.request import BodyLimit, read_body
 
 PIECE, PIECES = b'"' + b"x" * 65_534 + b'"', 200
 
@@ -19,7 +19,7 @@ def test_a_large_body_is_put_together_beside_the_loop() -> None:
             number, last = next(left), time.thread_time()
             return {"type": "http.request", "body": PIECE, "more_body": number < PIECES - 1}
 
-        whole = await body.read_body(receive, {}, body.BodyLimit(len(PIECE) * PIECES))
+        whole = await read_body(receive, {}, BodyLimit(len(PIECE) * PIECES))
         return whole, time.thread_time() - last
 
     whole, on_loop = asyncio.run(check())
@@ -41,7 +41,7 @@ def test_a_body_in_tiny_pieces_takes_no_more_than_its_size() -> None:
                 "more_body": number < pieces - 1,
             }
 
-        whole = await body.read_body(receive, {"content-encoding": "identity"}, body.BodyLimit(2 * pieces))
+        whole = await read_body(receive, {"content-encoding": "identity"}, BodyLimit(2 * pieces))
         assert whole == b"".join(b"%02d" % number for number in range(100)) * (pieces // 100)
         return tracemalloc.get_traced_memory()[1]
 

@@ -7,9 +7,8 @@ import pytest
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from proxy.http import body
 from proxy.http.reply import Reply
-from proxy.http.request import Request
+from proxy.http.request import BodyLimit, Request, read_body
 from proxy.observe.observation import Observation
 from proxy.server.protocol import Protocol
 from tests.reading_client import Wire
@@ -30,7 +29,7 @@ class Turn:
 
     async def answer(self, request: Request) -> None:
         self.begun.set()
-        await body.read_body(request.receive, {}, body.BodyLimit(len(MUCH)))
+        await read_body(request.receive, {}, BodyLimit(len(MUCH)))
         request.reply.watcher = request.task
         self.running.set()
         try:

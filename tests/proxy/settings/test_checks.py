@@ -1,7 +1,7 @@
 import pytest
 
 from filters.base import RequestFilter
-from proxy.settings import step_rules
+from proxy.settings import checks
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.load import config_errors, config_warnings
 from tests.ready import UPSTREAM
@@ -293,7 +293,7 @@ def test_two_steps_that_close_calls_alike_are_not(told, repair: str, restore: st
     assert [line for line in told(steps(*given)) if "the same" in line] == []
 
 
-orders_here = [rule for rule in step_rules.ORDERS if {rule.first, rule.then} <= HERE]
+orders_here = [rule for rule in checks.ORDERS if {rule.first, rule.then} <= HERE]
 
 
 @pytest.mark.parametrize("rule", orders_here, ids=lambda rule: f"{rule.first}-{rule.then}")
@@ -321,35 +321,35 @@ def pretending(*written):
     return [type(name, (Named,), {"__module__": f"filters.{name}"})() for name in written]
 
 
-@pytest.mark.parametrize("rule", step_rules.ORDERS, ids=lambda rule: f"{rule.first}-{rule.then}")
+@pytest.mark.parametrize("rule", checks.ORDERS, ids=lambda rule: f"{rule.first}-{rule.then}")
 def test_each_order_is_told_of_filters_that_do_not_exist_yet(rule):
     wrong, right = pretending(rule.then, rule.first), pretending(rule.first, rule.then)
     conditional = rule.when(wrong[0])
-    needs = [message for _, message in step_rules.order_warnings(right)]
-    said = [message for _, message in step_rules.order_warnings(wrong) if message not in needs]
+    needs = [message for _, message in checks.order_warnings(right)]
+    said = [message for _, message in checks.order_warnings(wrong) if message not in needs]
     assert said == ([f"put this behind {rule.first}: {rule.why}"] if conditional else [])
 
 
 def test_a_filter_that_does_harm_alone_is_told():
-    alone = list(step_rules.order_warnings(pretending("restore_history")))
+    alone = list(checks.order_warnings(pretending("restore_history")))
     assert [i for i, _ in alone] == [0]
     assert alone[0][1].startswith("add inject_summaries: ")
-    assert not list(step_rules.order_warnings(pretending("restore_history", "inject_summaries")))
+    assert not list(checks.order_warnings(pretending("restore_history", "inject_summaries")))
 
 
 def test_summaries_are_not_to_be_injected_where_there_are_none():
-    assert not list(step_rules.order_warnings(pretending("restore_history"), summarising=False))
+    assert not list(checks.order_warnings(pretending("restore_history"), summarising=False))
 
 
 def test_rules_name_filters_that_exist_or_are_planned():
-    named = {name for rule in step_rules.ORDERS for name in (rule.first, rule.then)}
-    named |= {rule.name for rule in step_rules.NO_OPS}
+    named = {name for rule in checks.ORDERS for name in (rule.first, rule.then)}
+    named |= {rule.name for rule in checks.NO_OPS}
     assert named <= HERE | PLANNED
 
 
 def test_no_two_rules_contradict_one_another():
-    pairs = {(rule.first, rule.then) for rule in step_rules.ORDERS}
-    assert len(pairs) == len(step_rules.ORDERS)
+    pairs = {(rule.first, rule.then) for rule in checks.ORDERS}
+    assert len(pairs) == len(checks.ORDERS)
     assert not {(then, first) for first, then in pairs} & pairs
 
 

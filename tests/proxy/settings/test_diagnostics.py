@@ -1,5 +1,5 @@
 from proxy.settings.diagnostics import Diagnostic, alternatives, dotted_path, quoted
-from proxy.settings.interpolation import Private
+from proxy.settings.document import Private
 
 
 def test_the_nearest_name_is_suggested_and_all_are_told():

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.settings.interpolation import Private, fill, interpolate, is_private
+from proxy.settings.document import Private, fill, interpolate, is_private
 
 ENVIRON = {"HOST": "here", "EMPTY": "", "TRICK": "${HOST} $$ {a: b}"}
 

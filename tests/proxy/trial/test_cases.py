@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.errors import ConfigError
 from proxy.settings.load import load
-from proxy.trial.cases import recorded_case, with_cases
 from proxy.trial.explain import message_dict
 from proxy.trial.replay import Prompt, ReplayedTurn
+from proxy.trial.testing import recorded_case, with_cases
 from tests.ready import UPSTREAM, pipeline_of, results_of
 
 HEAD = UPSTREAM + "pipelines:\n"

@@ -6,7 +6,7 @@ import pytest
 from filters.base import AnswerFilter, Context, RequestFilter
 from proxy.describe.schema import model_schema
 from proxy.settings.load import config_errors
-from proxy.settings.pipeline_tests import PipelineTest
+from proxy.settings.pipeline import PipelineTest
 from proxy.trial import testing
 from tests.ready import UPSTREAM, pipeline_of, results_of
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.http.body import parse_query
+from proxy.http.request import parse_query
 from proxy.turn import identity
 from proxy.turn.identity import (
     SESSION_PLACES,
