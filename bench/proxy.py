@@ -25,7 +25,7 @@ import uvloop
 
 from bench.load import Block, Callers, Load
 from bench.peers import PEERS, System, installed, turnkeeper
-from bench.picture import picture
+from bench.plot import picture
 from bench.serving import Running, free_port, running
 from bench.table import Row, printed
 from tests.peers.redis_server import RedisServer, closing

@@ -1,13 +1,38 @@
+import re
+from collections.abc import Iterable
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from filters.base import AnswerFilter, Context, Spoken, Stage
 from filters.text.markdown import Markdown
-from filters.text.rewriter import TextStage, TextStep
-from filters.text.speech import Addresses, Emoji, Prefixes
+from filters.text.rewriter import Arriving, Rewriter, TextStage, TextStep
 
 _ROLES = ("assistant", "system", "user")
+# A letter before it makes an ``h`` the end of a word. Chinese puts no space before an address.
+_MAYBE = re.compile(
+    r"""[hHwW<](?:
+        (?<=<)(?=[hHwW]|\Z)
+      | (?<![A-Za-z].)(?:(?<=[hH])(?=ttps?://|t{0,2}\Z|ttps?:?/?\Z) | (?<=[wW])(?=ww\.|w{0,2}\Z))
+    )""",
+    re.VERBOSE,
+)
+_HEADS = ("https://", "http://", "www.")
+_INSIDE = re.compile(r"[A-Za-z0-9/#%&=+@$~_-]+")
+_MARKS = re.compile(r"[.,;:!?()\[\]'*]{0,16}")
+# Pictographs and their parts: keycap, variation, skin tone, flag and tag. Among the dingbats, quotation marks
+# and circled digits are text, and so are the accidentals of music.
+_PARTS = (
+    "\u20e3\ufe0e\ufe0f\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa"
+    "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u266c\u2670-\u275a\u275f-\u2775\u2794-\u27bf"
+    "\u2934\u2935\u2b05-\u2b07\u2b1b\u2b1c\u2b50\u2b55\u3030\u303d\u3297\u3299"
+    "\U0001f000-\U0001faff\U000e0020-\U000e007f"
+)
+_LONGEST_NAME = 64
+_TIME = re.compile(r"[^:]*\d:\d\d(?:\D.*)?")
+_BLANKS = re.compile(r"[ \t]{0,8}")
+_WIDE_COLON = "\uff1a"
+_CLOSING = {"[": "]", "(": ")"}
 
 
 class Speakable(AnswerFilter):
@@ -97,3 +122,151 @@ class Speakable(AnswerFilter):
             by_name = "speaker" in self.prefixes
             steps.append(Prefixes(times="time" in self.prefixes, names=names if by_name else ()))
         return TextStage(*steps) if steps else None
+
+
+class Addresses(Rewriter):
+    """Says ``instead`` for each bare address; where that is nothing, a space that would stand double goes.
+
+    Behind ``](`` an address is a link's target, for which its text stands already: nothing is said for it.
+    """
+
+    def __init__(self, instead: str) -> None:
+        super().__init__()
+        self._instead = instead
+        self._inside = False
+        self._bracketed = False
+        self._depth = 0
+        self._apart = False
+
+    def _is_plain(self, text: str) -> bool:
+        return not (self._inside or self._apart) and _MAYBE.search(text) is None
+
+    def _step(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        if self._inside:
+            return self._further(arriving, i)
+        if self._apart:
+            self._apart = False
+            return i + (arriving.at(i) == " "), ""
+        found = _MAYBE.search(arriving.text, i)
+        start = found.start() if found else len(arriving.text)
+        return self._first(arriving, i) if start == i else (start, arriving.text[i:start])
+
+    def _first(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        before, first = arriving.before(i), arriving.at(i)
+        end = None if first != "<" and before.isascii() and before.isalpha() else _end_of_head(arriving, i)
+        if end is None:
+            return i + 1, first
+        self._inside, self._bracketed, self._depth = True, first == "<", 0
+        self._apart = not self._instead and (not before or before.isspace())
+        return end, "" if arriving.follows(i, "](") else self._instead
+
+    def _further(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        inside = _INSIDE.match(arriving.text, i)
+        if inside:
+            return inside.end(), ""
+        if self._depth and arriving.at(i) == ")":
+            self._depth -= 1
+            return i + 1, ""
+        # Marks belong to an address when more of it follows, and else to the sentence around it.
+        end = arriving.past(_MARKS, i)
+        if end > i and _INSIDE.match(arriving.at(end)):
+            marks = arriving.text[i:end]
+            self._depth = max(0, self._depth + marks.count("(") - marks.count(")"))
+            return end, ""
+        self._inside = False
+        return (i + 1 if self._bracketed and arriving.at(i) == ">" else i), ""
+
+
+def _end_of_head(arriving: Arriving, i: int) -> int | None:
+    i += arriving.at(i) == "<"
+    for head in _HEADS:
+        if all(arriving.at(i + n).lower() == letter for n, letter in enumerate(head)):
+            return i + len(head)
+    return None
+
+
+_FIRST = re.compile(f"[{_PARTS}]")
+
+
+# The joiner belongs to an emoji only behind one: scripts of India and Arabic have their own use for it.
+_FURTHER = re.compile(f"[{_PARTS}\u200d]*")
+
+
+class Emoji(Rewriter):
+    """Takes emoji out, and the space that would stand double."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._inside = False
+        self._apart = False
+
+    def _is_plain(self, text: str) -> bool:
+        return not self._inside and _FIRST.search(text) is None
+
+    def _step(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        if self._inside:
+            return self._further(arriving, i)
+        found = _FIRST.search(arriving.text, i)
+        if found is None:
+            return len(arriving.text), arriving.text[i:]
+        before = arriving.before(found.start())
+        self._inside, self._apart = True, not before or before.isspace()
+        return found.end(), arriving.text[i : found.start()]
+
+    def _further(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        found = _FURTHER.match(arriving.text, i)
+        if found and found.end() > i:
+            return found.end(), ""
+        self._inside = False
+        return (i + 1 if self._apart and arriving.at(i) == " " else i), ""
+
+
+_INSIDE_TIME = re.compile(r"[0-9A-Za-z:.,/+\- ]{0,40}")
+
+
+class Prefixes(Rewriter):
+    """Takes bracketed times and speakers' names out from before the first word.
+
+    A name is taken with the colon behind it, whatever its case; without names or times none is taken.
+    """
+
+    def __init__(self, *, times: bool, names: Iterable[str]) -> None:
+        super().__init__()
+        known = {name.strip().lower() for name in names}
+        self._names = sorted((n for n in known if 0 < len(n) <= _LONGEST_NAME), key=len, reverse=True)
+        self._times = times
+        self._removed = False
+        self._begun = False
+
+    def _is_plain(self, text: str) -> bool:
+        return self._begun
+
+    def _step(self, arriving: Arriving, i: int) -> tuple[int, str]:
+        if self._begun:
+            return len(arriving.text), arriving.text[i:]
+        if arriving.at(i).isspace():
+            return i + 1, "" if self._removed else arriving.at(i)
+        end = self._end_of_time(arriving, i) or self._end_of_name(arriving, i)
+        self._removed, self._begun = end is not None, end is None
+        return end or i, ""
+
+    def _end_of_time(self, arriving: Arriving, i: int) -> int | None:
+        closing = _CLOSING.get(arriving.at(i)) if self._times else None
+        if not closing or not (arriving.at(i + 1).isdigit() or arriving.at(i + 1) == "+"):
+            return None
+        end = arriving.past(_INSIDE_TIME, i + 1)
+        is_time = arriving.at(end) == closing and _TIME.fullmatch(arriving.text, i + 1, end)
+        return end + 1 if is_time else None
+
+    def _end_of_name(self, arriving: Arriving, i: int) -> int | None:
+        for name in self._names:
+            if all(arriving.at(i + n).lower() == letter for n, letter in enumerate(name)):
+                colon = arriving.past(_BLANKS, i + len(name))
+                is_prefix = arriving.at(colon) == _WIDE_COLON or _is_colon(arriving, colon)
+                return colon + 1 if is_prefix else None
+        return None
+
+
+def _is_colon(arriving: Arriving, i: int) -> bool:
+    after = arriving.at(i + 1) if arriving.at(i) == ":" else "-"
+    return not after or after.isspace()

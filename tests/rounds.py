@@ -3,7 +3,7 @@
 import json
 
 from proxy.tools.dialogue import Dialogue, Tools
-from proxy.tools.offer import TOOLS, Offer
+from proxy.tools.memory_tools import TOOLS, Offer
 from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import DONE, ROLE, delta, event
 

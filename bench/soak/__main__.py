@@ -22,7 +22,7 @@ from pathlib import Path
 
 import uvloop
 
-from bench.picture import picture
+from bench.plot import picture
 from bench.serving import free_port, running
 from bench.soak.caller import Crowd
 from bench.soak.disturbance import LargeRequests, Reloads, Restarts

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from filters.injection import defused, fence
 from filters.message import SYSTEM, Message
-from proxy.memory.digest import digest
+from proxy.memory.compaction import digest
 from proxy.memory.session import START, Segment, Session, TurnRef
 from proxy.memory.speakers import transcript_lines
 

@@ -30,7 +30,7 @@ from proxy.memory.tasks import LARGE, MANY_MESSAGES, in_thread_if_long, wait_for
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
 from proxy.memory.view import SessionView
-from proxy.observe.access import MinuteLog
+from proxy.observe.log import MinuteLog
 from proxy.observe.observation import usage_of
 
 WRITE_TOLERANCE: Final = 0.2

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from proxy.errors import FilterFailed, Forbidden, TurnkeeperError, Unauthorized
-from proxy.observe.access import MinuteLog, log_turn
+from proxy.observe.log import MinuteLog, log_turn
 from proxy.observe.metrics import Metrics
 from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, Observation, TurnReport
 from proxy.runtime import Runtime

@@ -9,8 +9,7 @@ import msgspec
 from filters.message import Message
 from proxy.answer.sse import whole_characters
 from proxy.answer.transcript import has_whole_arguments, transcript
-from proxy.tools.memory_tools import MemoryTools
-from proxy.tools.offer import Offer
+from proxy.tools.memory_tools import MemoryTools, Offer
 
 Call = dict[str, Any]
 _ROUND_TIMEOUT = 2.0

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
 from proxy.errors import RequestError, filter_name
-from proxy.tools.offer import Offer, offer_tools
+from proxy.tools.memory_tools import Offer, offer_tools
 from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain

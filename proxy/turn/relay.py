@@ -17,8 +17,7 @@ from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import LARGEST_COPY, AnswerCopy
 from proxy.tools.dialogue import Dialogue
 from proxy.turn.pipeline import Pipeline
-from proxy.upstream.attempt import UpstreamAnswer, client_headers, retry_policy
-from proxy.upstream.opening import ERROR_KEY, split_at_error
+from proxy.upstream.attempt import ERROR_KEY, UpstreamAnswer, client_headers, retry_policy, split_at_error
 from proxy.upstream.routing import Dispatch
 
 # Proxies in front of us must not collect a stream, nor keep a copy of it.

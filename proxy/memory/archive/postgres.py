@@ -11,8 +11,7 @@ import asyncpg
 from proxy.memory.archive.sql import Batch, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.postgres_pool import Pool, Work
-from proxy.memory.stores.postgres_reads import Reads, fetch_all
+from proxy.memory.stores.postgres_pool import Pool, Reads, Work, fetch_all
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import BoundStatement, Each
 

@@ -10,8 +10,7 @@ from typing import Any, Final, cast
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
-from proxy.memory.stores.postgres_pool import Pool
-from proxy.memory.stores.postgres_reads import Reads
+from proxy.memory.stores.postgres_pool import Pool, Reads
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
     Arguments,

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.tokens import in_text
-from proxy.memory.digest import digest, parse_note
+from proxy.memory.compaction import digest, parse_note
 
 SMALL_TALK = [
     ("user", "Hello there."),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from proxy.observe.access import MinuteLog
+from proxy.observe.log import MinuteLog
 from tests.hurried_loop import HurriedLoop
 
 

@@ -13,7 +13,7 @@ from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.observe.observation import Attempts
 from proxy.tools.dialogue import Tools
-from proxy.tools.offer import Offer
+from proxy.tools.memory_tools import Offer
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch

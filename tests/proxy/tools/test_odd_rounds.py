@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken
-from proxy.tools.offer import offer_tools
+from proxy.tools.memory_tools import offer_tools
 from tests.peers.fake_upstream import DONE, ROLE, delta, event, stream_of
 from tests.rounds import JSON, SSE, chunks, shown
 

@@ -10,8 +10,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
 from proxy.tools.dialogue import Dialogue, Tools
-from proxy.tools.memory_tools import MemoryTools
-from proxy.tools.offer import TOOLS, Offer
+from proxy.tools.memory_tools import TOOLS, MemoryTools, Offer
 from tests.hurried_loop import run
 from tests.peers.fake_upstream import delta
 

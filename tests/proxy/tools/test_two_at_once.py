@@ -7,7 +7,7 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamTimeout
 from proxy.tools.dialogue import Dialogue, Tools
-from proxy.tools.offer import Offer
+from proxy.tools.memory_tools import Offer
 from proxy.tools.rounds import Rounds
 from tests.peers.fake_upstream import stream_of
 from tests.rounds import DUE, OWN, Answer, Kit, calling

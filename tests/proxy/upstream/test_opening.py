@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from proxy.answer.sse import Framing
 from proxy.errors import UpstreamBroken
-from proxy.upstream.opening import HoldBack
+from proxy.upstream.attempt import HoldBack
 from tests.peers.fake_upstream import ROLE, USAGE, delta
 
 NAMES = ["reasoning", "reasoning_content", "reasoning_details", "thinking", "thinking_blocks"]
