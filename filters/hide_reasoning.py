@@ -128,7 +128,12 @@ class Reasoning(Rewriter):
             self._trimming = arriving.at(i).isspace()
             return i + self._trimming, ""
         if self._anywhere:
-            return self._passing(arriving, i)
+            start = arriving.text.find("<", i)
+            if start != i:
+                start = len(arriving.text) if start < 0 else start
+                return start, arriving.text[i:start]
+            end = self._enter(arriving, i)
+            return (end, "") if end else (i + 1, "<")
         return self._first(arriving, i)
 
     def _hidden(self, arriving: Arriving, i: int) -> tuple[int, str]:
@@ -140,14 +145,6 @@ class Reasoning(Rewriter):
         if end:
             self._inside, self._trimming = (), True
         return end or i + 1, ""
-
-    def _passing(self, arriving: Arriving, i: int) -> tuple[int, str]:
-        start = arriving.text.find("<", i)
-        if start != i:
-            start = len(arriving.text) if start < 0 else start
-            return start, arriving.text[i:start]
-        end = self._enter(arriving, i)
-        return (end, "") if end else (i + 1, "<")
 
     def _first(self, arriving: Arriving, i: int) -> tuple[int, str]:
         if self._begun:

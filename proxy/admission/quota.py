@@ -226,7 +226,11 @@ class FallbackWindows:
             try:
                 return await (counting if deferrable else wait_for(counting, self._deadline))
             except (StoreError, TimeoutError) as error:
-                self._fall_back(self._shared, tenant, error)
+                if not self.is_alone:
+                    self._outage.begin(str(error) or "the store does not count in time")
+                    again = time.monotonic() < self._back_at + _SOON
+                    self._failures = self._failures + 1 if again else 1
+                    self._probe = asyncio.create_task(self._probe_until_back(self._shared, tenant))
         return await self._own.count(tenant, amounts)
 
     async def aclose(self) -> None:
@@ -236,13 +240,6 @@ class FallbackWindows:
             await asyncio.wait({self._probe})
         if self._shared:
             await self._shared.aclose()
-
-    def _fall_back(self, shared: "Windows", tenant: str, error: Exception) -> None:
-        if not self.is_alone:
-            self._outage.begin(str(error) or "the store does not count in time")
-            again = time.monotonic() < self._back_at + _SOON
-            self._failures = self._failures + 1 if again else 1
-            self._probe = asyncio.create_task(self._probe_until_back(shared, tenant))
 
     async def _probe_until_back(self, shared: "Windows", tenant: str) -> None:
         # For the tenant that it failed for: of a cluster, the others' node may be well.
