@@ -17,12 +17,11 @@ from filters.message import Message
 from filters.redact import Redact
 from proxy.answer.response import read_all
 from proxy.answer.sse import MalformedJson, data_of, decode_json, events
-from proxy.answer.transcript import transcript
+from proxy.answer.transcript import first_choice, object_in, transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.archive.records import Vector
 from proxy.memory.archive.vectors import normalize
 from proxy.memory.errors import UnusableAnswer
-from proxy.tools.chunk import first_choice, object_in
 from proxy.upstream.body import compose
 from proxy.upstream.target import Target
 

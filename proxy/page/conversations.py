@@ -18,9 +18,18 @@ from proxy.memory.archive.records import Query, SearchResult
 from proxy.memory.session import UNREADABLE, Entry, Segment, Session
 from proxy.memory.stores.session_store import SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
-from proxy.page.lines import Line, is_unchanged, lines_of, reworded, turn_number
 from proxy.page.request import PageRequest, redirect
-from proxy.page.timeline import SAME_TURN, TurnMark, call_timeline, turns_of_lines
+from proxy.page.timeline import (
+    SAME_TURN,
+    Line,
+    TurnMark,
+    call_timeline,
+    is_unchanged,
+    lines_of,
+    reworded,
+    turn_number,
+    turns_of_lines,
+)
 from proxy.rest.sessions import delete_session
 from proxy.trace import Trace
 from proxy.traces import Traces

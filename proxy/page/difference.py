@@ -8,8 +8,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET
 
-from proxy.trial.diff import MessageDict, Piece, edits, pieces
-from proxy.trial.explain import FilterStep
+from proxy.trial.explain import FilterStep, MessageDict, Piece, edits, pieces
 
 Kind = Literal["same", "removed", "added", "changed"]
 

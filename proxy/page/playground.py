@@ -6,10 +6,9 @@ from typing import Final
 
 from starlette.responses import Response
 
-from proxy.page.draft import Choices, Draft, as_yaml
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest
-from proxy.page.trials import CallTrial, RequestTrial, SentPrompt
+from proxy.page.trials import CallTrial, Choices, Draft, RequestTrial, SentPrompt, as_yaml
 from proxy.trace import Trace
 from proxy.trial.replay import read_recording
 

@@ -29,9 +29,17 @@ from proxy.page.difference import (
     step_diff,
     unchanged_rows,
 )
-from proxy.page.draft import Choices, Draft
 from proxy.page.request import PageRequest, redirect
-from proxy.page.trials import AnswerTrial, DraftErrors, FilteredCall, FilteredData, TurnTrial, read_result
+from proxy.page.trials import (
+    AnswerTrial,
+    Choices,
+    Draft,
+    DraftErrors,
+    FilteredCall,
+    FilteredData,
+    TurnTrial,
+    read_result,
+)
 from proxy.settings.diagnostics import Diagnostic
 from proxy.trace import Trace
 from proxy.trial import disclosure

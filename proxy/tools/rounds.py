@@ -6,9 +6,7 @@ from typing import Any
 
 from proxy.answer.response import Headers, Response, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, encode_json, events
-from proxy.answer.transcript import text_of
-from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.tools.chunk import (
+from proxy.answer.transcript import (
     CallAssembly,
     Chunk,
     decode_object,
@@ -19,7 +17,9 @@ from proxy.tools.chunk import (
     normalize_call,
     object_in,
     sum_usage,
+    text_of,
 )
+from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.tools.dialogue import Call, Dialogue, Round
 
 Ask = Callable[[float], Awaitable[Response]]

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from proxy.trial.diff import Edit, MessageDict, edits, pieces, value_text
-from proxy.trial.explain import Explanation, FilterStep
+from proxy.trial.explain import Edit, Explanation, FilterStep, MessageDict, edits, pieces, value_text
 from proxy.trial.testing import Failure, Result
 
 Span = tuple[str, str]

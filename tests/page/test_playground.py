@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from filters.base import Filter
 from filters.filler import Filler
 from proxy.errors import filter_name
-from proxy.page.draft import as_yaml, loaded_filters, own_filters
+from proxy.page.trials import as_yaml, loaded_filters, own_filters
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.load import Steps, load, load_steps

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from proxy.memory.session import Entry
 from proxy.page import timeline
-from proxy.page.lines import lines_of
-from proxy.page.timeline import SECOND, TurnMark, call_timeline, turns_of_lines
+from proxy.page.timeline import SECOND, TurnMark, call_timeline, lines_of, turns_of_lines
 
 NOW = 1_795_692_400.0
 clocks = st.floats(NOW - 100, NOW + 100)

@@ -18,7 +18,7 @@ from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.store import BlobWrite, Key, Owner
-from proxy.page.lines import lines_of
+from proxy.page.timeline import lines_of
 
 pytestmark = pytest.mark.anyio
 KEY, ANN, BOB = Key("acme", "s1"), Owner("acme", "ann"), Owner("acme", "bob")

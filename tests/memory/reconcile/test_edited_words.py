@@ -5,7 +5,7 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.session import Entry, Session, decode, encode, message_of
-from proxy.page.lines import reworded
+from proxy.page.timeline import reworded
 from tests.memory.call import NOW, asked, marked, missing, reconcile
 
 LONGER = "Our office opens at ten o'clock on day 0, and you may come by without an appointment."

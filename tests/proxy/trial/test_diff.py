@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.trial import diff, render
+from proxy.trial import explain, render
 from proxy.trial.render import message_summary, render_change, render_diff
 
 messages = st.lists(
@@ -23,7 +23,7 @@ def shown(before, after):
 @given(messages, messages)
 def test_the_steps_lead_from_the_one_to_the_other(before, after):
     made = []
-    for edit in diff.edits(before, after):
+    for edit in explain.edits(before, after):
         if edit.kind == "same":
             assert before[edit.before :][: edit.count] == after[edit.after :][: edit.count]
             made += before[edit.before :][: edit.count]
@@ -34,7 +34,7 @@ def test_the_steps_lead_from_the_one_to_the_other(before, after):
 
 @given(messages, messages)
 def test_each_message_is_told_of_once(before, after):
-    steps = list(diff.edits(before, after))
+    steps = list(explain.edits(before, after))
     old = [edit.before + i for edit in steps if edit.kind != "added" for i in range(edit.count)]
     new = [edit.after + i for edit in steps if edit.kind != "removed" for i in range(edit.count)]
     assert (old, new) == (list(range(len(before))), list(range(len(after))))
@@ -42,7 +42,7 @@ def test_each_message_is_told_of_once(before, after):
 
 @given(messages)
 def test_the_same_conversation_has_no_difference(told):
-    assert [edit.kind for edit in diff.edits(told, told)] == ["same"] * bool(told)
+    assert [edit.kind for edit in explain.edits(told, told)] == ["same"] * bool(told)
 
 
 def user(content, **more):
