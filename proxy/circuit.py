@@ -87,13 +87,13 @@ class CircuitBreaker:
             return True
         return self._admit_probe(max(self._until, self._probed_at + self._backoff.shortest))
 
-    def admit_last(self, *, probe_every: float, patience: float = 0.0) -> bool:
+    def admit_last(self, *, probe_every: float, grace: float = 0.0) -> bool:
         """The same where nothing else can answer the call.
 
-        All pass for ``patience`` seconds after the first of the failures in a row, and then a probe each
+        All pass for ``grace`` seconds after the first of the failures in a row, and then a probe each
         ``probe_every`` seconds, though the pause is not over.
         """
-        if self._until is None or self._clock() < self._failing_since + patience:
+        if self._until is None or self._clock() < self._failing_since + grace:
             return True
         return self._admit_probe(self._probed_at + probe_every)
 

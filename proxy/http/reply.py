@@ -136,7 +136,7 @@ class Reply(msgspec.Struct, eq=False):
     async def begin(
         self, status: int, headers: Sequence[Header], data: bytes = b"", *, ends: bool = False
     ) -> None:
-        """Sends the status, the headers and the first bytes of the body, or all of it, in one piece.
+        """Sends the status, the headers and the first bytes of the body in one piece, or all where it ``ends``.
 
         Headers that were added before win over ``headers`` of the same name.
         """
@@ -154,7 +154,9 @@ class Reply(msgspec.Struct, eq=False):
             own.append(CLOSE)
         if status in _NO_BODY:
             self.has_body = False
-        elif self.has_body and b"content-length" not in names:  # how its end is told: RFC 9112, 6.3
+        elif ends:  # how the client finds the body's end: RFC 9112, 6.3
+            own.append((b"content-length", b"%d" % len(data)))
+        elif self.has_body and b"content-length" not in names:
             self.is_chunked = self.has_end = self.takes_chunks
             if self.is_chunked:
                 own.append(_CHUNKED)
@@ -193,25 +195,17 @@ class Reply(msgspec.Struct, eq=False):
             self.is_complete = True
             self.client.answered()
 
-    async def end(self, data: bytes = b"") -> None:
-        """Sends the last bytes of the body."""
-        await self.write(data, ends=True)
-
-    async def send_whole(self, status: int, headers: Sequence[Header], body: bytes) -> None:
-        """Sends an answer in one piece."""
-        await self.begin(status, [*headers, (b"content-length", b"%d" % len(body))], body, ends=True)
-
     async def fail(self, error: TurnkeeperError) -> None:
         """Sends an error: as a status, or as an event once the answer has started."""
         observation = self.observation
         observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
         observation.code, observation.reason = error.code, error.reason
         if self.started:
-            await self.end(error.event())
+            await self.write(error.event(), ends=True)
             return
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
-        await self.send_whole(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body())
+        await self.begin(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body(), ends=True)
 
 
 class _Nowhere(asyncio.Transport):

@@ -298,4 +298,4 @@ async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipelin
         await reply.begin(400 if explanation.error else 200, [(b"content-type", b"application/json")])
         async for slice_ in json_slices(explanation):
             await reply.write(slice_)
-        await reply.end()
+        await reply.write(b"", ends=True)

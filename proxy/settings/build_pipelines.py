@@ -136,7 +136,7 @@ def _build_pipeline(
         tool_rounds=own.tool_rounds,
         model=own.model or None,
         limits=TimeLimits(
-            first_token=own.first_token or sum(target.patience for target in targets),
+            first_token=own.first_token or sum(target.begins_within for target in targets),
             total=max(target.total for target in targets),
             hedge=own.hedge,
         ),

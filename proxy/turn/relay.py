@@ -74,7 +74,7 @@ async def pass_on(
                 body = await in_thread_if_long(partial(answer.filter_body, body), 0, len(body))
             if dialogue:
                 await dialogue.settle()
-            await reply.send_whole(response.status, client_headers(response.headers), body)
+            await reply.begin(response.status, client_headers(response.headers), body, ends=True)
     except UpstreamTimeout:
         raise  # it may be due to a client that reads slowly
     except UpstreamError as error:

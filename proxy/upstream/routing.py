@@ -28,7 +28,7 @@ _A_MOMENT = 1.0
 # Where all upstreams fail, calls find out so often, in seconds, whether one works again.
 _PROBE_EVERY = 1.0
 # Each call asks it once for so many seconds after it began to fail: there is nowhere else to go.
-_PATIENCE = 3.0
+_GRACE = 3.0
 # A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
 _SOON = 0.25
 _BACKOFF = Backoff(shortest=0.1, longest=1.0, jitter=0.5)
@@ -79,8 +79,8 @@ class Dispatch:
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
         self._hedge = limits.hedge if request.streaming else None
-        self._patience = self._since + min(limits.first_token, limits.total)
-        self._due = self._patience if request.streaming else self._since + limits.total
+        self._begin_by = self._since + min(limits.first_token, limits.total)
+        self._due = self._begin_by if request.streaming else self._since + limits.total
         self._answer: UpstreamAnswer | None = None
         self._failure: UpstreamError | None = None
         self._refusal: UpstreamError | None = None
@@ -169,12 +169,12 @@ class Dispatch:
             if candidate.ready <= now + _SOON and (breaker.is_healthy or breaker.admit()):
                 return candidate
         # A whole answer may take long to come; taking a request may not.
-        latest = min(latest, max(self._patience, now + _A_MOMENT))
+        latest = min(latest, max(self._begin_by, now + _A_MOMENT))
         waiting = [each for each in self._candidates if each.ready <= latest]
         waiting.sort(key=lambda each: (self._breaker(each).state != "closed", each.ready))
         for candidate in waiting:
-            patience = 0.0 if candidate.tries else _PATIENCE
-            if self._breaker(candidate).admit_last(probe_every=_PROBE_EVERY, patience=patience):
+            grace = 0.0 if candidate.tries else _GRACE
+            if self._breaker(candidate).admit_last(probe_every=_PROBE_EVERY, grace=grace):
                 return candidate
         if waiting and not self._attempts.failures:
             self._failure = UpstreamUnavailable(waiting[0].target.name, retry_after=_PROBE_EVERY)
@@ -199,9 +199,9 @@ class Dispatch:
         error.drop_traceback()
         target, late = candidate.target, isinstance(error, UpstreamTimeout)
         error.upstream = target.name
-        patience = target.patience if self.streaming else _A_MOMENT
+        enough = (min(target.begins_within, _A_MOMENT) if self.streaming else _A_MOMENT) / 2
         # An attempt that had too little time says nothing by being late.
-        if not late or self._due - began >= min(patience, _A_MOMENT) / 2:
+        if not late or self._due - began >= enough:
             self._failure = error
         if isinstance(error, UpstreamUnreachable):
             target.health.record_unreachable()

@@ -43,7 +43,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
 
     @property
-    def patience(self) -> float:
+    def begins_within(self) -> float:
         """How long one attempt may take to begin its answer."""
         return max(self.first_token, self.first_content or 0.0)
 

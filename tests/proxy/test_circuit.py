@@ -169,14 +169,14 @@ def test_a_call_that_cannot_go_elsewhere_passes_until_failures_have_lasted() -> 
     breaker, time = after(["record_failure", 2.0, *["record_failure"] * 4])
     assert not breaker.admit()
     for _ in range(3):
-        assert breaker.admit_last(probe_every=1.0, patience=3.0)
+        assert breaker.admit_last(probe_every=1.0, grace=3.0)
         breaker.record_failure()
     time.now += 1.5
-    assert breaker.admit_last(probe_every=1.0, patience=3.0), "a probe"
-    assert not breaker.admit_last(probe_every=1.0, patience=3.0)
+    assert breaker.admit_last(probe_every=1.0, grace=3.0), "a probe"
+    assert not breaker.admit_last(probe_every=1.0, grace=3.0)
     breaker.record_answer()
     breaker.record_success()
     for _ in range(5):
         breaker.record_failure()
     assert breaker.state == "open"
-    assert breaker.admit_last(probe_every=1.0, patience=3.0), "they count from the last success"
+    assert breaker.admit_last(probe_every=1.0, grace=3.0), "they count from the last success"

@@ -273,7 +273,7 @@ async def by_size(quota: Quota, size: int, answer: int = 0) -> str:
     client = ReadingClient()
     try:
         async with quota.admit_by_size("acme", size, reply := client.reply()):
-            await reply.send_whole(200, [], b"x" * answer)
+            await reply.begin(200, [], b"x" * answer, ends=True)
             return client.header("x-ratelimit-remaining-requests")
     except LimitExceeded as refused:
         return refused.type

@@ -91,13 +91,13 @@ async def written(
 
 
 async def whole(reply: Reply) -> None:
-    await reply.send_whole(200, [(b"x-a", b"1")], b"hello")
+    await reply.begin(200, [(b"x-a", b"1")], b"hello", ends=True)
 
 
 async def streamed(reply: Reply) -> None:
     await reply.begin(200, [(b"x-a", b"1")], b"hel")
     await reply.write(b"lo")
-    await reply.end(b"!")
+    await reply.write(b"!", ends=True)
 
 
 @pytest.mark.parametrize("stalled", [False, True])
@@ -122,5 +122,5 @@ def test_an_answer_is_written_before_its_connection_closes() -> None:
 
 def test_a_large_answer_is_not_copied_behind_its_head() -> None:
     large = b"x" * 100_000
-    wire = asyncio.run(asyncio.wait_for(written(lambda reply: reply.send_whole(200, [], large)), 10))
+    wire = asyncio.run(asyncio.wait_for(written(lambda reply: reply.begin(200, [], large, ends=True)), 10))
     assert wire.written[1:] == [large]

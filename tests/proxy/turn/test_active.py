@@ -162,7 +162,9 @@ def test_an_answer_whose_last_bytes_are_on_their_way_is_left_alone(whole: bool):
         turns, client = ActiveTurns(), ReadingClient()
         client.stall()
         reply = client.reply()
-        last = reply.send_whole(200, [], b"{}") if whole else reply.end(b"data: [DONE]\n\n")
+        last = (
+            reply.begin(200, [], b"{}", ends=True) if whole else reply.write(b"data: [DONE]\n\n", ends=True)
+        )
         older = asyncio.create_task(flown(turns, "Tell", reply, last))
         await asyncio.sleep(0.01)
         await overtake(turns)
