@@ -105,7 +105,7 @@ class Extractor:
     description by name.
     """
 
-    def __init__(  # noqa: PLR0913 - whom it asks, and for what
+    def __init__(  # noqa: PLR0913 - the model, and what is asked of it
         self,
         client: ModelClient,
         *,

@@ -1,7 +1,7 @@
 """The alignment of a window with a session: which entry each line is, and answers shown in pieces.
 
-Three numbers say where something is: its position among the messages of a window, its index among the lines of
-speech in that window, and its place among the entries of the session.
+Three numbers say where something is: its position among the messages of a window, its index among the lines
+of speech in that window, and its place among the entries of the session.
 
 Some engines show one answer as several messages in a row; a session has it once.
 """

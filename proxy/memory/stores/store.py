@@ -168,7 +168,7 @@ class Store(Protocol):
         ...
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
-        """Takes a lease, or renews it, for ``ttl`` seconds; ``None``, or the token of the other who has it.
+        """Takes a lease, or renews it, for ``ttl`` seconds; ``None``, or the token of its other holder.
 
         A lease that ``former`` has is taken over.
         """
