@@ -136,7 +136,7 @@ class Reply(msgspec.Struct, eq=False):
     async def begin(
         self, status: int, headers: Sequence[Header], data: bytes = b"", *, ends: bool = False
     ) -> None:
-        """Sends the status, the headers and the first bytes of the body in one write; all of it where it ``ends``.
+        """Sends status, headers and the first bytes of the body in one write; all of it where it ``ends``.
 
         Headers that were added before win over ``headers`` of the same name.
         """
