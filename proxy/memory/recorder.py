@@ -516,7 +516,7 @@ class Writer:
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         """Whether a session is changed; ``at`` is the time of the change, in seconds since 1970.
 
-        Raises StoreError.
+        Raises StoreError, and SessionDeleted where all that the change brings was deleted.
         """
         before, version, _ = await self._stored(key)
 
@@ -525,6 +525,8 @@ class Writer:
             return SessionWrite(changed, version, self.window.ttl, cold, at)
 
         put = await asyncio.to_thread(work)  # the change may be the history of a call
+        if not version and before.forgotten and not put.session.entries:
+            raise SessionDeleted("the session was deleted")  # and nothing in it is new
         written = await self.store.save(key, put)
         if written:
             self.health.write_failed = self.health.read_failed = False

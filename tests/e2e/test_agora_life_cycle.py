@@ -403,11 +403,11 @@ def test_a_deletion_holds_whatever_the_clocks_show(
     ("event", "start", "stop", "status"),
     [
         (101, 100, None, "ignored"),
-        (101, None, None, "taken"),
+        (101, None, None, "ignored"),  # it says nothing that a session is needed for
         (102, 100, 50, "ignored"),
         (102, 100, None, "ignored"),
         (102, None, 100, "ignored"),
-        (102, 100, -5, "taken"),  # its agent left after the deletion
+        (102, 100, -5, "ignored"),  # its agent left after the deletion
         (103, 100, -5, "ignored"),  # its first words may be older
         (103, 100, None, "ignored"),
         (103, None, 100, "ignored"),
@@ -422,6 +422,19 @@ def test_a_deletion_holds_for_all_that_was_before_it(
     times = {name: seconds(ago) for name, ago in (("start_ts", start), ("stop_ts", stop)) if ago is not None}
     body = notice(event, **times, contents=[spoken("user", "I am Bob.")])
     assert tell(proxy, body) == status
+    found = 200 if status == "taken" else 404
+    assert proxy.client.get("/v1/memory/sessions/room-1").status_code == found
+
+
+@pytest.mark.parametrize("start", [123, None, "1790000000"])
+def test_a_history_with_an_implausible_start_makes_no_session_of_a_deleted_one(
+    proxy: ProxyServer, upstream: FakeUpstream, start: object
+) -> None:
+    call(proxy, upstream, user("I am Ann.", 1))
+    assert proxy.client.delete("/v1/memory/sessions/room-1").status_code == 204
+    history = [spoken("user", "I am Ann.", -80), spoken("assistant", "Hello.", -79)]
+    assert tell(proxy, notice(103, start_ts=start, stop_ts=start, contents=history)) == "ignored"
+    assert proxy.client.get("/v1/memory/sessions/room-1").status_code == 404
 
 
 @pytest.mark.parametrize("ago", [12, 90, 3600])
