@@ -1060,3 +1060,12 @@ async def test_users_are_listed_with_their_sessions(archive: Archive):
     assert await archive.user_sessions(Owner("other", "ann")) == []
     await archive.forget(ANN, at=NOW)
     assert await archive.user_sessions(ANN) == [] and await archive.list_users(KEY.tenant) == ["bob"]
+
+
+async def test_a_user_is_listed_as_long_as_anything_is_stored(archive: Archive):
+    dora = Owner(KEY.tenant, "dora")
+    fact = Fact(id="f1", text="Dora has a dog.", category="core", created=NOW)
+    await archive.add_fact(dora, fact)
+    assert await archive.list_users(KEY.tenant) == ["dora"]
+    assert await archive.remove_fact(dora, "f1")
+    assert await archive.list_users(KEY.tenant) == []

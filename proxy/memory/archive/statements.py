@@ -30,8 +30,10 @@ INSERT_OWNER: Final = Statement(
 )
 RENEW_OWNER: Final = Statement("UPDATE turnkeeper_people SET tenant = tenant WHERE id = :owner RETURNING id")
 LIST_OWNERS: Final = Statement(
-    "SELECT person FROM turnkeeper_people WHERE tenant = :tenant AND person > :after"
-    " ORDER BY person LIMIT :limit"
+    "SELECT person FROM turnkeeper_people o WHERE tenant = :tenant AND person > :after AND"
+    " (EXISTS (SELECT 1 FROM turnkeeper_facts WHERE owner = o.id)"
+    " OR EXISTS (SELECT 1 FROM turnkeeper_turns WHERE owner = o.id)"
+    " OR EXISTS (SELECT 1 FROM turnkeeper_turns WHERE speaker = o.id)) ORDER BY person LIMIT :limit"
 )
 OWNER_SESSIONS: Final = Statement(
     "SELECT k.session, MAX(t.at), COUNT(*) FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
