@@ -99,7 +99,8 @@ class Routes:
     async def _ready(self, request: Request) -> Response:
         status, degraded = self._server.status, self._server.degraded
         required = request.query_params.get("require", "").split(",")
-        is_ready = status in {"ready", "degraded"} and not set(required) & set(degraded)
+        accepted = {"ready"} if request.query_params.get("strict") in {"1", "true"} else {"ready", "degraded"}
+        is_ready = status in accepted and not set(required) & set(degraded)
         return json_response({"status": status, "degraded": degraded}, status=200 if is_ready else 503)
 
     async def _metrics(self, _: Request) -> Response:

@@ -349,11 +349,14 @@ def test_a_host_that_is_cut_off_is_not_ready_where_memory_is_required(start: Hos
     with redis_server.single(tmp_path) as server:
         (host,) = start(server.url, 1)
         assert host.client.get("/readyz?require=memory").status_code == 200
+        assert host.client.get("/readyz?strict=1").status_code == 200
         with redis_server.stopped(server):
             required = "/readyz?require=limits,memory"
             assert until(lambda: host.client.get(required).status_code == 503, 30)
             found = host.client.get("/readyz")
             assert (found.status_code, found.json()["degraded"]) == (200, ["memory"])
+            assert host.client.get("/readyz?strict=1").status_code == 503
+            assert host.client.get("/readyz?strict=0").status_code == 200
             assert host.client.get("/readyz?require=limits").status_code == 200
         assert until(lambda: host.client.get("/readyz?require=memory").status_code == 200, 30)
 
