@@ -29,19 +29,19 @@ _MODEL = "paced-4-5"
 _WARM = 16
 
 
-async def _measured(port: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
+async def _measured(port: int, options: argparse.Namespace) -> tuple[list[float], list[float]]:
     """The times to the first token without a session, and within one."""
-    calls = [_call(port, number, asked) for number in range(asked.callers)]
+    calls = [_call(port, number, options) for number in range(options.callers)]
     measured = await asyncio.gather(*calls)
     without, within = ([first for call in measured for first in call[side]] for side in (0, 1))
     return without, within
 
 
-async def _call(port: int, number: int, asked: argparse.Namespace) -> tuple[list[float], list[float]]:
-    await asyncio.sleep(2 * asked.pause * number / asked.callers)
+async def _call(port: int, number: int, options: argparse.Namespace) -> tuple[list[float], list[float]]:
+    await asyncio.sleep(2 * options.pause * number / options.callers)
     lines = [Line("127.0.0.1", port) for _ in range(2)]
     without, within = list[float](), list[float]()
-    for turn in range(_WARM + asked.turns):
+    for turn in range(_WARM + options.turns):
         if turn % TURNS == 0:
             name = f"x-session-id: caller-{number}-{turn // TURNS}\r\n"
             calls = [
@@ -49,7 +49,7 @@ async def _call(port: int, number: int, asked: argparse.Namespace) -> tuple[list
             ]
         for call, firsts in zip(calls, (without, within), strict=True):
             firsts.append((await call.turn()).first * 1000)
-            await asyncio.sleep(asked.pause)
+            await asyncio.sleep(options.pause)
     for line in lines:
         line.close()
     return without[_WARM:], within[_WARM:]
@@ -57,7 +57,7 @@ async def _call(port: int, number: int, asked: argparse.Namespace) -> tuple[list
 
 def main() -> None:
     """Prints a row for each kind of memory."""
-    asked = _asked()
+    options = _options()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, model = Path(name), free_port()
         command = [sys.executable, "-m", "bench.model", str(model)]
@@ -66,20 +66,20 @@ def main() -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {0})
         print("| memory | first token, ms p50 / p90 | without a session | memory adds |\n|---|---|---|---|")
-        for kind in asked.memory:
+        for kind in options.memory:
             with contextlib.ExitStack() as own:
-                print(_row(kind, _run(kind, asked, folder, model, own)), flush=True)
+                print(_row(kind, _run(kind, options, folder, model, own)), flush=True)
 
 
 def _run(
-    kind: str, asked: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
+    kind: str, options: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
 ) -> tuple[list[float], list[float]]:
     redis = stack.enter_context(closing([RedisServer(folder)]))[0].url if kind == "redis" else None
     port = free_port()
-    system = turnkeeper(asked.config, port, model, redis or f"sqlite:{folder / 'memory.db'}")
+    system = turnkeeper(options.config, port, model, redis or f"sqlite:{folder / 'memory.db'}")
     url, log = f"http://127.0.0.1:{port}{system.path}", folder / f"{kind}.log"
     stack.enter_context(running(system.command, url, core=1, environ=system.environ, log=log))
-    return uvloop.run(_measured(port, asked))
+    return uvloop.run(_measured(port, options))
 
 
 def _row(kind: str, measured: tuple[list[float], list[float]]) -> str:
@@ -89,7 +89,7 @@ def _row(kind: str, measured: tuple[list[float], list[float]]) -> str:
     return f"| {kind} | {quantiles[0]} | {quantiles[1]} | {adds:.2f} |"
 
 
-def _asked() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--memory", default=["sqlite", "redis"], type=lambda text: text.split(","))
     options.add_argument("--callers", default=1, type=int)

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.plot import picture
+from bench.table import picture
 from filters.tokens import in_text
 from tests.long_call import (
     CONFIG,

@@ -24,11 +24,11 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 def windows(seed: int = 7) -> list[list[dict[str, Any]]]:
     """A conversation in Agora's shape: each window shows the newest 25 messages, and a system message."""
     dice = random.Random(seed)
-    talk = [_said(place, dice) for place in range(SHOWN + 2 * TURNS)]
+    talk = [_message(place, dice) for place in range(SHOWN + 2 * TURNS)]
     return [[SYSTEM, *talk[2 * turn : 2 * turn + SHOWN]] for turn in range(TURNS)]
 
 
-def _said(place: int, dice: random.Random) -> dict[str, Any]:
+def _message(place: int, dice: random.Random) -> dict[str, Any]:
     user = place % 2 == 0
     return {
         "role": "user" if user else "assistant",
@@ -39,7 +39,7 @@ def _said(place: int, dice: random.Random) -> dict[str, Any]:
     }
 
 
-class Heard(NamedTuple):
+class Reply(NamedTuple):
     """How one answer came: seconds to the first delta, and each delta's seconds on its way from the model."""
 
     first: float
@@ -54,7 +54,7 @@ class Line(asyncio.Protocol):
         """The last answer, head included."""
         self._host, self._port = host, port
         self._transport: asyncio.Transport | None = None
-        self._answer: asyncio.Future[Heard] | None = None
+        self._answer: asyncio.Future[Reply] | None = None
         self._began = 0.0
         self._first = 0.0
         self._lags: list[float] = []
@@ -92,9 +92,9 @@ class Line(asyncio.Protocol):
             self._missing -= len(data)
             ended = self._missing <= 0
         if ended and self._answer and not self._answer.done():
-            self._answer.set_result(Heard((self._first or now) - self._began, tuple(self._lags)))
+            self._answer.set_result(Reply((self._first or now) - self._began, tuple(self._lags)))
 
-    async def ask(self, body: bytes, headers: str) -> Heard:
+    async def ask(self, body: bytes, headers: str) -> Reply:
         """One answer, heard to its end. Raises OSError and TimeoutError."""
         loop = asyncio.get_running_loop()
         if self._transport is None:
@@ -136,16 +136,16 @@ class Conversation:
         self._line, self._model, self._headers, self._stream = line, model, headers, stream
         self._messages: list[dict[str, Any]] = [*_BEFORE] if joined else []
 
-    async def turn(self) -> Heard:
+    async def turn(self) -> Reply:
         """The next words of the user, and the answer to them. Raises OSError and TimeoutError."""
         place = len(self._messages)
         words = _OF_USERS[place // 2 % len(_OF_USERS)]
         self._messages.append({**words, "content": f"{words['content']} {place}", **_place(place)})
         window = [SYSTEM, *self._messages[-SHOWN:]]
-        heard = await self._line.ask(body(window, self._model, stream=self._stream), self._headers)
+        reply = await self._line.ask(body(window, self._model, stream=self._stream), self._headers)
         answer = {"role": "assistant", "content": self._text(), "metadata": {"source": "llm"}}
         self._messages.append({**answer, **_place(place + 1)})
-        return heard
+        return reply
 
     def _text(self) -> str:
         received = b"".join(self._line.received)

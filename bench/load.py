@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bench.engine import TURNS, Conversation, Heard, Line
+from bench.engine import TURNS, Conversation, Line, Reply
 from bench.serving import Running, Spent
 
 _SETTLED = 3.0
@@ -141,9 +141,9 @@ class Load:
         return f"authorization: Bearer {self._key}\r\n{session}"
 
 
-def _note(measured: Block, heard: Heard) -> None:
-    measured.firsts.append(heard.first * 1000)
-    measured.lags.extend(lag * 1000 for lag in heard.lags[1:])
+def _note(measured: Block, reply: Reply) -> None:
+    measured.firsts.append(reply.first * 1000)
+    measured.lags.extend(lag * 1000 for lag in reply.lags[1:])
 
 
 @contextlib.contextmanager

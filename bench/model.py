@@ -87,7 +87,7 @@ def completion(words: int) -> Answer:
     return Answer([head + body], b"", 0)
 
 
-def _given(request: bytes) -> Answer:
+def _answer_to(request: bytes) -> Answer:
     if name := _NAME.search(request):
         return answer(*map(int, name.groups()))
     if delta := _LARGE.search(request):
@@ -149,21 +149,21 @@ class Model(asyncio.Protocol):
             self._due = len(head) + len(found) + int(length[1] if length else 0)
         if len(self._received) < self._due:
             return
-        given = _given(bytes(self._received))
+        reply = _answer_to(bytes(self._received))
         self._received, self._due = bytearray(), 0
-        self._say(given, 0, asyncio.get_running_loop().time())
+        self._say(reply, 0, asyncio.get_running_loop().time())
 
-    def _say(self, given: Answer, place: int, began: float) -> None:
+    def _say(self, reply: Answer, place: int, began: float) -> None:
         if self._transport is None:
             return
         stamp = b"@%016d" % (time.monotonic_ns() // 1000)
-        said = given.pieces[place].replace(_MARK, stamp)
-        if place + 1 == len(given.pieces):
-            self._transport.write(said + given.tail)
+        said = reply.pieces[place].replace(_MARK, stamp)
+        if place + 1 == len(reply.pieces):
+            self._transport.write(said + reply.tail)
             return
         self._transport.write(said)
-        due = began + (place + 1) * given.pause
-        asyncio.get_running_loop().call_at(due, self._say, given, place + 1, began)
+        due = began + (place + 1) * reply.pause
+        asyncio.get_running_loop().call_at(due, self._say, reply, place + 1, began)
 
 
 async def serve(port: int) -> None:

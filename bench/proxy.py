@@ -25,9 +25,8 @@ import uvloop
 
 from bench.load import Block, Callers, Load
 from bench.peers import PEERS, System, installed, turnkeeper
-from bench.plot import picture
 from bench.serving import Running, free_port, running
-from bench.table import Row, printed
+from bench.table import Row, picture, printed
 from tests.peers.redis_server import RedisServer, closing
 
 _WARM = "paced-32-0"
@@ -37,7 +36,7 @@ _LONG_CALLS, _LONG_TURNS = 4, 40
 
 def main() -> None:
     """Measures, and prints a table in Markdown."""
-    asked = _asked()
+    options = _options()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         model = free_port()
@@ -47,16 +46,16 @@ def main() -> None:
         if hasattr(os, "sched_setaffinity"):
             os.sched_setaffinity(0, {0})
         rows: list[Row] = []
-        for system, port in _systems(asked, folder, model, stack):
-            rows += _measured(system, port, model, asked, folder)
+        for system, port in _systems(options, folder, model, stack):
+            rows += _measured(system, port, model, options, folder)
         print(printed(rows))
-        if asked.plot:
-            from bench.plot import draw  # noqa: PLC0415 - an extra, for those who want a picture
+        if options.plot:
+            from bench.table import draw  # noqa: PLC0415 - an extra, for those who want a picture
 
-            draw(rows, asked.plot)
+            draw(rows, options.plot)
 
 
-def _asked() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--peers", default="nginx,smg", type=lambda text: [*filter(None, text.split(","))])
     options.add_argument("--levels", default=[1, 16, 64, 200], type=_numbers)
@@ -76,17 +75,17 @@ def _numbers(text: str) -> list[int]:
 
 
 def _systems(
-    asked: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
+    options: argparse.Namespace, folder: Path, model: int, stack: contextlib.ExitStack
 ) -> Iterator[tuple[System, int]]:
-    for name in asked.peers:
+    for name in options.peers:
         if not installed(name):
             print(f"{name} is not installed: left out.", file=sys.stderr)
             continue
         port = free_port()
         yield PEERS[name](folder, port, model), port
-    for kind in asked.memory:
+    for kind in options.memory:
         port = free_port()
-        yield turnkeeper(asked.config, port, model, _address(kind, folder, stack)), port
+        yield turnkeeper(options.config, port, model, _address(kind, folder, stack)), port
 
 
 def _address(kind: str, folder: Path, stack: contextlib.ExitStack) -> str | None:
@@ -96,15 +95,15 @@ def _address(kind: str, folder: Path, stack: contextlib.ExitStack) -> str | None
 
 
 def _measured(
-    system: System, port: int, model: int, asked: argparse.Namespace, folder: Path
+    system: System, port: int, model: int, options: argparse.Namespace, folder: Path
 ) -> Iterator[Row]:
     log, url = folder / "system.log", f"http://127.0.0.1:{port}{system.path}"
     with running(system.command, url, core=1, environ=system.environ, log=log) as server:
-        yield from uvloop.run(_blocks(system, server, port, model, asked))
+        yield from uvloop.run(_blocks(system, server, port, model, options))
 
 
 async def _blocks(
-    system: System, server: Running, port: int, model: int, asked: argparse.Namespace
+    system: System, server: Running, port: int, model: int, options: argparse.Namespace
 ) -> list[Row]:
     load, direct = Load(port, sessions=system.sessions), Load(model, sessions=False)
     await load.block(Callers(8, _WARM), 1.0)
@@ -115,23 +114,23 @@ async def _blocks(
         print(rows[-1].summary(), file=sys.stderr, flush=True)
 
     async def beside_direct(kind: str, callers: Callers) -> None:
-        before = await direct.block(callers, asked.seconds / 3)
-        block = await load.block(callers, asked.seconds, server)
-        note(kind, block, before.joined(await direct.block(callers, asked.seconds / 3)))
+        before = await direct.block(callers, options.seconds / 3)
+        block = await load.block(callers, options.seconds, server)
+        note(kind, block, before.joined(await direct.block(callers, options.seconds / 3)))
 
-    silent = f", {asked.pause:g} s apart" if asked.pause else ""
-    for level in asked.levels:
+    silent = f", {options.pause:g} s apart" if options.pause else ""
+    for level in options.levels:
         model_name = _CLOSE if level == 1 else _PACED
-        await beside_direct(f"{level} streams{silent}", Callers(level, model_name, asked.pause))
-    if asked.whole:
-        whole = Callers(asked.whole, _BRIEF, stream=False)
-        await beside_direct(f"whole answers, {asked.whole} callers", whole)
+        await beside_direct(f"{level} streams{silent}", Callers(level, model_name, options.pause))
+    if options.whole:
+        whole = Callers(options.whole, _BRIEF, stream=False)
+        await beside_direct(f"whole answers, {options.whole} callers", whole)
     if system.sessions:
-        blocks = await load.growth(_LONG_CALLS, asked.growth, _LONG_TURNS, _WARM, server)
-        for turn, block in zip(asked.growth, blocks, strict=True):
+        blocks = await load.growth(_LONG_CALLS, options.growth, _LONG_TURNS, _WARM, server)
+        for turn, block in zip(options.growth, blocks, strict=True):
             note(f"from turn {turn} on", block)
-        if asked.held:
-            note(f"{asked.held} calls held", await load.held(asked.held, "paced-1-0", server))
+        if options.held:
+            note(f"{options.held} calls held", await load.held(options.held, "paced-1-0", server))
     return rows
 
 

@@ -57,20 +57,20 @@ class Answered(NamedTuple):
     question: str
     category: str
     evidence: frozenset[str]
-    found: Sequence[str]
-    told: frozenset[str]
+    results: Sequence[str]
+    prompt: frozenset[str]
     took: float
 
     def recall(self, cut: int) -> float:
         """The share of the evidence among the first ``cut``; where there is none, whether nothing is told."""
-        return self._share(frozenset(self.found[:cut]) if self.evidence else self.told)
+        return self._share(frozenset(self.results[:cut]) if self.evidence else self.prompt)
 
-    def told_share(self) -> float:
+    def prompt_share(self) -> float:
         """The same, of what a model is told."""
-        return self._share(self.told)
+        return self._share(self.prompt)
 
-    def _share(self, found: frozenset[str]) -> float:
-        return len(self.evidence & found) / len(self.evidence) if self.evidence else float(not found)
+    def _share(self, results: frozenset[str]) -> float:
+        return len(self.evidence & results) / len(self.evidence) if self.evidence else float(not results)
 
 
 class Talk(NamedTuple):
@@ -84,7 +84,7 @@ class Talk(NamedTuple):
 def talks(sample: Mapping[str, Any], person: str) -> list[Talk]:
     """The sessions of a sample, in order; the first speaker is the caller."""
     conversation = sample["conversation"]
-    numbers = sorted(int(found[1]) for name in conversation if (found := _SESSION.fullmatch(name)))
+    numbers = sorted(int(results[1]) for name in conversation if (results := _SESSION.fullmatch(name)))
     caller = conversation.get("speaker_a") or conversation[f"session_{numbers[0]}"][0]["speaker"]
     return [_talk(conversation, person, number, caller) for number in numbers]
 
@@ -138,16 +138,16 @@ async def ask(retriever: Retriever, sample: Mapping[str, Any], person: str) -> l
             continue
         question = str(qa["question"])
         began = time.perf_counter()
-        found = await retriever.search(owner, Query(text=question, now=now, limit=max(CUTS)))
+        results = await retriever.search(owner, Query(text=question, now=now, limit=max(CUTS)))
         took = time.perf_counter() - began
-        lines = list(_named(found, names))
+        lines = list(_names_of(results, names))
         recalled = await reader.search(owner, question, now=now, limit=Recall().limit)
         asked = (Message(role="user", content=question),)
         prompt = Recall().apply(asked, Context(now=now, memory=Snapshot(recalled=recalled)))[-1].text
-        told = frozenset(
+        prompt = frozenset(
             name for line in prompt.splitlines() for name in texts.get(line.partition(": ")[2], ())
         )
-        answers.append(Answered(question, category, evidence, lines, told, took))
+        answers.append(Answered(question, category, evidence, lines, prompt, took))
     return answers
 
 
@@ -157,8 +157,8 @@ async def save(archive: Archive, sample: Mapping[str, Any], person: str) -> None
         await archive.save_session(talk.key, talk.session, as_of=0.0)
 
 
-def _named(found: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
-    for one in found:
+def _names_of(results: Sequence[SearchResult], names: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    for one in results:
         if one.session_id is not None and one.turn_id is not None:
             yield names[one.session_id, one.turn_id]
 
@@ -229,7 +229,7 @@ def table(answers: Sequence[Answered]) -> str:
     with_evidence = [answer for answer in answers if answer.evidence]
     for name, group in [*sorted(groups.items()), ("all", with_evidence)]:
         shares = [sum(one.recall(cut) for one in group) for cut in CUTS]
-        shares.append(sum(one.told_share() for one in group))
+        shares.append(sum(one.prompt_share() for one in group))
         rows.append(
             (name, str(len(group)), *(f"{100 * share / max(1, len(group)):.1f} %" for share in shares))
         )
@@ -260,37 +260,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", default="default")
     parser.add_argument("--weight", type=float, default=Embeddings.model_fields["weight"].default)
     parser.add_argument("--least", type=float, default=Embeddings.model_fields["least"].default)
-    given = parser.parse_args(arguments)
-    if given.own:
-        read = json.loads(given.own.read_text(encoding="utf-8"))
-        halves = {given.own.name: read if isinstance(read, list) else [read]}
+    options = parser.parse_args(arguments)
+    if options.own:
+        read = json.loads(options.own.read_text(encoding="utf-8"))
+        halves = {options.own.name: read if isinstance(read, list) else [read]}
     else:
         halves = {half: recall_talks.samples(half) for half in recall_talks.HALVES}
     for name, samples in halves.items():
-        if given.half in {None, name} or given.own:
-            run(parser, name, samples, given)
+        if options.half in {None, name} or options.own:
+            run(parser, name, samples, options)
 
 
 def run(
     parser: argparse.ArgumentParser,
     name: str,
     samples: Sequence[Mapping[str, Any]],
-    given: argparse.Namespace,
+    options: argparse.Namespace,
 ) -> None:
     """Print what comes of some samples."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recall.db"
         vectors = None
-        if given.embeddings:
-            vectors = VectorSearch(HttpModel(given.embeddings, given.model), given.weight, given.least)
-        url = given.url or f"sqlite:{path}"
-        answers = asyncio.run(measure(samples, url, crowd=given.crowd, vectors=vectors))
+        if options.embeddings:
+            model = HttpModel(options.embeddings, options.model)
+            vectors = VectorSearch(model, options.weight, options.least)
+        url = options.url or f"sqlite:{path}"
+        answers = asyncio.run(measure(samples, url, crowd=options.crowd, vectors=vectors))
         if not answers:
             parser.error("no question of this file names its evidence")
         print(f"{name}\n{table(answers)}")
-        if not given.url and not given.crowd:
+        if not options.url and not options.crowd:
             print(size(samples, path))
-    for answer in [one for one in answers if one.recall(max(CUTS)) < 1][: given.misses]:
+    for answer in [one for one in answers if one.recall(max(CUTS)) < 1][: options.misses]:
         print(f"missed: {answer.category}: {answer.question} ({', '.join(sorted(answer.evidence))})")
 
 

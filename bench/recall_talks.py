@@ -36,7 +36,7 @@ _TABLES: Final = {
 _NAME: Final = re.compile(r"\{(\w+)\}")
 
 
-class _Asked(NamedTuple):
+class _Question(NamedTuple):
     """Lines of a talk, of which some are evidence, and a question."""
 
     kind: str
@@ -53,7 +53,7 @@ def samples(half: str) -> list[dict[str, Any]]:
 def _sample(half: str, number: int) -> dict[str, Any]:
     chance = random.Random(f"{half} {number}")
     asked = [*_exchanges(half, chance), *_dates(number, chance), *_numbers(half, chance)]
-    days: dict[datetime, list[_Asked]] = {}
+    days: dict[datetime, list[_Question]] = {}
     usual = [NOW - timedelta(days=chance.randrange(30, 1000), hours=chance.randrange(5)) for _ in range(16)]
     for one in asked:
         days.setdefault(one.day or chance.choice(usual), []).append(one)
@@ -84,12 +84,12 @@ def _sample(half: str, number: int) -> dict[str, Any]:
     }
 
 
-def _lines(call: int, first: int, part: _Asked) -> Iterator[dict[str, str]]:
+def _lines(call: int, first: int, part: _Question) -> Iterator[dict[str, str]]:
     for place, (speaker, text, _) in enumerate(part.lines, first + 1):
         yield {"speaker": speaker, "dia_id": f"D{call}:{place}", "text": text}
 
 
-def _exchanges(half: str, chance: random.Random) -> Iterator[_Asked]:
+def _exchanges(half: str, chance: random.Random) -> Iterator[_Question]:
     at = HALVES.index(half)
     for kind, count in _OF_EACH.items():
         table = _TABLES[kind].strip().splitlines()[at::2]
@@ -99,7 +99,7 @@ def _exchanges(half: str, chance: random.Random) -> Iterator[_Asked]:
             yield _exchange(kind, item, {name: pool[0] for name, pool in names.items()})
 
 
-def _exchange(kind: str, item: str, names: Mapping[str, str]) -> _Asked:
+def _exchange(kind: str, item: str, names: Mapping[str, str]) -> _Question:
     talk, _, question = item.partition("|")
     filled = [_NAME.sub(lambda name: names[name[1]], text).strip() for text in (talk, question)]
     first = filled[0].startswith("<")
@@ -108,10 +108,10 @@ def _exchange(kind: str, item: str, names: Mapping[str, str]) -> _Asked:
     lines = tuple(
         (speakers[i % 2], part.removeprefix("*"), part.startswith("*")) for i, part in enumerate(parts)
     )
-    return _Asked(kind, lines, filled[1])
+    return _Question(kind, lines, filled[1])
 
 
-def _dates(number: int, chance: random.Random) -> Iterator[_Asked]:
+def _dates(number: int, chance: random.Random) -> Iterator[_Question]:
     """The same done on the same day of three years, and lately; the question names the time alone."""
     languages = list(items.WHEN)
     for at in range(3):
@@ -138,26 +138,26 @@ def _dates(number: int, chance: random.Random) -> Iterator[_Asked]:
         yield _dated(statement, question, things[1], form.format(weekday), NOW - ago)
 
 
-def _dated(statement: str, question: str, thing: str, when: str, day: datetime) -> _Asked:
+def _dated(statement: str, question: str, thing: str, when: str, day: datetime) -> _Question:
     asked = question.format(when=when)
-    return _Asked(
+    return _Question(
         "date", (("caller", statement.format(thing=thing), True),), asked[0].upper() + asked[1:], day
     )
 
 
-def _numbers(half: str, chance: random.Random) -> Iterator[_Asked]:
+def _numbers(half: str, chance: random.Random) -> Iterator[_Question]:
     pool = items.POOLS["man"][HALVES.index(half) :: 2]
     for name in chance.sample(pool, 4):
         area, rest = str(chance.randrange(150, 179)), f"{chance.randrange(10**7):07d}"
         own, asked = chance.sample(_telephone(area, rest), 2)
         line = ("caller", chance.choice((f"{name} can be reached at {own}.", f"Die Nummer ist {own}.")), True)
-        yield _Asked("number", (line, ("assistant", "Noted.", False)), f"Whose number is {asked}?")
+        yield _Question("number", (line, ("assistant", "Noted.", False)), f"Whose number is {asked}?")
     for thing in chance.sample(("order", "booking", "ticket", "parcel"), 3):
         digits = f"{chance.randrange(10**5):05d}"
         one, two = chance.choice("ABCDEFGH"), chance.choice("KLMNPRST")
         own, asked = chance.sample(_code(one, digits, two), 2)
         line = ("caller", f"My {thing} is {own}.", True)
-        yield _Asked("number", (line, ("assistant", "Thank you.", False)), f"What about {asked}?")
+        yield _Question("number", (line, ("assistant", "Thank you.", False)), f"What about {asked}?")
 
 
 def _telephone(area: str, rest: str) -> Sequence[str]:
@@ -169,8 +169,8 @@ def _telephone(area: str, rest: str) -> Sequence[str]:
         f"+49 {area} {rest}",
         f"0{area}/{rest}",
         " ".join(whole),
-        _said(whole, "en"),
-        _said(whole, "de"),
+        _in_words(whole, "en"),
+        _in_words(whole, "de"),
     )
 
 
@@ -180,11 +180,11 @@ def _code(one: str, digits: str, two: str) -> Sequence[str]:
         f"{one}{digits}{two}",
         f"{one} {digits} {two}",
         f"{one} {' '.join(digits)} {two}",
-        f"{one} {_said(digits, 'en')} {two}",
-        f"{one} {_said(digits, 'de')} {two}",
+        f"{one} {_in_words(digits, 'en')} {two}",
+        f"{one} {_in_words(digits, 'de')} {two}",
     )
 
 
-def _said(digits: str, language: str) -> str:
+def _in_words(digits: str, language: str) -> str:
     names = items.DIGITS[language].split()
     return " ".join(names[int(digit)] for digit in digits)

@@ -23,7 +23,7 @@ KEY = Key("default", "room")
 ANSWER = "The weather in Lisbon is mild today, with some clouds over the river in the afternoon. " * 2
 
 
-def said(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
+def messages_of(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
     """A turn as an engine replays it."""
     number = {"turn_id": turn, "timestamp": 1790000000000 + turn * 5000} if numbered else {}
     marks = {"metadata": {"source": "asr", "user": "u-1"}} if numbered else {}
@@ -38,7 +38,7 @@ def said(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
 
 def window(turns: range, *, numbered: bool) -> TurnRecord:
     """A request in the middle of a conversation, and its answer."""
-    messages = [line for turn in turns for line in said(turn, numbered=numbered)][:-1]
+    messages = [line for turn in turns for line in messages_of(turn, numbered=numbered)][:-1]
     body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
     call = request.read_request(body.encode(), {}, {})
     choice = {"index": 0, "delta": {"content": f"{turns[-1]}. {ANSWER}"}, "finish_reason": "stop"}
@@ -47,19 +47,19 @@ def window(turns: range, *, numbered: bool) -> TurnRecord:
     return TurnRecord(key=KEY, window=call.messages, answer=answer, at=1.0)
 
 
-def grown(turns: int, shown: int, *, numbered: bool) -> Session:
+def grown(turns: int, visible: int, *, numbered: bool) -> Session:
     """What is held after that many turns."""
     session = Session()
     for turn in range(turns):
-        session = apply_turn(session, window(range(max(0, turn - shown + 1), turn + 1), numbered=numbered))
+        session = apply_turn(session, window(range(max(0, turn - visible + 1), turn + 1), numbered=numbered))
     return session
 
 
-def works(held: int, shown: int, *, numbered: bool) -> dict[str, Callable[[], object]]:
+def works(stored: int, visible: int, *, numbered: bool) -> dict[str, Callable[[], object]]:
     """What is done in each turn of a conversation."""
-    session = grown(held, shown, numbered=numbered)
+    session = grown(stored, visible, numbered=numbered)
     blob = encode(session)
-    call = window(range(held - shown + 1, held + 1), numbered=numbered)
+    call = window(range(stored - visible + 1, stored + 1), numbered=numbered)
     sight = RequestView(call.window)
     read = sight.view_of(session)
     recorded = msgspec.structs.replace(call, view=read)
@@ -80,10 +80,10 @@ def main() -> None:
         profiled(works(12, 12, numbered=True)[asked.profile])
         return
     for numbered in (True, False):
-        for held, shown in ((12, 12), (25, 12), (25, 25)):
-            told = works(held, shown, numbered=numbered).items()
+        for stored, visible in ((12, 12), (25, 12), (25, 25)):
+            told = works(stored, visible, numbered=numbered).items()
             row = "  ".join(f"{name} {microseconds(work):6.0f}" for name, work in told)
-            print(f"{'numbered' if numbered else 'bare    '} held {held:3} turns, shown {shown:3}: {row} µs")
+            print(f"{'numbered' if numbered else 'bare    '} stored {stored:3}, shown {visible:3}: {row} µs")
 
 
 def profiled(work: Callable[[], object]) -> None:

@@ -107,7 +107,7 @@ class TimestampPrefix(RequestFilter):
     def _clock(self, seconds: float) -> str | None:
         if not _is_time(seconds):
             return None
-        return self._written(seconds // self._step * self._step if self._step else seconds)
+        return self._prefix_of(seconds // self._step * self._step if self._step else seconds)
 
     @cached_property
     def _step(self) -> int:
@@ -118,18 +118,18 @@ class TimestampPrefix(RequestFilter):
         return 1 if directives & _FINER_THAN_A_MINUTE else 60
 
     @cached_property
-    def _written(self) -> Callable[[float], str | None]:
+    def _prefix_of(self) -> Callable[[float], str | None]:
         zone = time_zone(self.timezone)
 
         @lru_cache(maxsize=_PREFIXES_KEPT)
-        def written(seconds: float) -> str | None:
+        def prefix_of(seconds: float) -> str | None:
             try:
                 time = datetime.fromtimestamp(seconds, zone).strftime(self.format)
             except (ValueError, OverflowError, OSError):  # the last hours of 9999, far in the east
                 return None
             return self.template.format(time=time)
 
-        return written
+        return prefix_of
 
     def _since_start(self, messages: Messages, context: Context) -> Callable[[float], str | None]:
         times = (message.seconds for message in messages)

@@ -22,13 +22,12 @@ from pathlib import Path
 
 import uvloop
 
-from bench.plot import picture
 from bench.serving import free_port, running
 from bench.soak.caller import Crowd
 from bench.soak.disturbance import LargeRequests, Reloads, Restarts
-from bench.soak.gauge import Gauge
 from bench.soak.ledger import Ledger
-from bench.soak.report import FLAT_FILES, Soaked, draw, faults, summary, table
+from bench.soak.report import FLAT_FILES, Gauge, Soaked, draw, faults, summary, table
+from bench.table import picture
 from tests.peers.redis_server import RedisServer, closing
 
 _REMEMBERED = 20 * 60.0
@@ -48,20 +47,20 @@ class Soak:
         self.restarts = restarts
         self._port = port
 
-    async def run(self, asked: argparse.Namespace) -> Soaked:
+    async def run(self, options: argparse.Namespace) -> Soaked:
         """All of it."""
-        seconds, large = asked.minutes * 60, LargeRequests(self._port)
-        crowd = Crowd(self._port, self.ledger, pause=asked.pause)
+        seconds, large = options.minutes * 60, LargeRequests(self._port)
+        crowd = Crowd(self._port, self.ledger, pause=options.pause)
         ending = asyncio.Event()
         beside = [
             asyncio.create_task(self._watch(crowd, max(0.5, seconds / 400))),
             asyncio.create_task(self.reloads.keep_on(max(1.0, seconds / 30))),
         ]
-        if asked.large:
-            beside.append(asyncio.create_task(large.keep_on(asked.large)))
-        restarted = asyncio.create_task(self._restart(asked.restart or max(1.5, seconds / 20), ending))
-        await crowd.talk(asked.callers, time.monotonic() + seconds)
-        if asked.large:  # a busy machine may take longer for one than a short soak lasts
+        if options.large:
+            beside.append(asyncio.create_task(large.keep_on(options.large)))
+        restarted = asyncio.create_task(self._restart(options.restart or max(1.5, seconds / 20), ending))
+        await crowd.talk(options.callers, time.monotonic() + seconds)
+        if options.large:  # a busy machine may take longer for one than a short soak lasts
             await large.first.wait()
         ending.set()
         await restarted
@@ -102,7 +101,7 @@ async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
             raise error
 
 
-def _asked() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--minutes", default=30.0, type=float)
     options.add_argument("--callers", default=200, type=int)
@@ -129,7 +128,7 @@ def _memory(kind: str, folder: Path, stack: contextlib.ExitStack) -> tuple[str, 
 
 
 def _started(
-    asked: argparse.Namespace, folder: Path, stack: contextlib.ExitStack
+    options: argparse.Namespace, folder: Path, stack: contextlib.ExitStack
 ) -> tuple[Soak, Callable[[], str]]:
     """The model, what is soaked, and how to read its log."""
     model, port, log = free_port(), free_port(), folder / "served.log"
@@ -137,34 +136,34 @@ def _started(
     url = f"http://127.0.0.1:{model}/"
     stack.enter_context(running(command, url, 0, environ={}, log=folder / "model.log"))
     config = folder / "soak.yaml"
-    config.write_text(asked.config.read_text())
-    address, redis = _memory(asked.memory, folder, stack)
+    config.write_text(options.config.read_text())
+    address, redis = _memory(options.memory, folder, stack)
     environ = {
         "PORT": str(port),
         "MEMORY_URL": address,
         "UPSTREAM_BASE_URL": f"http://127.0.0.1:{model}/v1",
         "SUMMARY_MODEL": "noted",
     }
-    serve = [sys.executable, "-m", "proxy", "serve", str(config), "--workers", str(asked.workers)]
+    serve = [sys.executable, "-m", "proxy", "serve", str(config), "--workers", str(options.workers)]
     url = f"http://127.0.0.1:{port}/healthz"
     server = stack.enter_context(running(serve, url, 1, environ=environ, log=log))
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {0})
-    reloads = Reloads(server.pid, config, log, workers=asked.workers)
+    reloads = Reloads(server.pid, config, log, workers=options.workers)
     soak = Soak(port, Gauge(port, server), reloads, Restarts(redis) if redis else None)
     return soak, lambda: log.read_text(errors="replace")
 
 
 def main() -> None:
     """Soaks, prints the figures, and fails where something was lost or has grown."""
-    asked = _asked()
+    options = _options()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
-        soak, log = _started(asked, Path(name), stack)
-        soaked = uvloop.run(soak.run(asked))
-        print(f"{table(soaked)}\n\n{summary(soaked, asked.grown)}")
-        if asked.plot:
-            draw(soaked, asked.plot)
-        wrong = faults(soaked, asked.grown)
+        soak, log = _started(options, Path(name), stack)
+        soaked = uvloop.run(soak.run(options))
+        print(f"{table(soaked)}\n\n{summary(soaked, options.grown)}")
+        if options.plot:
+            draw(soaked, options.plot)
+        wrong = faults(soaked, options.grown)
         if "Traceback" in log():
             wrong.append(f"the log:\n{log()[-2000:]}")
     sys.exit("\n".join(wrong) if wrong else 0)

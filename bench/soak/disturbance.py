@@ -52,9 +52,9 @@ class Reloads:
         self.good, self.bad = self.good + (not badly), self.bad + badly
         self._config.write_text(self._text + (_BAD if badly else f"\n# edit {self.good}\n"))
         os.kill(self._pid, signal.SIGHUP)
-        self.unheard += not await self._told()
+        self.unheard += not await self._is_logged()
 
-    async def _told(self) -> bool:
+    async def _is_logged(self) -> bool:
         """Whether each process says that it has read each good edit, and one that it refused each bad one."""
         end = time.monotonic() + _TOLD_WITHIN
         while time.monotonic() < end:

@@ -18,18 +18,18 @@ class Turn(NamedTuple):
 
     words: str
     answer: int | None
-    heard: bool
+    was_heard: bool
     withdrawn: str = ""
 
-    def lacking(self, held: Counter[tuple[str, str]], answers: set[int]) -> list[str]:
+    def lacking(self, stored: Counter[tuple[str, str]], answers: set[int]) -> list[str]:
         """What is wrong with how it is held."""
         found = []
-        times = held["user", self.words]
-        if times > 1 or (self.heard and not times):
+        times = stored["user", self.words]
+        if times > 1 or (self.was_heard and not times):
             found.append(f"{self.words!r} is held {times} times")
         if self.answer is not None and self.answer not in answers:
             found.append(f"the answer to {self.words!r} is not held")
-        if self.withdrawn and held["user", self.withdrawn]:
+        if self.withdrawn and stored["user", self.withdrawn]:
             found.append(f"{self.withdrawn!r} was withdrawn, and is held")
         return found
 
@@ -43,9 +43,9 @@ class Talk(NamedTuple):
 
     def lacking(self, contents: Sequence[dict[str, Any]]) -> list[str]:
         """What is wrong with what is held of it."""
-        held = Counter((entry["role"], str(entry.get("content"))) for entry in contents)
-        answers = {mark(text) for role, text in held if role == "assistant"}
-        return [fault for turn in self.turns for fault in turn.lacking(held, answers)]
+        stored = Counter((entry["role"], str(entry.get("content"))) for entry in contents)
+        answers = {mark(text) for role, text in stored if role == "assistant"}
+        return [fault for turn in self.turns for fault in turn.lacking(stored, answers)]
 
 
 def mark(text: str) -> int:
@@ -65,12 +65,12 @@ class Ledger:
         self._port = port
         self._remembered = remembered
         self._checks: set[asyncio.Task[None]] = set()
-        self._known: deque[Talk] = deque()
+        self._checked: deque[Talk] = deque()
 
     def add(self, talk: Talk) -> None:
         """Takes a call over that has ended."""
         self.calls += 1
-        self.turns += sum(turn.heard for turn in talk.turns)
+        self.turns += sum(turn.was_heard for turn in talk.turns)
         check = asyncio.create_task(self._check(talk))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
@@ -81,7 +81,7 @@ class Ledger:
 
     async def check_again(self) -> None:
         """Looks up all that memory cannot have forgotten yet."""
-        for talk in self._known:
+        for talk in self._checked:
             if time.monotonic() - talk.ended < self._remembered:
                 self.faults += [f"{fault}, at the end" for fault in await asyncio.to_thread(self._look, talk)]
                 self.calls_again += 1
@@ -95,9 +95,9 @@ class Ledger:
             await asyncio.sleep(_PAUSE)
         else:
             self.slowest = max(self.slowest, time.monotonic() - talk.ended)
-            self._known.append(talk)
-        while self._known and time.monotonic() - self._known[0].ended > self._remembered:
-            self._known.popleft()
+            self._checked.append(talk)
+        while self._checked and time.monotonic() - self._checked[0].ended > self._remembered:
+            self._checked.popleft()
 
     def _look(self, talk: Talk) -> list[str]:
         url = f"http://127.0.0.1:{self._port}/v1/memory/sessions/{talk.session}"
@@ -105,7 +105,7 @@ class Ledger:
             with urllib.request.urlopen(url, timeout=10) as got:
                 return talk.lacking(json.load(got)["contents"])
         except urllib.error.HTTPError as error:
-            if error.code == 404 and not any(turn.heard for turn in talk.turns):
+            if error.code == 404 and not any(turn.was_heard for turn in talk.turns):
                 return []
             return [f"{talk.session} is answered with {error.code}"]
         except OSError as error:

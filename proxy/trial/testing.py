@@ -157,10 +157,10 @@ def recorded_case(session: str, turn: ReplayedTurn, pipeline: Pipeline) -> Case:
         "name": f"{session}, prompt {turn.number}",
         "headers": {"X-Session-Id": session, **({"X-User-Id": turn.user} if turn.user else {})},
         "time": datetime.fromtimestamp(turn.at, UTC).isoformat(timespec="seconds"),
-        "messages": [_written(message_dict(message)) for message in turn.window],
+        "messages": [_short_form(message_dict(message)) for message in turn.window],
     }
     sent, _ = sent_body(PipelineTest.model_validate(case), pipeline)
-    return {**case, "expect": [_written(message) for message in sent["messages"]]}
+    return {**case, "expect": [_short_form(message) for message in sent["messages"]]}
 
 
 def with_cases(text: str, pipeline: str, cases: Sequence[Case]) -> str:
@@ -207,7 +207,7 @@ def _indented(text: str, columns: int) -> str:
     return "".join(" " * columns + line if line.strip() else line for line in text.splitlines(keepends=True))
 
 
-def _written(message: Mapping[str, Any]) -> Any:
+def _short_form(message: Mapping[str, Any]) -> Any:
     """A message in a case's short form, where it has a role and words alone."""
     content = message.get("content")
     if message.keys() == {"role", "content"} and isinstance(content, str) and message["role"].isalpha():

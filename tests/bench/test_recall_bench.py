@@ -34,7 +34,7 @@ def test_our_own_talks_are_the_same_in_each_run_and_recall_answers_them(half: st
     # What is only meant takes a model to find.
     with_evidence = [answer for answer in answers if answer.evidence and answer.category != "meaning"]
     assert sum(answer.recall(10) for answer in with_evidence) / len(with_evidence) >= 0.97
-    assert all(answer.told_share() == 1 for answer in answers if not answer.evidence)
+    assert all(answer.prompt_share() == 1 for answer in answers if not answer.evidence)
 
 
 def test_the_halves_share_no_exchange():

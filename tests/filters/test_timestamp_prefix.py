@@ -87,7 +87,7 @@ def test_a_time_that_cannot_be_is_not_where_a_talk_starts():
 def test_times_are_not_remembered_without_bound():
     step = TimestampPrefix()
     step.apply([said(AT + 60 * minute) for minute in range(10_000)], Context(now=0.0))
-    assert step._written.cache_info().currsize < 5000
+    assert step._prefix_of.cache_info().currsize < 5000
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import RedisCluster
@@ -301,25 +301,11 @@ async def _wait(task: asyncio.Task[Any], due: float) -> None:
 
     Where the event loop was late, the reply may have arrived and not been looked at: that takes some rounds.
     """
-    loop = asyncio.get_running_loop()
-    over = loop.create_future()
-    timer = loop.call_at(due, _set_done, over)
-    on_done = partial(_set_done, over)
-    task.add_done_callback(on_done)
-    try:
-        await over
-    finally:
-        timer.cancel()
-        task.remove_done_callback(on_done)
+    await asyncio.wait({task}, timeout=due - asyncio.get_running_loop().time())
     for _ in range(_ROUNDS):
         if task.done():
             break
         await asyncio.sleep(0)
-
-
-def _set_done(over: asyncio.Future[None], *_: object) -> None:
-    if not over.done():
-        over.set_result(None)
 
 
 def _time_out(reply: asyncio.Future[Any], rounds: int) -> None:
