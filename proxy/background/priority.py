@@ -4,7 +4,7 @@ import contextlib
 import os
 from typing import Final
 
-_NICE: Final = 10
+_NICE: Final = 15
 
 
 def give_way() -> None:

@@ -156,7 +156,7 @@ def test_archive_and_summaries_are_written_by_a_nice_process(
     upstream.script = noting
     serving = start(**stores)
     pid = background(serving)
-    assert niceness(pid) == niceness(serving.process.pid) + 10
+    assert niceness(pid) == niceness(serving.process.pid) + 15
     assert os.sched_getscheduler(pid) == os.SCHED_BATCH
     say(serving, range(7))
     assert awaited(lambda: summaries(serving)) == [NOTES]
