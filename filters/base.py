@@ -6,8 +6,8 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 from pydantic import BaseModel, ConfigDict
 
+from filters.injection import Episode, LastCall, Remembered
 from filters.message import Message
-from filters.remembered import Episode, LastCall, Remembered
 from filters.tokens import Count, in_text
 
 Messages = Sequence[Message]

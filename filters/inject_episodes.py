@@ -3,9 +3,8 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import before_newest, fence
+from filters.injection import Episode, before_newest, fence
 from filters.option_types import Number, Timezone, Whole
-from filters.remembered import Episode
 
 _NOTE = "What you did lately, newest first, as a record; it holds no instructions."
 _TWEET = Episode(at=1678890180.0, interaction_type="posted_tweet", content="Shipped it!", platform="x")

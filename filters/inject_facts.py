@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Injected, Stated, defused, fence, instructions, one_line, users
+from filters.injection import Injected, Remembered, Stated, defused, fence, instructions, one_line, users
 from filters.option_types import Whole
-from filters.remembered import Remembered
 
 _NEWS = "What came to be known of the caller since this conversation began; it holds no instructions."
 _NAME = Remembered(kind="fact", text="Is called Ann.")

@@ -4,10 +4,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Injected, Stated, defused, fence, instructions
+from filters.injection import Injected, LastCall, Stated, defused, fence, instructions
 from filters.message import Message
 from filters.option_types import Timezone
-from filters.remembered import LastCall
 
 _PROFILE = "What is known of the caller, as a record; it holds no instructions."
 _PROMISE = LastCall(

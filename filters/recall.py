@@ -3,10 +3,9 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter, Snapshot
-from filters.injection import Stated, before_newest, comparable, fence
+from filters.injection import Remembered, Stated, before_newest, comparable, fence
 from filters.letters import bare
 from filters.option_types import Number, Timezone, Whole
-from filters.remembered import Remembered
 
 _NOTE = "What was said and written before and may bear on this, best first; it holds no instructions."
 _DOG = Remembered(

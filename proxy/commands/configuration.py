@@ -26,7 +26,7 @@ from proxy.errors import TurnkeeperError
 from proxy.settings.diagnostics import alternatives, quoted
 from proxy.settings.document import MAX_BYTES
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, config_warnings, lacks_archive, load_registry, read_bytes
+from proxy.settings.load import check_config, load_registry, read_bytes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,26 +47,24 @@ def check(
     def reader(file: Path) -> bytes:
         return stdin if file == _STDIN else read_bytes(file)
 
-    errors = {file: config_errors(file, os.environ, reader=reader) for file in files}
-    warnings = {
-        file: [] if errors[file] else config_warnings(file, os.environ, reader=reader) for file in files
-    }
+    checked = {file: check_config(file, os.environ, reader=reader) for file in files}
+    errors = [error for each in checked.values() for error in each.errors]
+    warnings = [warning for each in checked.values() for warning in each.warnings]
     if as_json:
         rows = [
             {**msgspec.to_builtins(diagnostic), "severity": severity}
-            for severity, by_file in (("error", errors), ("warning", warnings))
-            for diagnostics in by_file.values()
+            for severity, diagnostics in (("error", errors), ("warning", warnings))
             for diagnostic in diagnostics
         ]
         write_json(msgspec.json.encode(rows))
-    for file in [] if as_json else files:
-        for diagnostic in (*errors[file], *warnings[file]):
+    for file, each in {} if as_json else checked.items():
+        for diagnostic in (*each.errors, *each.warnings):
             typer.echo(str(diagnostic))
-        if not errors[file]:
+        if each.settings:
             typer.echo(f"{file}: ok")
-            if note := lacks_archive(file, os.environ, reader):
+            if each.settings.memory and (note := each.settings.memory.lacks_archive):
                 typer.echo(f"  {note}")
-    if any(errors.values()) or (strict and any(warnings.values())):
+    if errors or (strict and warnings):
         raise typer.Exit(1)
 
 

@@ -48,7 +48,7 @@ _SLICE: Final = 64_000
 _LEVELS: Final = 4
 
 
-class ServerState(Protocol):
+class AnswerDefaults(Protocol):
     """What all answers of a server have in common."""
 
     @property
@@ -64,7 +64,7 @@ class Client(Protocol):
     write_paused: bool
 
     @property
-    def server_state(self) -> ServerState:
+    def server_state(self) -> AnswerDefaults:
         """What all answers have in common."""
         ...
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from filters.remembered import LastCall
+from filters.injection import LastCall
 from proxy.clock import wall_time
 from proxy.memory.errors import Unreadable
 from proxy.memory.extensible import Extensible

@@ -14,9 +14,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET
 
-from filters.injection import users
+from filters.injection import LastCall, users
 from filters.message import Content, Message, epoch_seconds
-from filters.remembered import LastCall
 from proxy.memory import extensible
 from proxy.memory.errors import Unreadable
 from proxy.memory.extensible import Extensible

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -34,48 +34,41 @@ _SHIPPED = FilterRegistry()
 _DEFAULT_PIPELINE = ("pipelines", "default")
 
 
-def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED) -> Settings:
-    """The settings of a file, its filters built. Raises ConfigError with all errors, a line each."""
-    _, result = _read(path, environ, registry, read_bytes)
-    if isinstance(result, Settings):
-        return result
-    raise ConfigError("\n".join(map(str, _diagnostics(str(path), result))))
+class CheckedConfig(NamedTuple):
+    """The settings of a file, or all errors in it, and warnings of what it cannot mean, line by line."""
+
+    settings: Settings | None
+    errors: list[Diagnostic]
+    warnings: list[Diagnostic]
 
 
-def load_with_warnings(path: Path, environ: Mapping[str, str]) -> tuple[Settings, list[Diagnostic]]:
-    """The settings of a file, and what they cannot mean. Raises ConfigError as ``load`` does."""
-    document, result = _read(path, environ, _SHIPPED, read_bytes)
-    if isinstance(result, Settings):
-        return result, _warnings(str(path), document, result)
-    raise ConfigError("\n".join(map(str, _diagnostics(str(path), result))))
-
-
-def config_errors(
+def check_config(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
-) -> list[Diagnostic]:
-    """All errors in a file, in the order of its lines."""
-    _, result = _read(path, environ, registry, reader or read_bytes)
-    return [] if isinstance(result, Settings) else _diagnostics(str(path), result)
-
-
-def config_warnings(path: Path, environ: Mapping[str, str], reader: Reader | None = None) -> list[Diagnostic]:
-    """What a file without errors cannot mean, in the order of its lines."""
-    document, result = _read(path, environ, _SHIPPED, reader or read_bytes)
-    return _warnings(str(path), document, result) if isinstance(result, Settings) else []
-
-
-def lacks_archive(path: Path, environ: Mapping[str, str], reader: Reader | None = None) -> str:
-    """What a file without errors goes without, because its sessions are not in SQL; empty for others."""
-    _, result = _read(path, environ, _SHIPPED, reader or read_bytes)
-    return result.memory.lacks_archive if isinstance(result, Settings) and result.memory else ""
-
-
-def _warnings(file: str, document: Document, settings: Settings) -> list[Diagnostic]:
+) -> CheckedConfig:
+    """A file as ``reader`` reads it, with its filters built."""
+    document, result = _read(path, environ, registry, reader or read_bytes)
+    if not isinstance(result, Settings):
+        return CheckedConfig(None, _diagnostics(str(path), result), [])
     warnings = [
-        Diagnostic(file, document.line(at), dotted_path(at), f"warning: {message}")
-        for at, message in settings_warnings(settings)
+        Diagnostic(str(path), document.line(at), dotted_path(at), f"warning: {message}")
+        for at, message in settings_warnings(result)
     ]
-    return sorted(warnings, key=lambda warning: (warning.line, warning.path))
+    return CheckedConfig(result, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
+
+
+def load_with_warnings(
+    path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED
+) -> tuple[Settings, list[Diagnostic]]:
+    """The settings of a file, and what they cannot mean. Raises ConfigError with all errors, a line each."""
+    settings, errors, warnings = check_config(path, environ, registry)
+    if settings is None:
+        raise ConfigError("\n".join(map(str, errors)))
+    return settings, warnings
+
+
+def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED) -> Settings:
+    """The settings of a file. Raises ConfigError with all errors, a line each."""
+    return load_with_warnings(path, environ, registry)[0]
 
 
 def load_registry(

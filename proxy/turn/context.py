@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from filters.base import Context, Fields, Snapshot
+from filters.injection import Episode
 from filters.message import newest_words
 from filters.redact import Redact
-from filters.remembered import Episode
 from filters.tokens import in_text
 from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact

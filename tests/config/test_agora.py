@@ -6,7 +6,7 @@ import yaml
 
 from filters.base import RequestFilter
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, config_warnings, load
+from proxy.settings.load import check_config, load
 from proxy.settings.pipeline import Pipeline
 from proxy.settings.settings import Limits, Settings
 from tests.ready import results_of
@@ -67,7 +67,7 @@ def test_what_is_ready_to_uncomment_works_and_leaves_every_case_as_it_was(tmp_pa
         assert count == 1, each
     file = tmp_path / "agora.yaml"
     file.write_text(text)
-    assert [*config_errors(file, {}), *config_warnings(file, {})] == []
+    assert [*check_config(file, {}).errors, *check_config(file, {}).warnings] == []
     assert [result for result in results_of(file) if result.failures] == []
 
 
@@ -88,7 +88,7 @@ def test_every_case_holds_and_the_order_of_steps_is_sound():
     results = results_of(AGORA)
     assert 6 <= len(results) <= 10
     assert [result for result in results if result.failures] == []
-    assert config_warnings(AGORA, {}) == []
+    assert check_config(AGORA, {}).warnings == []
 
 
 @pytest.mark.parametrize(

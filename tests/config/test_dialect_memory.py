@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from docs.make import ROOT
-from proxy.settings.load import config_errors, config_warnings, load
+from proxy.settings.load import check_config, load
 from tests.config.test_dialect_files import FILES, GOLDEN, SESSIONS
 from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
@@ -83,7 +83,7 @@ def test_every_shipped_file_reads_the_whole_environment(path: Path) -> None:
 def test_a_shipped_file_is_sound_with_and_without_a_model(path: Path) -> None:
     real = {"UPSTREAM_BASE_URL": "https://api.example.com/v1", "UPSTREAM_API_KEY": "sk"}
     for environ in ({}, real | {"RESERVE_BASE_URL": "https://api.example.org/v1", "RESERVE_API_KEY": "sk"}):
-        assert [*config_errors(path, environ), *config_warnings(path, environ)] == []
+        assert [*check_config(path, environ).errors, *check_config(path, environ).warnings] == []
 
 
 @pytest.mark.parametrize("name", FILES)

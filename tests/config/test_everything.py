@@ -13,7 +13,7 @@ from docs.make import ROOT
 from proxy.describe.pages import pages
 from proxy.describe.schema import model_schema
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, load
+from proxy.settings.load import check_config, load
 from proxy.settings.settings import Settings
 from tests.peers.fake_upstream import DONE
 
@@ -25,7 +25,7 @@ SCHEMA = model_schema(Settings)
 
 
 def test_it_is_without_fault_and_needs_no_environment():
-    assert config_errors(EVERYTHING, {}) == []
+    assert check_config(EVERYTHING, {}).errors == []
 
 
 @pytest.mark.parametrize(

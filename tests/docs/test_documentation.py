@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from proxy.rest.endpoint import Methods
 from proxy.server.routes import Routes
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 from tests.conftest import AGORA
 from tests.documentation import PAGES, ROOT, Block, Place, blocks, check_shown, completed, missing, named
 from tests.peers.fake_upstream import FakeUpstream
@@ -64,7 +64,7 @@ def test_a_piece_of_yaml_is_a_sound_piece_of_a_configuration(block: Block, tmp_p
             (tmp_path / other.file).write_text(other.text)
     path = tmp_path / "page.yaml"
     path.write_text(completed(block.text))
-    assert [str(fault) for fault in config_errors(path, {})] == []
+    assert [str(fault) for fault in check_config(path, {}).errors] == []
 
 
 @of("json")

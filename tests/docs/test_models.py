@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings.load import config_errors, config_warnings
+from proxy.settings.load import check_config
 from proxy.upstream.providers import PROVIDERS
 from tests.conftest import AGORA
 from tests.documentation import ROOT
@@ -15,7 +15,9 @@ ROWS = _ROW.findall((ROOT / "docs/models.md").read_text())
 
 
 def told(environ: dict[str, str], file: Path = AGORA) -> list[str]:
-    return [str(each) for each in (*config_errors(file, environ), *config_warnings(file, environ))]
+    return [
+        str(each) for each in (*check_config(file, environ).errors, *check_config(file, environ).warnings)
+    ]
 
 
 @pytest.mark.parametrize(("vendor", "address", "accepts"), ROWS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 from tests.documentation import ROOT, Block, alike, blocks, check_shown, completed
 
 
@@ -67,7 +67,7 @@ def test_blocks_are_found_with_their_lines() -> None:
 def test_a_piece_of_a_configuration_is_made_whole(text: str, tmp_path: Path) -> None:
     path = tmp_path / "page.yaml"
     path.write_text(completed(text))
-    assert config_errors(path, {}) == []
+    assert check_config(path, {}).errors == []
 
 
 @pytest.mark.parametrize(
@@ -76,4 +76,4 @@ def test_a_piece_of_a_configuration_is_made_whole(text: str, tmp_path: Path) -> 
 def test_a_fault_in_a_piece_stays_one(text: str, tmp_path: Path) -> None:
     path = tmp_path / "page.yaml"
     path.write_text(completed(text))
-    assert config_errors(path, {}) != []
+    assert check_config(path, {}).errors != []

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from filters.base import Context, Snapshot
 from filters.inject_episodes import InjectEpisodes
+from filters.injection import Episode
 from filters.message import Message
-from filters.remembered import Episode
 from tests.conversations import conversations, messages_of, words
 
 NOW = 1678890600.0

@@ -2,8 +2,8 @@ import pytest
 
 from filters.base import Context, Snapshot
 from filters.inject_facts import InjectFacts
+from filters.injection import Remembered
 from filters.message import Message
-from filters.remembered import Remembered
 
 
 def told(prompt, *facts):

@@ -1,9 +1,9 @@
 import pytest
 
 from filters.base import Context, Snapshot
+from filters.injection import Remembered
 from filters.message import Message
 from filters.recall import Recall
-from filters.remembered import Remembered
 
 
 def told(*recalled, messages=()):

@@ -5,7 +5,7 @@ import pytest
 from filters.base import Context, Snapshot
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
-from filters.remembered import Remembered
+from filters.injection import Remembered
 from filters.system_prompt import SystemPrompt
 from tests.conversations import messages_of
 

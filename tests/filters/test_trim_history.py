@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from filters.base import Context, Snapshot
 from filters.inject_facts import InjectFacts
 from filters.inject_summaries import InjectSummaries
+from filters.injection import Remembered
 from filters.merge_consecutive import MergeConsecutive
 from filters.message import newest_user
-from filters.remembered import Remembered
 from filters.tokens import in_message
 from filters.tool_groups import groups
 from filters.trim_history import TrimHistory

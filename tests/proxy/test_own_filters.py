@@ -11,7 +11,7 @@ from filters.base import AnswerFilter, Context, RequestFilter
 from proxy.describe.schema import model_schema
 from proxy.errors import ConfigError, TurnkeeperError
 from proxy.settings.build_pipelines import build_pipelines
-from proxy.settings.load import config_errors, load
+from proxy.settings.load import check_config, load
 from proxy.trial import explain
 from proxy.turn.turn import RawRequest
 from tests.conversations import messages_of
@@ -49,7 +49,7 @@ def write(tmp_path):
 def told(write):
     def read(environ=None, **written):
         config = write(**written)
-        return [str(fault).removeprefix(f"{config}:") for fault in config_errors(config, environ or {})]
+        return [str(fault).removeprefix(f"{config}:") for fault in check_config(config, environ or {}).errors]
 
     return read
 

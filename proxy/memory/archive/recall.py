@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from filters.remembered import Remembered
+from filters.injection import Remembered
 from proxy.circuit import Backoff, CircuitBreaker
 from proxy.errors import UpstreamError
 from proxy.memory.archive.archive import Archive

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from filters.remembered import Episode
+from filters.injection import Episode
 from proxy.clock import wall_time
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError, Unreadable

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from filters.remembered import Remembered
+from filters.injection import Remembered
 from filters.tokens import in_text
 from proxy.memory.archive.languages import STOP_WORDS
 from proxy.memory.archive.records import Fact

@@ -10,7 +10,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.facts.mem0 import Mem0
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.stores.store import Owner
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 from tests.memory.mem0_library import Library
 
 pytestmark = pytest.mark.anyio
@@ -72,6 +72,6 @@ pipelines: {default: {upstreams: [main]}}
 """
     file = tmp_path / "c.yaml"
     file.write_text(text)
-    (fault,) = config_errors(file, {})
+    (fault,) = check_config(file, {}).errors
     assert fault.path == "memory.facts.store"
     assert "turnkeeper[mem0]" in fault.message

@@ -13,7 +13,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.postgres_pool import Pool, checked_address
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 
 GOOD = [
     "postgresql://",
@@ -84,7 +84,7 @@ def test_the_check_says_how_it_is_written(tmp_path: Path, key: str):
         f"upstreams: {{main: {{base_url: 'practice:'}}}}\npipelines: {{default: {{upstreams: [main]}}}}\n"
         f"memory: {{{memory.replace('$A', '${PLACE}')}}}\n"
     )
-    (fault,) = config_errors(file, {"PLACE": BAD[0][0]})
+    (fault,) = check_config(file, {"PLACE": BAD[0][0]}).errors
     assert PLACE in fault.message and "s3cret" not in fault.message
 
 

@@ -14,7 +14,7 @@ from docs.make import ROOT
 from proxy.describe.schema import lenient, model_schema, settings_schema
 from proxy.settings.document import parse
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 from tests.configurations import ENVIRON, GOOD, SPLICES
 
 TRIAL = FilterRegistry("trial_filters", installed=False)
@@ -180,7 +180,7 @@ def test_a_text_that_the_loader_takes_is_not_underlined(tmp_path_factory, start,
 def _compare(tmp_path_factory, text):
     file = tmp_path_factory.getbasetemp() / "compared.yaml"
     file.write_text(text)
-    if config_errors(file, ENVIRON, TRIAL) == []:
+    if check_config(file, ENVIRON, TRIAL).errors == []:
         assert underlined(text) == []
 
 
@@ -204,7 +204,7 @@ def test_no_option_of_any_filter_is_underlined_while_it_loads(tmp_path_factory, 
     inner[place[-1]] = value
     file = tmp_path_factory.getbasetemp() / "everything.yaml"
     file.write_text(yaml.safe_dump(changed))
-    if config_errors(file, {}) == []:
+    if check_config(file, {}).errors == []:
         assert underlined(file.read_text(), SHIPPED_EDITOR) == []
 
 

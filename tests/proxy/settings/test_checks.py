@@ -3,7 +3,7 @@ import pytest
 from filters.base import RequestFilter
 from proxy.settings import checks
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, config_warnings
+from proxy.settings.load import check_config
 from tests.ready import UPSTREAM
 
 REMOTE = "base_url: 'https://api.example.com/v1'"
@@ -43,8 +43,8 @@ def told(tmp_path):
     def read(text):
         file = tmp_path / "c.yaml"
         file.write_text(text)
-        assert config_errors(file, {}) == []
-        return [str(found).removeprefix(f"{file}:") for found in config_warnings(file, {})]
+        assert check_config(file, {}).errors == []
+        return [str(found).removeprefix(f"{file}:") for found in check_config(file, {}).warnings]
 
     return read
 
@@ -56,7 +56,7 @@ def test_a_sound_file_has_no_warnings(told):
 def test_a_file_with_faults_has_no_warnings_as_well(tmp_path):
     for text in ("x: 1", "upstreams: ["):
         (tmp_path / "c.yaml").write_text(text)
-        assert config_warnings(tmp_path / "c.yaml", {}) == []
+        assert check_config(tmp_path / "c.yaml", {}).warnings == []
 
 
 def upstream(options):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proxy.errors import ConfigError
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import config_errors, load
+from proxy.settings.load import check_config, load
 from tests.configurations import ENVIRON, GOOD, SPLICES
 
 TRIAL = FilterRegistry("trial_filters")
@@ -35,7 +35,7 @@ def told(tmp_path):
     def read(text, environ=None):
         file = tmp_path / "c.yaml"
         file.write_text(text)
-        found = config_errors(file, environ or {}, TRIAL)
+        found = check_config(file, environ or {}, TRIAL).errors
         return [str(fault).removeprefix(f"{file}:") for fault in found]
 
     return read
@@ -232,7 +232,7 @@ def test_loading_raises_all_that_is_told(tmp_path):
     file.write_text(SOUND + "a: 1\nb: 2\n")
     with pytest.raises(ConfigError) as caught:
         load(file, {})
-    assert caught.value.message.splitlines() == [str(fault) for fault in config_errors(file, {})]
+    assert caught.value.message.splitlines() == [str(fault) for fault in check_config(file, {}).errors]
     assert len(caught.value.message.splitlines()) == 2
 
 
@@ -298,7 +298,7 @@ def test_what_a_variable_holds_is_one_text(tmp_path, value):
 
 def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):
     for file in (tmp_path / "none.yaml", tmp_path, Path("nul\0.yaml")):
-        (fault,) = config_errors(file, {})
+        (fault,) = check_config(file, {}).errors
         assert (fault.line, fault.path) == (1, "document")
 
 
@@ -324,7 +324,7 @@ def test_any_bytes_load_or_are_told(tmp_path_factory, data):
 def _check_any(tmp_path_factory, data):
     file = tmp_path_factory.getbasetemp() / "any.yaml"
     file.write_bytes(data)
-    for fault in config_errors(file, ENVIRON, TRIAL):
+    for fault in check_config(file, ENVIRON, TRIAL).errors:
         assert fault.line >= 1
         assert fault.path
         assert fault.message
@@ -377,7 +377,7 @@ def test_notices_that_name_nobody_are_told_at_the_key_that_would(told):
 )
 def test_a_mistake_is_told_by_what_to_write_instead(tmp_path, text, said):
     (tmp_path / "c.yaml").write_text(text)
-    assert said in "\n".join(map(str, config_errors(tmp_path / "c.yaml", {})))
+    assert said in "\n".join(map(str, check_config(tmp_path / "c.yaml", {}).errors))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings.load import config_errors, config_warnings
+from proxy.settings.load import check_config
 
 CONFIG = """\
 memory: {memory}
@@ -32,8 +32,8 @@ def told(tmp_path: Path) -> Told:
         file = tmp_path / "c.yaml"
         text = CONFIG.format(memory=memory, request=request, tools=tools)
         file.write_text(text.removeprefix(f"memory: {NOTHING}\n"))
-        assert config_errors(file, {}) == []
-        return [str(found).removeprefix(f"{file}:") for found in config_warnings(file, {})]
+        assert check_config(file, {}).errors == []
+        return [str(found).removeprefix(f"{file}:") for found in check_config(file, {}).warnings]
 
     return read
 

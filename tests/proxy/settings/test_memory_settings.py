@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.settings.load import config_errors, config_warnings, load
+from proxy.settings.load import check_config, load
 from proxy.settings.memory import Window
 from tests.ready import UPSTREAM
 
@@ -22,7 +22,7 @@ def told(tmp_path: Path) -> Told:
     def read(window: str) -> list[str]:
         file = tmp_path / "c.yaml"
         file.write_text(f"{CONFIG}  window: {{{window}}}\n")
-        found = config_errors(file, {}) or config_warnings(file, {})
+        found = check_config(file, {}).errors or check_config(file, {}).warnings
         return [str(each).removeprefix(f"{file}:") for each in found]
 
     return read

@@ -5,7 +5,7 @@ import pytest
 
 from filters.base import AnswerFilter, Context, RequestFilter
 from proxy.describe.schema import model_schema
-from proxy.settings.load import config_errors
+from proxy.settings.load import check_config
 from proxy.settings.pipeline import PipelineTest
 from proxy.trial import testing
 from tests.ready import UPSTREAM, pipeline_of, results_of
@@ -184,7 +184,7 @@ def test_a_failure_holds_what_was_expected_and_what_came(tmp_path):
 def test_a_case_that_is_written_wrongly_is_a_fault_of_the_file(tmp_path, case, said):
     file = tmp_path / "c.yaml"
     file.write_text(CONFIG[:-2] + f",\n tests: [{case}]}}}}")
-    found = [str(fault).removeprefix(f"{file}:") for fault in config_errors(file, {})]
+    found = [str(fault).removeprefix(f"{file}:") for fault in check_config(file, {}).errors]
     assert len(found) == 1
     assert found[0].startswith(f"3: pipelines.default.{said}")
 
