@@ -3,10 +3,9 @@
 python -m bench.model PORT
 
 The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
-once. Each is a word, and carries the microsecond at which it was sent beside its text: what was said is
-remembered, and numbers are dear to index. ``delta-10`` is one delta of 10 MB, ``stream-60`` a stream of 60 MB
-in deltas of 10 KB, ``whole-60`` a whole answer of 60 MB, and ``noted`` notes no facts. ``brief-32`` is a
-whole answer of 32 words.
+once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB,
+``stream-60`` a stream of 60 MB in deltas of 10 KB, ``whole-60`` a whole answer of 60 MB, and ``noted`` notes
+no facts. ``brief-32`` is a whole answer of 32 words.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ import re
 import sys
 import time
 from functools import cache
-from itertools import cycle, islice
 from typing import NamedTuple, cast
 
 import uvloop
@@ -32,7 +30,6 @@ _MARK = b"@" + b"0" * 16
 _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n"
 )
-_SAYING = "So the train to the coast leaves in the morning and you can change there for the ferry"
 _USAGE = {"prompt_tokens": 800, "completion_tokens": 32, "total_tokens": 832}
 
 
@@ -48,8 +45,7 @@ class Answer(NamedTuple):
 def answer(count: int, milliseconds: int) -> Answer:
     """The answer that a model of this name gives."""
     role = _event({"role": "assistant", "content": ""})
-    words = islice(cycle(_SAYING.split()), count)
-    pieces = [_chunk(_event({"content": f"{word} "}, system_fingerprint=_MARK.decode())) for word in words]
+    pieces = [_chunk(_event({"content": f"word {i} {_MARK.decode()}"})) for i in range(count)]
     pieces[0] = _HEAD + _chunk(role) + pieces[0]
     tail = _event({}, "stop") + _data({**_base(), "choices": [], "usage": _USAGE}) + b"data: [DONE]\n\n"
     return Answer(pieces, _chunk(tail) + b"0\r\n\r\n", milliseconds / 1000)
@@ -110,8 +106,8 @@ def _base() -> dict[str, object]:
     }
 
 
-def _event(delta: dict[str, str], finish: str | None = None, **beside: str) -> bytes:
-    return _data({**_base(), **beside, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+def _event(delta: dict[str, str], finish: str | None = None) -> bytes:
+    return _data({**_base(), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
 
 
 def _data(chunk: dict[str, object]) -> bytes:
