@@ -273,11 +273,11 @@ def _cut(line: str, room: int) -> list[str]:
 
 
 def tells_of(text: str, source: str, task: str) -> bool:
-    """Whether a text tells of a source, and was not written out of nothing in answer to a ``task``.
+    """Whether a text is about a source, rather than invented in answer to a ``task``.
 
-    One name or number that both have is enough. Rare words are shared by chance, too, and the more so the
-    longer a source is: more than a sixth of its own are needed, of many no more than their root. What stands
-    in the task is no evidence, and a source in which there is nothing to share is told of by any text.
+    One name or number in both is enough. Of rare words, which a text may share with a long source by chance,
+    more than a sixth are needed, and of many no more than the square root of their number. Words of the task
+    do not count, and any text fits a source without words to share.
     """
     known, own, others = (_Words(each) for each in (task, text, source))
     terms = others.terms - known.terms

@@ -1,13 +1,13 @@
 """The web page as one application: routes, signing in, and the page of an error."""
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.responses import Response
+from starlette.routing import compile_path
 
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.http.request import BodyLimit, Request, read_body
@@ -17,7 +17,7 @@ from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
 from proxy.page.request import PageRequest, SerialExecutor, redirect
-from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, is_secure, set_cookie, sign
+from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, set_cookie, sign
 from proxy.runtime import Runtime, ServerState
 
 _WITHOUT_KEY: Final = ("/login", "/assets/")
@@ -39,7 +39,7 @@ class PageApp:
         self._drafts = DraftProcesses()
         modules = (live, conversations, turns, playground, users, health)
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
-        self._routes = [(method, _pattern(path), handler) for method, path, handler in routes]
+        self._routes = [(method, compile_path(path)[0], handler) for method, path, handler in routes]
 
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
@@ -55,8 +55,7 @@ class PageApp:
         except TurnkeeperError as error:
             response = self._failure(error, viewer)
         if viewer.nonce and not request.path.startswith("/assets/"):
-            cookie = set_cookie(VISIT, viewer.nonce, secure=is_secure(request.headers))
-            response.headers.append("set-cookie", cookie)
+            set_cookie(response, VISIT, viewer.nonce, request.headers)
         await response(request.scope, request.receive, request.reply.send)
 
     def close(self) -> None:
@@ -109,11 +108,6 @@ class PageApp:
         return self._renderer.page("failure.html", viewer, status=error.status, error=error, here="")
 
 
-def _pattern(path: str) -> re.Pattern[str]:
-    """A path with names in braces, each of which stands for one step as it was sent."""
-    return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path))
-
-
 def _decoded(step: str) -> str:
     try:
         return unquote_to_bytes(step).decode()
@@ -142,15 +136,13 @@ async def _log_in(request: PageRequest) -> Response:
         wrong = "This key may only chat: use one that may do more." if key else "Unknown key."
         return await request.page("login.html", "", status=403 if key else 401, wrong=wrong)
     response = redirect("")
-    response.headers["set-cookie"] = set_cookie(
-        SIGNED, sign(key, now=time.time()), secure=is_secure(request.headers), lasts=LASTS
-    )
+    set_cookie(response, SIGNED, sign(key, now=time.time()), request.headers, LASTS)
     return response
 
 
 async def _log_out(request: PageRequest) -> Response:
     response = redirect("")
-    response.headers["set-cookie"] = set_cookie(SIGNED, "", secure=is_secure(request.headers), lasts=0)
+    set_cookie(response, SIGNED, "", request.headers, 0)
     return response
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -30,20 +31,12 @@ class SerialExecutor:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._free = asyncio.Lock()
+        self._thread = ThreadPoolExecutor(1, "page")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Returns the result of ``work``; raises TimeoutError after ``timeout`` seconds, waiting included."""
         async with asyncio.timeout(self._timeout):
-            await self._free.acquire()
-            future = asyncio.get_running_loop().run_in_executor(None, work)
-            future.add_done_callback(self._done)
-            return await asyncio.shield(future)
-
-    def _done(self, future: "asyncio.Future[T]") -> None:
-        self._free.release()
-        if not future.cancelled():
-            future.exception()  # retrieved here, in case the request has timed out
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
 
 class TrialResult(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from hashlib import sha256
 from typing import Final
 
 import msgspec
+from starlette.responses import Response
 
 from proxy.admission.gate import ApiKey, Keys
 from proxy.errors import Forbidden
@@ -70,11 +71,12 @@ def check_form(viewer: Viewer, headers: Mapping[str, str], token: str) -> None:
         raise Forbidden("This form is not from here, or too old; go back, reload the page and try again.")
 
 
-def set_cookie(name: str, value: str, *, secure: bool, lasts: int | None = None) -> str:
-    """The header that sets a cookie; without ``lasts`` it goes when the browser is closed."""
-    parts = [f"{name}={value}", "Path=/", "HttpOnly", "SameSite=Strict"]
-    parts += [f"Max-Age={lasts}"] if lasts is not None else []
-    return "; ".join([*parts, "Secure"] if secure else parts)
+def set_cookie(
+    response: Response, name: str, value: str, headers: Mapping[str, str], lasts: int | None = None
+) -> None:
+    """Sets a cookie in the response to a request; without ``lasts`` it goes when the browser is closed."""
+    secure = is_secure(headers)
+    response.set_cookie(name, value, max_age=lasts, secure=secure, httponly=True, samesite="strict")
 
 
 def is_secure(headers: Mapping[str, str]) -> bool:

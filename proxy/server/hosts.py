@@ -72,7 +72,7 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 
 class HostBus:
-    """The way to the processes of other hosts. Nothing waits, and nothing that fails is told of.
+    """The way to the processes of other hosts. Sending never waits, and a failure is not reported.
 
     It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
     host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that

@@ -108,9 +108,9 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def superseded(self) -> int | None:
         """The place of the last recorded words, where the newest words revise them.
 
-        Nobody replies to what was not spoken yet. So words that go on from the last ones, in a window that
-        shows neither these nor their answer, are one question with them if they come before that answer can
-        have been spoken, at about 15 characters a second: the recorded form and its answer are superseded.
+        An answer that was not spoken yet gets no reply. So words that go on from the last ones, in a window
+        that shows neither these nor their answer, are one question with them if they come before that answer
+        can have been spoken, at about 15 characters a second: recorded words and answer are superseded.
         Later they are a turn of their own ("Yes." and "Yes, please."). Once the answer is whole they go on by
         words: within a word only what is being said is guessed at.
         """

@@ -119,13 +119,13 @@ async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
 
 
 class Link:
-    """Runs commands, each in a task that its caller's end does not touch: its reply is read by no other.
+    """Runs commands, each in a task that goes on when its caller is cancelled: it reads its own reply.
 
-    A caller waits until its deadline and not longer. A command that outlives it has a grace, so that a
-    connection that is slow to be made is made all the same, and after it is ended with its connection.
+    A caller waits until its deadline. A command that takes longer has a grace, in which a slow connection can
+    still be made; then it is ended together with its connection.
 
-    Once the server was lost or slow, all later commands run on a new client: no connection of that time, and
-    no address that was resolved then, is used again. A Cluster's client does so itself, node by node.
+    After the server was lost or slow, later commands run on a new client: connections and addresses of before
+    are not used again. A Cluster's client does that itself, node by node.
     """
 
     def __init__(self, make: Callable[[], ManagedClient], *, deadline: float) -> None:
