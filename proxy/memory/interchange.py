@@ -107,10 +107,13 @@ def entries_from_messages(messages: Iterable[Message], *, now: float) -> tuple[E
     return tuple(entries)
 
 
+NotBlank = Annotated[str, msgspec.Meta(pattern=r"\S")]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A summary in an export: it stands for the ``messages`` behind those of the one before."""
 
-    text: str
+    text: NotBlank
     messages: Annotated[int, msgspec.Meta(ge=0)]
     call: int = msgspec.field(default=0, name="life")
     turn: int = 0

@@ -19,6 +19,7 @@ from proxy.http.request import BodyLimit, structure_size
 from proxy.memory.compaction import fit
 from proxy.memory.errors import StoreError, SummaryFailed, WriteConflict
 from proxy.memory.interchange import (
+    NotBlank,
     Summary,
     contents,
     remainder_fields,
@@ -395,10 +396,15 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
             raise RequestError(f"{message}; leave it out to import them alone.", param=_REMAINDER) from None
     session = session_from_messages(messages, now=wall_time())
     try:
-        carried = msgspec.json.decode(fields.get("summaries", b"[]"), type=list[Summary])
-        return with_summaries(session, carried)
+        carried = msgspec.json.decode(fields.get("summaries", b"[]"), type=list[Summary | NotBlank])
+        return with_summaries(
+            session, [Summary(text=one, messages=0) if isinstance(one, str) else one for one in carried]
+        )
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        message = "'summaries' must be an array of {text, messages} for no more messages than 'contents' has."
+        message = (
+            "'summaries' must be an array of {text, messages} for no more messages than 'contents' has, or of"
+            " texts on what was said before these; none of them blank."
+        )
         raise RequestError(message, param="summaries") from None
 
 

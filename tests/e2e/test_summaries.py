@@ -257,13 +257,34 @@ def test_a_session_is_carried_with_its_summaries(call: LongCall, proxy: ProxySer
 
 
 @pytest.mark.parametrize(
-    "wrong", ["x", [1], [{"text": "x"}], [{"text": 1, "messages": 1}], [{"text": "x", "messages": 3}]]
+    "wrong",
+    [
+        "x",
+        [1],
+        [{"text": "x"}],
+        [{"text": 1, "messages": 1}],
+        [{"text": "x", "messages": 3}],
+        [{"text": " \n", "messages": 1}],
+        [""],
+    ],
 )
 def test_summaries_that_cannot_be_are_refused(proxy: ProxyServer, wrong: Any) -> None:
     contents = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     got = proxy.client.put(PATH, json={"contents": contents, "summaries": wrong})
     assert got.status_code == 400
     assert got.json()["error"]["param"] == "summaries"
+
+
+def test_a_text_alone_is_imported_as_a_summary_of_what_was_said_before(proxy: ProxyServer) -> None:
+    contents = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    texts = ["They spoke of tea.", "And milk."]
+    got = proxy.client.put(PATH, json={"contents": contents, "summaries": texts})
+    assert [(each["text"], each["messages"]) for each in got.json()["summaries"]] == [
+        ("They spoke of tea.", 0),
+        ("And milk.", 0),
+    ]
+    assert proxy.client.get(f"{PATH}/context").json() == {"context": "They spoke of tea.\nAnd milk."}
+    assert [each["content"] for each in proxy.client.get(PATH).json()["contents"]] == ["Hi", "Hello"]
 
 
 @pytest.mark.parametrize("path", ["summaries", "context", "state"])
