@@ -29,7 +29,7 @@ REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
 MOST: Final = 1000
 """The most episodes of one agent; the oldest go first."""
 
-_REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.short_term:RedisEpisodes", "turnkeeper.episodes")
+_REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.redis:RedisEpisodes", "turnkeeper.episodes")
 # The tenant of requests without a key.
 _KEYLESS: Final = "default"
 # Characters of an agent's name that would read as the end of a tenant's name, or as such an escape.
