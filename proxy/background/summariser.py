@@ -198,7 +198,7 @@ class Summariser:
         if in_text(text) > min(max(prompt.size, 40), _MOST_TOKENS):
             raise InvalidSummary("The model's notes are longer than what they stand for.")
         data, task = _ESCAPE.sub(" ", prompt.data), f"{_TASK} {prompt.task} {_KEYS}"
-        if not await asyncio.to_thread(tells_of, text, data, task):
+        if not await asyncio.to_thread(is_about, text, data, task):
             raise InvalidSummary(
                 "The model's notes share no name, number or rare words with what they stand for."
             )
@@ -272,7 +272,7 @@ def _cut(line: str, room: int) -> list[str]:
     return [*_cut(line[: len(line) // 2], room), *_cut(line[len(line) // 2 :], room)]
 
 
-def tells_of(text: str, source: str, task: str) -> bool:
+def is_about(text: str, source: str, task: str) -> bool:
     """Whether a text is about a source, rather than invented in answer to a ``task``.
 
     One name or number in both is enough. Of rare words, which a text may share with a long source by chance,

@@ -18,7 +18,7 @@ from proxy.server.app import build_app
 from proxy.server.process import listen
 from proxy.server.reload import Reload
 from proxy.server.workers import CAN_FORK, Workers, check_workers
-from proxy.settings.build import build_runtime, tells_last_calls
+from proxy.settings.build import build_runtime, injects_last_calls
 from proxy.settings.memory import Memory
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
@@ -90,7 +90,7 @@ def _background_requests(settings: Settings, memory: Memory) -> Iterator[str]:
     session_model = "the model that the session last used"
     tasks = (
         ("summaries", memory.summaries),
-        ("notes on calls", memory.summaries if tells_last_calls(settings) else None),
+        ("notes on calls", memory.summaries if injects_last_calls(settings) else None),
         ("facts", memory.facts if memory.keeps_facts else None),
     )
     for what, task in tasks:

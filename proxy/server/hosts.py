@@ -46,7 +46,7 @@ class _Start(msgspec.Struct, frozen=True, array_like=True):
     again: bool
 
 
-class _Letter(msgspec.Struct, frozen=True, array_like=True):
+class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
     """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
 
     Messages that must arrive have a ``number``, because they may be sent more than once. Without a body it
@@ -93,7 +93,7 @@ class HostBus:
         self._others: set[tuple[bytes, int]] = set()
         self._joined_at = math.inf
         self._encoder = msgspec.msgpack.Encoder()
-        self._letters = msgspec.msgpack.Decoder(_Letter)
+        self._decoder = msgspec.msgpack.Decoder(_HostMessage)
         self._messages = msgspec.msgpack.Decoder(Message)
         self._claims = msgspec.msgpack.Decoder(TurnClaim)
         self._callback: Callable[[Message], None] = lambda _: None
@@ -105,13 +105,13 @@ class HostBus:
 
     def send(self, message: Message) -> None:
         """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
-        if data := self._letter(message):
+        if data := self._encoded(message):
             self._start(self._publish(data, tries=1, pause=_PAUSE))
 
     def send_reliably(self, message: Message) -> None:
         """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
         number = next(self._numbers)
-        if data := self._letter(message, number):
+        if data := self._encoded(message, number):
             self._reliable[number] = time.monotonic(), data
             if len(self._reliable) > _MOST_RELIABLE:
                 del self._reliable[next(iter(self._reliable))]
@@ -142,15 +142,15 @@ class HostBus:
             del self._recent[next(iter(self._recent))]
         key = own.key._replace(session=self._names.encrypted(*own.key)) if self._names else own.key
         start = _Start(key, own.pipeline, own.number, again)
-        data = self._encoder.encode(_Letter(*self._own, own.claim, start))
+        data = self._encoder.encode(_HostMessage(*self._own, own.claim, start))
         self._start(
             self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
         )
 
-    def _letter(self, message: Message, number: int = 0) -> bytes | None:
+    def _encoded(self, message: Message, number: int = 0) -> bytes | None:
         with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
             body = self._codec.encode(_SEALED_FOR, self._encoder.encode(message))
-            data = self._encoder.encode(_Letter(*self._own, body, number=number))
+            data = self._encoder.encode(_HostMessage(*self._own, body, number=number))
             return data if len(data) <= self._channel.largest else None
         return None
 
@@ -176,7 +176,7 @@ class HostBus:
             self._announce_all()
 
     def _presence(self, presence: int) -> bytes:
-        return self._encoder.encode(_Letter(*self._own, presence=presence))
+        return self._encoder.encode(_HostMessage(*self._own, presence=presence))
 
     def _say(self, presence: int) -> None:
         self._start(self._publish(self._presence(presence), tries=_PRESENCE_TRIES, pause=_RELIABLE_PAUSE))
@@ -192,56 +192,56 @@ class HostBus:
     def _on_data(self, at: float, data: bytes) -> None:
         # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
-            letter = self._letters.decode(data)
-            if letter.host != self._own[0]:
-                self._on_presence(letter)
-            if letter.start:
-                self._on_start(at, letter, letter.start)
-            elif letter.host != self._own[0]:
-                self._on_letter(letter)
+            sent = self._decoder.decode(data)
+            if sent.host != self._own[0]:
+                self._on_presence(sent)
+            if sent.start:
+                self._on_start(at, sent, sent.start)
+            elif sent.host != self._own[0]:
+                self._on_body(sent)
 
-    def _on_presence(self, letter: _Letter) -> None:
-        other = letter.host, letter.process
+    def _on_presence(self, sent: _HostMessage) -> None:
+        other = sent.host, sent.process
         is_news, is_first = other not in self._others, not self._others
-        has_come = not letter.body and letter.presence in {_ALONE, _JOINED}
-        if not letter.body and letter.presence == _LEFT:
+        has_come = not sent.body and sent.presence in {_ALONE, _JOINED}
+        if not sent.body and sent.presence == _LEFT:
             self._others.discard(other)
             return
         self._others.add(other)
-        if has_come and (is_news or letter.presence == _ALONE):
+        if has_come and (is_news or sent.presence == _ALONE):
             self._say(_HERE)
         if is_first:
             self._announce_all()
 
-    def _on_letter(self, letter: _Letter) -> None:
-        if not letter.body:
-            if letter.presence in {_HERE, _LEFT}:
+    def _on_body(self, sent: _HostMessage) -> None:
+        if not sent.body:
+            if sent.presence in {_HERE, _LEFT}:
                 return
             since = time.monotonic() - _RELIABLE_TRIES * _RELIABLE_PAUSE
             for at, data in tuple(self._reliable.values()):
                 if at > since:
                     self._start(self._publish(data, tries=_TRIES, pause=_PAUSE))
             return
-        id_ = letter.host, letter.process, letter.number
+        id_ = sent.host, sent.process, sent.number
         if id_ in self._received:
             return
-        if letter.number:
+        if sent.number:
             self._received[id_] = None
             if len(self._received) > _MOST_RECEIVED:
                 del self._received[next(iter(self._received))]
-        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, letter.body)))
+        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, sent.body)))
 
-    def _on_start(self, at: float, letter: _Letter, start: _Start) -> None:
+    def _on_start(self, at: float, sent: _HostMessage, start: _Start) -> None:
         key = start.key
         if self._names:
             key = key._replace(session=self._names.decrypted(key.session))
         slot = key, start.pipeline
-        id_ = letter.host, letter.process, start.number
-        if (letter.host, letter.process) == self._own:
+        id_ = sent.host, sent.process, start.number
+        if (sent.host, sent.process) == self._own:
             self._turns.set_order(slot, id_, at)
-        elif letter.host != self._own[0]:
+        elif sent.host != self._own[0]:
             if self._turns.has(slot):
-                claim = self._claims.decode(self._codec.decode(_SEALED_FOR, letter.body))
+                claim = self._claims.decode(self._codec.decode(_SEALED_FOR, sent.body))
                 # Its host may have had no turn yet to compare with when these were announced.
                 for turn in self._turns.contend(slot, Rival(id_, at, claim)):
                     self.announce(slot, turn)

@@ -176,7 +176,7 @@ def needs_background_process(settings: Settings) -> bool:
     return bool(memory.archive_url or (memory.work and (memory.summaries or memory.facts)))
 
 
-def tells_last_calls(settings: Settings) -> bool:
+def injects_last_calls(settings: Settings) -> bool:
     """Whether a pipeline tells what the last call was about."""
     steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
     return any(isinstance(step, InjectLastCall) for step in steps)
@@ -419,7 +419,7 @@ def _build_jobs(
 ) -> list[SessionJob]:
     own, store = settings.memory, stores.background
     jobs: list[SessionJob] = [summaries] if own and own.summaries else []
-    if own and tells_last_calls(settings):
+    if own and injects_last_calls(settings):
         calls = _build_calls(own, store, stores.redaction)
         writer = _build_summariser(own.summaries, models)
         jobs.append(CallNotes(store, calls, writer, pause=own.silence))

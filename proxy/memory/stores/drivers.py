@@ -120,7 +120,7 @@ def open_counts(url: str, *, deadline: float) -> "RedisCounts | None":
 
 def open_turns(url: str) -> "RedisTurns | None":
     """Where hosts keep turns for the web page together, if the sessions' store is a Redis."""
-    if _DRIVERS.get(url.partition(":")[0]) != _REDIS:
+    if not is_counting_server(url):
         return None
     turns: Callable[..., RedisTurns] = EntryPoint("turns", _TURNS, GROUP).load()
     return turns(url)

@@ -27,7 +27,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
 from proxy.memory.stores.redis_client import Argument, Client, client_factory
-from proxy.memory.stores.redis_link import Link, Rider, Script, ScriptCall, run_scripts
+from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
@@ -78,7 +78,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     *,
     deadline: float,
     background_deadline: float = BACKGROUND_DEADLINE,
-    take_along: Callable[[str], Rider | None] = lambda _: None,
+    take_along: Callable[[str], Piggyback | None] = lambda _: None,
 ) -> Store:
     """The store at an address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
 
@@ -326,7 +326,7 @@ class RedisStore:
         writing: Link,
         background: Link,
         names: KeyNames,
-        take_along: Callable[[str], Rider | None] = lambda _: None,
+        take_along: Callable[[str], Piggyback | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._take_along = take_along
@@ -479,13 +479,13 @@ class RedisStore:
 
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
-        rider = self._take_along(key.tenant) if link is self._writing else None
+        piggyback = self._take_along(key.tenant) if link is self._writing else None
         calls = *others, ScriptCall(SWAP, keys, arguments)
-        if rider is None:
+        if piggyback is None:
             *results, swapped = await link.scripts(*calls)
         else:  # behind all others: a full server takes a script's later writes, as long as it took one
-            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, rider.call))
-            sending.add_done_callback(partial(_on_ride, rider))
+            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, piggyback.call))
+            sending.add_done_callback(partial(_settle_piggyback, piggyback))
             *results, swapped, _ = await asyncio.shield(sending)
         if isinstance(swapped, StoreError):
             raise swapped from None
@@ -583,11 +583,11 @@ class RedisStore:
             await client.execute_command("ZREM", name, *members)
 
 
-def _on_ride(rider: Rider, sending: asyncio.Task[list[Any]]) -> None:
+def _settle_piggyback(piggyback: Piggyback, sending: asyncio.Task[list[Any]]) -> None:
     if sending.cancelled():
-        rider.settle(StoreError("the store is closed"))
+        piggyback.settle(StoreError("the store is closed"))
     else:
-        rider.settle(sending.exception() or sending.result()[-1])
+        piggyback.settle(sending.exception() or sending.result()[-1])
 
 
 def _deletion_bounds(at: float) -> tuple[str, str]:

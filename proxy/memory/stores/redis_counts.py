@@ -11,7 +11,7 @@ from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument, client_factory
-from proxy.memory.stores.redis_link import Link, Rider, Script, ScriptCall
+from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall
 from proxy.memory.tasks import Tasks, retrieve_exception
 
 _GATHERING: Final = 0.02
@@ -119,14 +119,14 @@ class RedisCounts:
         pairs = zip(counts[::2], counts[1::2], strict=True)
         return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
 
-    def take_along(self, key: str) -> Rider | None:
+    def take_along(self, key: str) -> Piggyback | None:
         """What was put off of a key, to go with another command; ``None`` where that is nothing."""
         together = self._put_off.pop(key, None)
         if not together:
             return None
         arguments = [argument for each in together for argument in each.arguments]
         call = ScriptCall(COUNT, self._names.counts(key), (_KEPT_MILLISECONDS, *arguments))
-        return Rider(call, partial(_settle, together))
+        return Piggyback(call, partial(_settle, together))
 
     async def aclose(self) -> None:
         """Sends what was put off, then closes all connections."""
@@ -145,12 +145,12 @@ class RedisCounts:
 
     async def _send(self, key: str) -> None:
         """Counts all of a key; each result, or the error, is set where it is waited for."""
-        if rider := self.take_along(key):
-            script, keys, arguments = rider.call
+        if piggyback := self.take_along(key):
+            script, keys, arguments = piggyback.call
             try:
-                rider.settle(await self._link.script(script, keys, *arguments))
+                piggyback.settle(await self._link.script(script, keys, *arguments))
             except StoreError as error:
-                rider.settle(error)
+                piggyback.settle(error)
 
 
 def _settle(together: list[_Counting], results: list[Any] | StoreError) -> None:

@@ -58,7 +58,7 @@ class ScriptCall(NamedTuple):
     arguments: Sequence[Argument]
 
 
-class Rider(NamedTuple):
+class Piggyback(NamedTuple):
     """A call that another command takes along; ``settle`` takes its result, or a StoreError."""
 
     call: ScriptCall

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.background.summariser import tells_of
+from proxy.background.summariser import is_about
 
 TASK = "Write notes on the transcript: who the caller is, what was asked and answered, with all names."
 
@@ -17,21 +17,21 @@ TALKS = json.loads((Path(__file__).parents[2] / "golden" / "notes.json").read_te
 def test_notes_tell_of_their_transcript(language: str) -> None:
     talk = TALKS[language]
     transcript = "\n".join(talk["transcript"])
-    assert [text for text in talk["notes"] if not tells_of(text, transcript, TASK)] == []
+    assert [text for text in talk["notes"] if not is_about(text, transcript, TASK)] == []
 
 
 @pytest.mark.parametrize("language", TALKS)
 def test_what_is_said_instead_of_notes_tells_of_nothing(language: str) -> None:
     talk = TALKS[language]
     transcript = "\n".join(talk["transcript"])
-    assert [text for text in talk["instead"] if tells_of(text, transcript, TASK)] == []
+    assert [text for text in talk["instead"] if is_about(text, transcript, TASK)] == []
 
 
 @pytest.mark.parametrize("language", TALKS)
 def test_notes_on_another_call_tell_nothing_of_this_one(language: str) -> None:
     transcript = "\n".join(TALKS[language]["transcript"])
     others = [talk["notes"][0] for other, talk in TALKS.items() if other != language]
-    assert [text for text in others if tells_of(text, transcript, TASK)] == []
+    assert [text for text in others if is_about(text, transcript, TASK)] == []
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_notes_on_another_call_tell_nothing_of_this_one(language: str) -> None:
 def test_a_name_or_a_number_is_enough_and_the_tasks_own_words_are_not(
     text: str, source: str, expected: bool
 ) -> None:
-    assert tells_of(text, source, TASK) is expected
+    assert is_about(text, source, TASK) is expected
