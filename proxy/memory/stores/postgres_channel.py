@@ -16,6 +16,7 @@ from proxy.circuit import Outage
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.postgres_pool import FAILURES, checked_address
+from proxy.memory.tasks import wait_for_event
 
 _LARGEST: Final = 5_900
 """PostgreSQL takes less than 8000 bytes, and a message stands there in base64."""
@@ -131,19 +132,15 @@ class PostgresChannel:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(await connection.fetchval(f"SELECT {_NAME}"), on_message)
             await self.publish("", probe)
-            try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
-                    await echoed.wait()
-            except TimeoutError:
-                raise _NotPassedOn from None
+            await wait_for_event(echoed, _CONNECT_SECONDS)
+            if not echoed.is_set():
+                raise _NotPassedOn
             self._outage.end()
             joined()
+            await wait_for_event(lost, _CHECK_EVERY)
             while not lost.is_set():
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(_CHECK_EVERY):
-                        await lost.wait()
-                        return
                 await connection.execute("SELECT 1", timeout=_CONNECT_SECONDS)
+                await wait_for_event(lost, _CHECK_EVERY)
         finally:
             connection.terminate()
 

@@ -20,7 +20,7 @@ from proxy.memory.stores.redis_client import (
     PipelinedRedis,
     describe_error,
 )
-from proxy.memory.tasks import Tasks
+from proxy.memory.tasks import Tasks, wait_until_done
 
 T = TypeVar("T")
 Pending = TypeVar("Pending", bound="asyncio.Future[Any]")
@@ -158,7 +158,7 @@ class Link:
         task = self._tracked(loop.create_task(working()))
         task.add_done_callback(lambda _: self._slots.release())
         try:
-            await _wait(task, due)
+            await wait_until_done(task, due - loop.time())
         finally:
             if not task.done():
                 grace = loop.call_later(min(_GRACE * self._deadline, _MAX_GRACE), task.cancel)
@@ -230,7 +230,7 @@ class Link:
         # Without ``asyncio.timeout``: what waits here may have begun in a task that waits for something else.
         acquiring = asyncio.get_running_loop().create_task(self._slots.acquire())
         try:
-            await _wait(acquiring, due)
+            await wait_until_done(acquiring, due - asyncio.get_running_loop().time())
         except BaseException:
             acquiring.add_done_callback(self._give_back)
             acquiring.cancel()
@@ -296,20 +296,8 @@ class Link:
             await managed.close()
 
 
-async def _wait(task: asyncio.Task[Any], due: float) -> None:
-    """Returns when the task has ended, or at ``due``.
-
-    Where the event loop was late, the reply may have arrived and not been looked at: that takes some rounds.
-    """
-    await asyncio.wait({task}, timeout=due - asyncio.get_running_loop().time())
-    for _ in range(_ROUNDS):
-        if task.done():
-            break
-        await asyncio.sleep(0)
-
-
 def _time_out(reply: asyncio.Future[Any], rounds: int) -> None:
-    """Gives a reply that may have arrived some rounds, as ``_wait`` does, and then TimeoutError."""
+    """Gives a reply that may have arrived some rounds, as ``wait_until_done`` does, and then TimeoutError."""
     if reply.done():
         return
     if rounds:
