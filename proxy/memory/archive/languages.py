@@ -118,10 +118,10 @@ STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
 
 def language(words: Sequence[str], spelt: str) -> str:
     """The language of a text in Latin letters, by its folded words and its spelling; else English."""
-    spoken = filter(_LANGUAGES_OF.__contains__, words)
-    names = [*chain.from_iterable(map(_LANGUAGES_OF.__getitem__, spoken))]
-    english = sum(map(STOP_WORDS.__contains__, words))
-    if len(names) > english:
+    spoken = [*filter(_LANGUAGES_OF.__contains__, words)]
+    english = sum(map(STOP_WORDS.__contains__, words)) if spoken else 0
+    if len(spoken) > english:  # a language has no more words than all of them
+        names = [*chain.from_iterable(map(_LANGUAGES_OF.__getitem__, spoken))]
         best = max(FUNCTION_WORDS, key=names.count)
         if names.count(best) > english:
             return best

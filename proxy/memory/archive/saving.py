@@ -187,13 +187,14 @@ class _Users(NamedTuple):
     reader: Any
 
     def ids(self, owners: Mapping[str, int]) -> "_Users":
-        """The same by their ids. Raises KeyError where one has none yet."""
+        """The same by their ids, 0 where one has none yet."""
         owner, speaker, reader = self
-        own = owner and owners[owner]
-        return _Users(own, speaker and owners[speaker], own if reader == owner else reader and owners[reader])
+        own = owner and owners.get(owner, 0)
+        other = own if reader == owner else reader and owners.get(reader, 0)
+        return _Users(own, speaker and owners.get(speaker, 0), other)
 
 
-class _Turn(NamedTuple):
+class _Turn(msgspec.Struct, frozen=True, gc=False):
     """An entry that is to be written, over the row ``item`` where there is one.
 
     It is indexed under its reader by its ``terms``; without any it leaves the index, and with ``None`` the
@@ -410,10 +411,9 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     is_others = entry.role == "user" and entry.speaker and entry.speaker != user
     reader = user if guest is None else guest or None
     users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
-    try:
-        digest = _digest(codec, entry, place, users.ids(owners), is_guests=is_guests)
-    except KeyError:  # of a user without an id nothing is stored
-        digest = None
+    ids = users.ids(owners)
+    # Of a user without an id nothing is stored.
+    digest = None if 0 in ids else _digest(codec, entry, place, ids, is_guests=is_guests)
     if before and before.digest == digest:
         return None
     terms = None
@@ -580,7 +580,10 @@ class SessionWriter:
                 stored[part.key] = known
         if unknown := [part for part in unknown if part.key not in stored]:
             graves = [_all_tombstone_rows(keys, part) for part in unknown]
-            rows = await self._database.read(partial(_read, self._codec, unknown, graves))
+            work = partial(_read, self._codec, unknown, graves)
+            rows = self._database.read_nowait(work)  # a thread costs more than what it reads
+            if rows is None:
+                rows = await self._database.read(work)
             stored |= zip((part.key for part in unknown), rows, strict=True)
 
     async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:

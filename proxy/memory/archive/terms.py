@@ -388,7 +388,7 @@ def _spelt(text: str) -> list[str]:
         words = folded.encode("latin-1").translate(_PLAIN).decode("latin-1").split()
     except UnicodeEncodeError:
         words = _spelt_beyond(folded)
-    return [word[:_MAX_WORD] for word in words]
+    return [word[:_MAX_WORD] for word in words] if max(map(len, words), default=0) > _MAX_WORD else words
 
 
 def _spelt_beyond(folded: str) -> list[str]:
