@@ -50,6 +50,8 @@ def _message_fields(value: object) -> dict[str, Any]:
         if not colon or not role.isalpha():
             raise ValueError(_SHORTHAND)
         message = {"role": role, "content": content.removeprefix(" ")}
+    elif isinstance(value, dict) and len(value) == 1 and (role := next(iter(value))) in _ROLES:
+        message = {"role": role, "content": value[role]}  # as YAML reads it without quotes
     if not isinstance(message, dict):
         raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects ValueErrors alone
     named = message.get("role")

@@ -50,6 +50,7 @@ def failures(tmp_path):
     [
         ({}, []),
         ({"expect": ["user: Hi", "user: Bye"]}, []),
+        ({"messages": [{"user": "Hi"}], "expect": [{"user": "Hi"}]}, []),  # as YAML reads it without quotes
         ({"expect": ["user: Hi"]}, ["messages"]),
         ({"expect": ["user: Hi", {"role": "user", "content": "Bye", "name": "x"}]}, ["messages"]),
         ({"expect": []}, ["messages"]),
