@@ -18,6 +18,8 @@ from proxy.answer.sse import (
     whole_characters,
 )
 
+Chunk = dict[str, Any]
+
 _BATCH: Final = 2_000
 _DATA: Final = b"data: "
 _BETWEEN: Final = b"\n\n" + _DATA
@@ -25,7 +27,6 @@ _END: Final = _BETWEEN + DONE + b"\n\n"
 _NoText = Literal[""] | None
 # The arguments of a function and the input of a custom tool come in pieces; all else of a call comes whole.
 _ADDITIVE: Final = frozenset({"arguments", "input"})
-Chunk = dict[str, Any]
 _CUT_SHORT = ("length", "content_filter")
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
 
@@ -57,8 +58,8 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 def transcript(answer: bytes) -> Transcript:
     """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
     if answer.lstrip()[:1] == b"{":
-        body = _decode_object(answer)
-        choices = _first_choices(body or _decode_object(answer, decode_cut_json) or {})
+        body = decode_object(answer)
+        choices = _first_choices(body or decode_object(answer, decode_cut_json) or {})
         messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
         finished = body is not None and bool(messages)
         return _transcript_of(messages, finished=finished)
@@ -79,8 +80,8 @@ def _stream_transcript(answer: bytes) -> Transcript:
         payloads = [data for event in answer.split(b"\n\n") if (data := data_of(event))]
     if DONE in payloads:  # what comes behind it, clients do not read
         payloads = payloads[: payloads.index(DONE)]
-    elif payloads and not answer.endswith((b"\n", b"\r")) and _decode_object(payloads[-1]) is None:
-        payloads[-1] = encode_json(_decode_object(payloads[-1], decode_cut_json))
+    elif payloads and not answer.endswith((b"\n", b"\r")) and decode_object(payloads[-1]) is None:
+        payloads[-1] = encode_json(decode_object(payloads[-1], decode_cut_json))
     # One call of the decoder takes a fifth of what one for each event takes, but blocks all threads.
     starts = range(0, len(payloads), _BATCH)
     batches = [b"[" + b",".join(payloads[start : start + _BATCH]) + b"]" for start in starts]
@@ -90,7 +91,7 @@ def _stream_transcript(answer: bytes) -> Transcript:
     try:
         chunks = [chunk for batch in batches for chunk in msgspec.json.decode(batch)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        chunks = [*map(_decode_object, payloads)]
+        chunks = [*map(decode_object, payloads)]
     choices = [choice for chunk in chunks if isinstance(chunk, dict) for choice in _first_choices(chunk)]
     deltas = [delta for choice in choices if isinstance(delta := choice.get("delta"), dict)]
     finished = any(choice.get("finish_reason") for choice in choices)
@@ -137,14 +138,6 @@ def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
     words = [choice.delta.content for choice in choices if choice.delta and choice.delta.content]
     return Transcript("".join(words), finished=any(choice.finish_reason for choice in choices))
-
-
-def _decode_object(data: bytes, decode: Callable[[bytes], Any] = decode_json) -> dict[str, Any] | None:
-    try:
-        chunk = decode(data)
-    except MalformedJson:
-        return None
-    return chunk if isinstance(chunk, dict) else None
 
 
 def _first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
@@ -259,10 +252,10 @@ def _add_piece(call: dict[str, Any], piece: dict[str, Any]) -> None:
             call[name] = value
 
 
-def decode_object(data: bytes) -> Chunk | None:
+def decode_object(data: bytes, decode: Callable[[bytes], Any] = decode_json) -> Chunk | None:
     """A JSON object, or ``None``."""
     try:
-        chunk = decode_json(data)
+        chunk = decode(data)
     except MalformedJson:
         return None
     return chunk if isinstance(chunk, dict) else None

@@ -6,7 +6,7 @@ Embeddings are asked as OpenAI offers them, ``/rerank`` as Cohere, Jina and vLLM
 import asyncio
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -16,8 +16,8 @@ from filters.base import Context
 from filters.message import Message
 from filters.redact import Redact
 from proxy.answer.response import read_all
-from proxy.answer.sse import MalformedJson, data_of, decode_json, events
-from proxy.answer.transcript import first_choice, object_in, transcript
+from proxy.answer.sse import data_of, events
+from proxy.answer.transcript import decode_object, first_choice, object_in, transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused
 from proxy.memory.archive.records import Vector
 from proxy.memory.archive.vectors import normalize
@@ -135,8 +135,9 @@ class ModelClient:
 
 def answer_text(content: bytes) -> str:
     """The text of a complete answer, without the model's thoughts; raises UpstreamBroken for any other."""
-    cut = False
-    for choice in map(first_choice, _chunks(content)):
+    cut, whole = False, content.lstrip()[:1] == b"{"
+    chunks = map(decode_object, [content] if whole else map(data_of, events(content)))
+    for choice in map(first_choice, filter(None, chunks)):
         reason = str(choice.get("finish_reason") or "").lower()
         if reason in _REFUSED or _is_refusal(object_in(choice, "message") or object_in(choice, "delta")):
             raise RefusedAnswer("The model declined to answer.")
@@ -154,17 +155,6 @@ def answer_text(content: bytes) -> str:
     if not answer.finished or _THOUGHT.match(text):
         raise TruncatedAnswer("The model's answer broke off.")
     return text
-
-
-def _chunks(content: bytes) -> Iterator[dict[str, Any]]:
-    whole = content.lstrip()[:1] == b"{"
-    for data in [content] if whole else map(data_of, events(content)):
-        try:
-            chunk = decode_json(data)
-        except MalformedJson:
-            continue
-        if isinstance(chunk, dict):
-            yield chunk
 
 
 def _is_refusal(message: dict[str, Any]) -> bool:

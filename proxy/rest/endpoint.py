@@ -24,12 +24,12 @@ from proxy.runtime import Runtime
 from proxy.turn.identity import identifier
 from proxy.turn.request import mend_json
 
+Model = TypeVar("Model", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 LARGEST_PAGE, PAGE = 100, 50
 """How much one page of a list has at the most, and where no ``limit`` is given."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
-Model = TypeVar("Model", bound=BaseModel)
 
 _EXPECTED: Final = "expected "
 _ARRAY, _OBJECT = "expected an array", "expected an object"

@@ -57,15 +57,13 @@ from proxy.rest.endpoint import (
 from proxy.traces import Traces
 from proxy.turn.request import check_count, decode_raw, mend_json, raw_fields, read_messages
 
+Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]
 
 ROOT: Final = "/v1/memory/"
 PATH: Final = f"{ROOT}sessions"
 _EXAMPLE: Final = '{"contents": [{"role": "user", "content": "..."}]}'
 _ATTEMPTS: Final = 10
-Fields = Mapping[str, msgspec.Raw]
-
-
 _NULL: Final = msgspec.Raw(b"null")
 _REMAINDER: Final = "turnkeeper"
 """The key of what an export holds beside Agora's shape, so that an import makes the very same session."""

@@ -27,6 +27,8 @@ from proxy.turn.state import Turn
 from proxy.turn.turn import RawRequest, read_turn
 from proxy.upstream.body import ChatRequest
 
+MessageDict = Mapping[str, Any]
+Piece = tuple[Literal["same", "removed", "added"], str]
 MemoryUse = Literal["read", "left out", "none"]
 """Whether memory was read, was left out though there is some, or does not exist for a call."""
 
@@ -34,9 +36,6 @@ _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {
 _NO_MEMORY = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-MessageDict = Mapping[str, Any]
-Piece = tuple[Literal["same", "removed", "added"], str]
-
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _MAX_WORDS = 4000  # comparing takes the square of it
 _SIMILAR = 0.4

@@ -14,6 +14,7 @@ import msgspec
 
 from proxy.answer.response import Headers, Response, detect_stream, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, MalformedJson, data_of, decode_json, events
+from proxy.answer.transcript import decode_object
 from proxy.circuit import CircuitBreaker, retry_after
 from proxy.errors import (
     TooManyOpenFiles,
@@ -26,6 +27,9 @@ from proxy.errors import (
 from proxy.upstream.body import UpstreamRequest
 from proxy.upstream.target import Target
 
+WrapResponse = Callable[[Response, float], Response]
+"""Puts another response in the place of one; the time is when it must have begun to answer."""
+
 _PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
 _LARGEST_ANSWER = 64_000_000
@@ -36,9 +40,6 @@ _CLIENT_PREFIXES = (b"x-ratelimit-", b"openai-")
 _TRANSIENT = frozenset({408, 409, 425, 429})
 # About this upstream's keys, quota and models; another one may take the request.
 _LOCAL = frozenset({401, 402, 403, 404, 405, 410})
-
-WrapResponse = Callable[[Response, float], Response]
-"""Puts another response in the place of one; the time is when it must have begun to answer."""
 _LONGEST_OPENING = 16_000_000
 ERROR_KEY = b'"error"'
 """The key of an error event. No text of a model holds it: quotes are escaped there."""
@@ -152,11 +153,8 @@ def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamErro
 
     The message quotes nothing but the content type: login pages may hold what is not the client's.
     """
-    try:
-        answer = decode_json(body)
-    except MalformedJson:
-        answer = None
-    if isinstance(answer, dict):
+    answer = decode_object(body)
+    if answer is not None:
         choices = answer.get("choices")
         if isinstance(choices, list) and any(choice and isinstance(choice, dict) for choice in choices):
             return None

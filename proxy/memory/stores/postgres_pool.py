@@ -16,6 +16,10 @@ from proxy.memory.stores.sql import NAMED, Arguments, BoundStatement, Each, Stat
 from proxy.memory.tasks import Tasks, retrieve_exception, wait_until_done
 
 T = TypeVar("T")
+Work = Callable[[Connection], Awaitable[T]]
+Rows = list[tuple[Any, ...]]
+_Batch = dict[Statement, list[Arguments]]
+
 _STATEMENTS: Final = 100
 # Its caller has left by then, and a server that answers does so sooner.
 _CLOSING: Final = 0.4
@@ -38,8 +42,6 @@ _HOW: Final = (
     "write postgresql://user:password@host:port/database, and in a password %40 for '@', %3A for ':',"
     " %2F for '/', %3F for '?', %23 for '#', %5B for '[' and %25 for '%'"
 )
-Work = Callable[[Connection], Awaitable[T]]
-Rows = list[tuple[Any, ...]]
 _PARAMETER: Final = re.compile(r"\$(\d+)")
 # The types of arguments that come in arrays.
 _ARRAYS: Final = {
@@ -55,7 +57,6 @@ _ARRAYS: Final = {
     "until": "bigint",
     "end": "bigint",
 }
-_Batch = dict[Statement, list[Arguments]]
 
 
 class Pool:
