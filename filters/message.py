@@ -222,7 +222,7 @@ def newest_words(messages: Sequence[Message]) -> str:
 class Covered(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A message of a turn that a summary covers: it gives way to the summary.
 
-    No client can send one, and nothing tells it from another message on the wire: only its type says it.
+    No client can send one, and it looks like any other message on the wire: only its type differs.
     """
 
 

@@ -137,7 +137,7 @@ def _iban_begun(text: str) -> int:
 
 
 def _end_of_iban(candidate: re.Match[str]) -> int:
-    """Where an IBAN ends: words may follow it, and its country tells how long it is."""
+    """Where an IBAN ends: words may follow it, and its length depends on the country."""
     written = candidate.group()
     length = _LENGTHS_OF_IBANS.get(written[:2].upper(), 0)
     iban = written.translate(_WITHOUT_SEPARATORS)[:length]
@@ -151,7 +151,7 @@ def _end_of_iban(candidate: re.Match[str]) -> int:
 
 
 def _end_of_card(candidate: re.Match[str]) -> int:
-    """Where a card's number ends: other numbers may follow it, and its check digit alone can tell."""
+    """Where a card's number ends: other numbers may follow it, and its check digit decides."""
     text, number, possible = candidate.string, "", list[tuple[str, int]]()
     for group in _DIGITS.finditer(text, candidate.start(), candidate.end()):
         number += group[0]

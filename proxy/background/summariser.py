@@ -1,6 +1,6 @@
 """Writes summaries by a model: the prompts, and what of the answers is used.
 
-Notes are told from refusals by the names, numbers and rare words that they share with a transcript.
+Notes differ from refusals by the names, numbers and rare words that they share with a transcript.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ _MOST_TOKENS: Final = 1000
 # A caller has many calls, and each prompt of the next one begins with these notes.
 _CALL_RATIO: Final = 6
 _CALL_TOKENS: Final = 2000
-# The newest of the earlier notes tell what the transcript goes on from.
+# The newest of the earlier notes say what the transcript goes on from.
 _EARLIER_TOKENS: Final = 400
 # About how many tokens the task itself takes.
 _TASK_TOKENS: Final = 400

@@ -93,7 +93,7 @@ class Reply(msgspec.Struct, eq=False):
     client disconnects, ``watcher`` is cancelled, the task of a request that has come whole; a client
     ``may_have_left`` that has ended its side of the connection. ``keep_alive`` is whether the connection goes
     on behind the answer, ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether it asked
-    for more than a head, and ``has_end`` whether it can tell the body's end from the connection's. Of the
+    for more than a head, and ``has_end`` whether the end of the body is marked. Of the
     status line ``sent_ahead`` bytes are with the client before it is sent.
     """
 

@@ -200,7 +200,7 @@ def merger_plan(session: Session, window: Window) -> Plan | None:
 
 
 def _end_of_call(open_: Sequence[Entry]) -> TurnRef:
-    """The last turn of the call of the oldest entries: a summary tells of one call alone."""
+    """The last turn of the call of the oldest entries: a summary is of one call alone."""
     return max(entry.turn_ref for entry in open_ if entry.call == open_[0].call)
 
 

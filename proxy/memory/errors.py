@@ -24,7 +24,7 @@ CANNOT_BE_READ: Final = (
     "What is stored here cannot be read, and will not be in a while: it is broken, a newer version wrote it,"
     " or the key that it was encrypted with is missing from 'memory.encryption'."
 )
-"""What a client is told where the store answers with data that cannot be decoded."""
+"""The message for a client where the store answers with data that cannot be decoded."""
 
 
 class StoreError(Exception):

@@ -176,7 +176,7 @@ _EXPORTED: Final = frozenset(
 def remainder_fields(session: Session) -> dict[str, Any]:
     """The fields of a whole session, in which ``entries`` has what each message would be misread for.
 
-    Of each entry these are the fields that its message alone does not tell.
+    Of each entry these are the fields that its message alone does not have.
     """
     pairs = zip(
         session.entries, entries_from_messages(engine_messages(session.entries), now=0.0), strict=True

@@ -108,7 +108,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
             self.archiving.archivist.start()
 
     def compare(self) -> None:
-        """Has the archivist compare store and archive: it was not told of all that was written."""
+        """Has the archivist compare store and archive: it has not seen all that was written."""
         if self.archiving and self.archiving.archivist:
             self.archiving.archivist.compare()
 

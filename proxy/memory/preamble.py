@@ -39,7 +39,7 @@ def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[
 def conversation_blocks(session: Session) -> list[str]:
     """The last calls of a session, a block each and the oldest first: so many that they have twenty lines.
 
-    A block tells its call whole. It bears the record by which ``Preamble`` finds it again.
+    A block covers its whole call. It bears the record by which ``Preamble`` finds it again.
     """
     calls = {entry.call for entry in session.entries} | {segment.call for segment in session.summaries}
     blocks: list[str] = []
@@ -88,11 +88,11 @@ class Preamble(NamedTuple):
         return cls({call: turns[mark] for call, mark in marks if mark in turns}, text)
 
     def includes(self, turn: TurnRef) -> bool:
-        """Whether it tells a turn."""
+        """Whether it covers a turn."""
         return self.last_turns.get(turn.call, -1) >= turn.turn
 
     def other_summaries(self, summaries: Sequence[Segment]) -> tuple[str, ...]:
-        """The texts of the summaries that stand for something that it does not tell."""
+        """The texts of the summaries that stand for something that it does not cover."""
         if not self.last_turns:
             return tuple([segment.text for segment in summaries])
         others = []

@@ -61,7 +61,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def wordless(self) -> bool:
-        """Whether the window tells of the assistant that it was not heard, and no more."""
+        """Whether the window shows of the assistant only that it was not heard."""
         return self.shows_answers and "assistant" not in map(_role, self.lines)
 
 

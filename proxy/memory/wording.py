@@ -26,7 +26,7 @@ def same_words(one: str, other: str) -> bool:
 
 
 def text_hash(text: str) -> str:
-    """Sixteen hex digits that are the same for texts that say the same, and tell nothing of the words."""
+    """Sixteen hex digits that are the same for texts that say the same, and reveal nothing of the words."""
     return blake2b((bare(text) or text).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 

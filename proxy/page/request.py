@@ -90,7 +90,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_only_tenant(self) -> bool:
-        """Whether the server's own figures tell of no other tenant's calls."""
+        """Whether the server's own figures are of no other tenant's calls."""
         return all(key.tenant == self.tenant for key in self.runtime.gate.keys.entries)
 
     @property

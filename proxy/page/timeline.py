@@ -268,7 +268,7 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
 def _by_one_clock(lines: Sequence[Line]) -> Sequence[Line]:
     """The lines by the clock that recorded them, where the voice platform's is far from it.
 
-    What is recorded soonest after it was said tells how far the two are apart.
+    The line that was recorded soonest after it was said shows how far the two are apart.
     """
     platform = [line for line in lines if line.at != line.recorded]
     ahead = min((line.recorded - line.at for line in platform), default=0.0)

@@ -223,7 +223,7 @@ def _choices(request: PageRequest, trace: Trace) -> Choices:
 def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -> Response:
     """Redirects to another process of this port, a form with 307; after some tries, to the conversation.
 
-    Raises NotFound where the address does not tell that.
+    Raises NotFound where the address does not say that.
 
     The kernel chooses the process that a connection reaches, so that each try needs a new one.
     """

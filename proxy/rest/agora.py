@@ -41,7 +41,7 @@ class WebhookEvent(msgspec.Struct, frozen=True, rename="camel"):
     def agent(self, now: float) -> Agent:
         """The agent of the event, as far as it is named, by our clock at the arrival, which shows ``now``.
 
-        How long ago something was is what Agora's clock tells: it may be ahead of ours, or behind.
+        How long ago something was is taken from Agora's clock, which may be ahead of ours, or behind.
         """
         payload, sent_at = self.payload or {}, plausible_time(self.notify_ms)
 

@@ -384,7 +384,7 @@ def _check_structure(raw: msgspec.Raw) -> None:
 
 
 def _session(messages: Sequence[Message], fields: Fields) -> Session:
-    """Exactly what was exported, where the body has its remainder; else what the messages tell."""
+    """Exactly what was exported, where the body has its remainder; else what follows from the messages."""
     own = fields.get(_REMAINDER)
     if own is not None:
         try:

@@ -49,7 +49,7 @@ def build_app(
 ) -> "App":
     """Builds the application that a configuration describes; ``environ`` names proxies to upstreams.
 
-    ``notify`` tells the background process of sessions that were written, where there is one.
+    ``notify`` passes sessions that were written on to the background process, where there is one.
     """
     metrics, traces = metrics or Metrics(), Traces()
     return App(build_runtime(settings, environ, metrics, traces, notify=notify), metrics, traces)

@@ -68,7 +68,7 @@ async def _work(
 
 
 class ServersLink:
-    """Receives the sessions that the servers have written by ``inbox``, and tells ``servers`` how jobs do.
+    """Receives the sessions that servers wrote by ``inbox``, and reports how jobs do to ``servers``.
 
     It ends with the first process, by the end of ``lifeline``.
     """

@@ -124,7 +124,7 @@ class Reload:
 
 def _folders_to(file: Path) -> Iterator[Path]:
     """The folders in which a file may become another: its own, and those of all links on the way to it."""
-    # Editors put a new file in the old one's place, and others a new link, which only the folder can tell.
+    # Editors put a new file in the old one's place, and others a new link, which only the folder shows.
     yield file.parent
     for part in (file, *file.parents):
         if part.is_symlink():

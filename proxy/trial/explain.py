@@ -111,7 +111,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: float) -> Explanation:
-    """What would become of a request at ``now``, with what memory tells of its session, as in a turn.
+    """What would become of a request at ``now``, with what memory has of its session, as in a turn.
 
     Raises what ``explain_request`` does.
     """

@@ -463,7 +463,7 @@ class Decoder:
                 if inflater is not None and not data.lstrip(b"\0"):  # padding after the last member
                     data = b""
                     break
-                # Some servers call raw deflate so, which should be zlib: the first byte tells them apart.
+                # Some servers call raw deflate so, which should be zlib: the first byte differs.
                 window = _GZIP if self._gzip else _ZLIB if data[0] & _CM_MASK == _CM_DEFLATE else _RAW
                 inflater = self._inflater = zlib.decompressobj(window)
             try:

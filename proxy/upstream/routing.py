@@ -183,7 +183,7 @@ class Dispatch:
     def _deadlines(self, target: Target) -> Deadlines:
         now, total = self._time(), self._since + target.total
         if not self.streaming:
-            # A silent upstream cannot be told from a slow one: each has its share of the time.
+            # A silent upstream looks like a slow one: each has its share of the time.
             untried = sum(not each.tries and self._breaker(each).state != "open" for each in self._candidates)
             whole = min(total, now + (self._due - now) / (1 + untried))
             return Deadlines(whole, None, whole)

@@ -99,7 +99,7 @@ def _with_marks(session: Session, forgotten: Forgotten, lines: Iterable[Line]) -
 
 
 def _mark(line: Line, at: float) -> Mark:
-    """The digests of a line, salted so that those of one deletion tell nothing of those of another."""
+    """The digests of a line, salted so that those of one deletion do not match those of another."""
     salt = repr(at)
     if line.role in {"call", "tool"}:
         words: tuple[object, ...] = line.ids

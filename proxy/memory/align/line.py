@@ -18,7 +18,7 @@ Key = tuple[str, str, tuple[object, ...]]
 
 
 class Line:
-    """What tells a message or an entry from others: its role, its words and the ids of its calls.
+    """What distinguishes a message or an entry: its role, its words and the ids of its calls.
 
     ``role`` is "call" for an assistant's tool calls. ``ids`` are those of its calls, and of the call that it
     answers.

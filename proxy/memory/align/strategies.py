@@ -275,7 +275,7 @@ def contradicting_turn_ids(c: Comparison) -> Alignment | None:
 
 
 def turn_id_matching(c: Comparison) -> Alignment | None:
-    """Turn ids and roles tell which line is which; within these, time and words."""
+    """Matched by turn id and role; within these, by time and words."""
     places = match_turn_ids(c.recorded_lines, c.window_lines)
     return c.aligned(places, first_newer(c.recorded_lines, c.window_lines))
 

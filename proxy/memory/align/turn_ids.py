@@ -34,7 +34,7 @@ def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int
     entries, lines = _grouped(recorded), _grouped(window)
     opening = next(iter(lines))[0] if lines else None
     first = next((i for i, line in enumerate(window) if line.turn_id is not None), 0)
-    # The places of the user's words tell where the others can be.
+    # The places of the user's words bound those of the others.
     groups = sorted(lines.items(), key=lambda item: item[0][1] != "user")
     for fits in _SURE, _LIKELY:
         taken = set(places)

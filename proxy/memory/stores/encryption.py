@@ -93,7 +93,7 @@ class Encryption:
 class NameEncryption:
     """AES-256-SIV (RFC 5297): the same name always becomes the same text, which takes the key to make.
 
-    The first key encrypts, all decrypt. A text tells how long a name is, and whether two are the same; the
+    The first key encrypts, all decrypt. A text shows how long a name is, and whether two are the same; the
     tenant is encrypted with it, so that tenants' names are not compared. What another key has encrypted is a
     name itself, by which it can be listed and deleted.
     """

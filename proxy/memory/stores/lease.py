@@ -50,7 +50,7 @@ async def _renew(store: Store, name: str, token: bytes, ttl: float) -> None:
 
 
 def _holder_is_dead(token: bytes) -> bool:
-    """Whether the process that made a token is surely dead; on another machine that cannot be told."""
+    """Whether the process that made a token is surely dead; on another machine that cannot be known."""
     machine, *rest = token.decode("utf-8", "replace").split("\n")
     if not machine or machine != machine_id():
         return False

@@ -74,7 +74,7 @@ class NewTables:
     async def migrate(self) -> tuple[bool, bool]:
         """Makes the tables usable; whether the server is talked to itself, and whether indexes are missing.
 
-        A pooler such as PgBouncer tells its clients a process number of its own, and may go on with another
+        A pooler such as PgBouncer shows its clients a process number of its own, and may go on with another
         connection to the server.
         """
         connection = await self._connect(self._timeout)

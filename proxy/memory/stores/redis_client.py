@@ -75,7 +75,7 @@ _DESCRIPTIONS = {
     "READONLY": "is read-only",
 }
 _IN_A_SCRIPT = re.compile(r"@user_script: ?\d+: -([A-Z]{2,16})\b")
-"""How servers before Redis 7 tell of an error that a script's command met."""
+"""How servers before Redis 7 report the error of a command in a script."""
 _NOT_PERMITTED = "The user executing the script can't"
 _SCRIPTS: Final = ("EVALSHA", "EVAL")
 _KEY_OF_SCRIPT: Final = 3
