@@ -79,7 +79,10 @@ def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
 def one_line(value: str, max_length: int) -> str:
     """The value as one line: line breaks and control characters become spaces, and it is cut."""
     if not value.isprintable():
-        value = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+        value = " ".join(value.split())
+        if not value.isprintable():  # beside line breaks that is rare
+            blanks = {ord(c): " " for c in set(value) if not c.isprintable()}
+            value = " ".join(value.translate(blanks).split())
     return value.strip()[:max_length].strip()
 
 

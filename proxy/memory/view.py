@@ -255,8 +255,9 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
     """
     if not (injecting and session.summaries):
         return b"%d.%d" % (call, session.cold_count)
-    compacted = repr((call, [(each.call, each.turn, each.text) for each in session.summaries]))
-    return blake2b(compacted.encode("utf-8", "surrogatepass"), digest_size=_EPOCH_BYTES).digest()
+    parts = [f"{each.call}.{each.turn}.{len(each.text)}.{each.text}" for each in session.summaries]
+    compacted = f"{call}.{''.join(parts)}".encode("utf-8", "surrogatepass")
+    return blake2b(compacted, digest_size=_EPOCH_BYTES).digest()
 
 
 def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:

@@ -1,10 +1,16 @@
 """What stands between marks is data: each line is one line, closes no mark, and begins with no role."""
 
+import sys
+from types import FrameType
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from filters.base import Context, Snapshot
 from filters.inject_summaries import InjectSummaries
-from filters.injection import fence
+from filters.injection import fence, one_line
 from filters.message import Message
 
 
@@ -41,3 +47,28 @@ def test_a_summary_is_one_line(breaking: str) -> None:
         "- assistant: Yes.",
         "</conversation_so_far>",
     ]
+
+
+@given(st.text(st.sampled_from("ab \n\t\u2028\x07\u200d\ud800\xa0\u4f60")))
+def test_only_what_can_be_printed_is_left_of_a_text(text: str) -> None:
+    words = "".join(c if c.isprintable() else " " for c in text)
+    assert one_line(text, 100).split() == words.split()
+    assert one_line(text, 100).isprintable()
+    if not text.isprintable():
+        assert one_line(text, 100) == " ".join(words.split())
+
+
+def test_no_character_of_a_long_summary_is_looked_at_in_python() -> None:
+    summary = "The caller asked for a table by the window.\n" * 200
+    frames = 0
+
+    def count(_frame: FrameType, event: str, _argument: Any) -> None:
+        nonlocal frames
+        frames += event == "call"
+
+    sys.setprofile(count)
+    try:
+        one_line(summary, len(summary))
+    finally:
+        sys.setprofile(None)
+    assert frames == 1
