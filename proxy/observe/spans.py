@@ -1,4 +1,4 @@
-"""Turns as OpenTelemetry's spans; only ``tracing`` imports this module, which needs the extra ``traces``."""
+"""Turns as OpenTelemetry's spans; imported where it is configured: it needs the extra ``traces``."""
 
 from collections import deque
 from collections.abc import Mapping

@@ -59,7 +59,6 @@ from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
-from proxy.observe.tracing import span_exporter
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_pipelines, build_targets, common_time_zone
 from proxy.settings.memory import Memory as MemorySettings
@@ -158,7 +157,7 @@ def build_runtime(
         agora_webhook=Webhook(secret, agora.tenant or tenant_names(settings)[0]) if secret else None,
         log_content=settings.log.content,
         quota=_build_quota(settings.limits, counts, deadline, metrics.count_refusal),
-        tracing=span_exporter(settings.opentelemetry.endpoint),
+        tracing=settings.opentelemetry.exporter(),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         shared_traces=_share_traces(settings, memory),
         zone=common_time_zone(settings.pipelines),

@@ -1,14 +1,14 @@
 """The settings of a configuration: the server's own, and all sections together."""
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
 
 from filters.option_types import Whole
 from proxy.admission.gate import Keys
+from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.memory.stores.drivers import is_counting_server
 from proxy.observe.log import Format, Level
-from proxy.observe.tracing import check_endpoint
 from proxy.settings.diagnostics import error_at, shown_errors
 from proxy.settings.memory import Memory
 from proxy.settings.pipeline import Pipeline, Upstream
@@ -22,6 +22,9 @@ from proxy.settings.values import (
     at_least_one,
     listening_host,
 )
+
+if TYPE_CHECKING:
+    from proxy.observe.spans import Spans
 
 
 class Listen(SettingsModel):
@@ -52,11 +55,35 @@ class Log(SettingsModel):
     """Whether the line of a turn holds the words of the caller and the model."""
 
 
+def _spans() -> "type[Spans]":
+    try:
+        from proxy.observe.spans import Spans  # noqa: PLC0415 - needs the extra
+    except ModuleNotFoundError as error:
+        raise ValueError(f"this needs the module {error.name}; install turnkeeper[traces]") from error
+    return Spans
+
+
+def _otlp_address(endpoint: str) -> str:
+    """An address for spans, which may be empty; nothing is connected."""
+    if endpoint:
+        host = host_of(endpoint)
+        if not host:
+            raise ValueError("write an OTLP address over HTTP, such as http://127.0.0.1:4318/v1/traces")
+        if not is_host_name(host):
+            raise ValueError(ADVICE)
+        _spans()
+    return endpoint
+
+
 class OpenTelemetry(SettingsModel):
     """Where a span for each turn and for its stages goes; needs ``turnkeeper[traces]``."""
 
-    endpoint: Annotated[str, AfterValidator(shown_errors(check_endpoint))] = ""
+    endpoint: Annotated[str, AfterValidator(shown_errors(_otlp_address))] = ""
     """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
+
+    def exporter(self) -> "Spans | None":
+        """The exporter of spans; ``None`` where they are sent nowhere."""
+        return _spans()(self.endpoint) if self.endpoint else None
 
 
 def _counting_address(url: SecretStr) -> SecretStr:
