@@ -630,26 +630,28 @@ def _plan(
 ) -> tuple[list[list[_Planned]], list[SessionPart]]:
     """What a few writes write of parts, and those of which nothing is to be saved.
 
-    Terms that are made one after the other find in the caches what they need.
+    Terms that are made one after the other find in the caches what they need. A part is divided among several
+    writes only where it is too large for one: its rest would be compared and planned anew.
     """
     writes: list[list[_Planned]] = []
     refused: list[SessionPart] = []
-    room = 0
+    room = size = 0
     for part in parts:
-        if room <= 0 and len(writes) == _WRITES:
+        if len(writes) >= _WRITES and size > room:  # the next will hardly be smaller
             break
         before = stored[part.key]
         admissions = _admit(part, keys, before)
         if _is_refused(part, before, admissions, ahead):
             refused.append(part)
             continue
-        if room <= 0:
+        changes = _changes(codec, part, admissions, before, codec.dialect.batch)
+        rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
+        size = CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in changes.turns])
+        if not writes or size > room:
             writes.append([])
             room = codec.dialect.batch
-        changes = _changes(codec, part, admissions, before, room)
         writes[-1].append(_Planned(part, before, _owners(part, admissions), changes))
-        rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
-        room -= CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in changes.turns])
+        room -= size
     return writes, refused
 
 
