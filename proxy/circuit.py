@@ -118,11 +118,8 @@ class CircuitBreaker:
                 self._failing = False
                 self._on_change(self._failing)
 
-    def record_failure(self, *, retry_after: float = 0.0) -> None:
-        """Record a failure; one of a call that was made before the circuit opened counts for nothing.
-
-        The service asks to be left alone for ``retry_after`` seconds.
-        """
+    def record_failure(self) -> None:
+        """Record a failure; one of a call that was made before the circuit opened counts for nothing."""
         if self.state == "open":
             return
         now = self._clock()
@@ -133,7 +130,7 @@ class CircuitBreaker:
         if self._failures >= self._threshold:
             self._openings += 1
             self._probed_at = now
-            self._until = now + self._backoff.pause(self._openings, retry_after=retry_after)
+            self._until = now + self._backoff.pause(self._openings)
             if not self._failing:
                 self._failing = True
                 self._on_change(self._failing)

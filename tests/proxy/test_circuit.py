@@ -112,18 +112,6 @@ def test_what_began_before_it_opened_decides_nothing() -> None:
     assert breaker.state == "half_open"
 
 
-def test_a_service_that_asks_for_time_has_it_up_to_the_longest_pause() -> None:
-    breaker, time = after(["record_failure"] * 4)
-    breaker.record_failure(retry_after=10)
-    time.now += 9
-    assert breaker.state == "open"
-    time.now += 1
-    assert breaker.state == "half_open"
-    breaker.record_failure(retry_after=3600)
-    time.now += 16
-    assert breaker.state == "half_open"
-
-
 def test_a_change_is_reported_once() -> None:
     changes: list[bool] = []
     time = Time()
