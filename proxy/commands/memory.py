@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import typer
@@ -20,7 +20,6 @@ from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.stores.store import Owner
 from proxy.settings.build import build_memory, tenant_names
-from proxy.settings.memory import Memory as MemorySettings
 
 T = TypeVar("T")
 
@@ -58,32 +57,17 @@ Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or fold
 Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'documents list' shows them.")]
 
 
-def all_addresses(memory: MemorySettings) -> tuple[str, ...]:
-    """The addresses of the sessions and of the archive, which is empty where there is none."""
-    return (memory.sessions.get_secret_value(), memory.archive_url)
-
-
-def archive_address(memory: MemorySettings) -> tuple[str, ...]:
-    """The address of the archive, or an empty one."""
-    return (memory.archive_url,)
-
-
-def no_address(_: MemorySettings) -> tuple[str, ...]:
-    """No address, for work that may create its database."""
-    return ()
-
-
 def run_on_memory(
     config: Path,
     tenant: str,
     work: Callable[[Memory, str], Awaitable[T]],
     *,
-    existing: Callable[[MemorySettings], tuple[str, ...]] = all_addresses,
+    existing: Literal["all", "archive", "none"] = "all",
 ) -> T:
     """Run work on a configuration's memory under a tenant, and return its result.
 
-    The addresses in ``existing`` must have a database already: in a new one nothing would be found, and
-    nothing removed.
+    The databases in ``existing``, of sessions and archive, must be there already: in a new one nothing would
+    be found, and nothing removed.
     """
     with reported_errors():
         settings = load_configured(config)
@@ -92,7 +76,11 @@ def run_on_memory(
             raise TurnkeeperError(f"no key named '{tenant}'; available: {', '.join(tenants)}")
         if not tenant and len(tenants) > 1:
             raise TurnkeeperError(f"several tenants; name one with --tenant; available: {', '.join(tenants)}")
-        for url in existing(settings.memory) if settings.memory else ():
+        addresses: list[str] = []
+        if own := settings.memory:
+            every = [own.sessions.get_secret_value(), own.archive_url]
+            addresses = {"all": every, "archive": every[1:], "none": []}[existing]
+        for url in addresses:
             path = Path(url.removeprefix("sqlite:"))
             if url == "memory:":
                 raise TurnkeeperError(_NOT_SHARED)
@@ -186,7 +174,7 @@ def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
         errors = {name: error for name in names if (error := await _add(archive, tenant, name, files[name]))}
         return errors, await archive.documents(tenant)
 
-    errors, stored = run_on_memory(config, tenant, work, existing=no_address)
+    errors, stored = run_on_memory(config, tenant, work, existing="none")
     typer.echo(f"{len(files) - len(errors)} of {len(files)} documents were added.")
     for error in errors.values():
         typer.echo(error, err=True)
@@ -225,7 +213,7 @@ def list_(*, config: ConfigOption, tenant: Tenant = "") -> None:
     async def work(memory: Memory, tenant: str) -> list[str]:
         return await require_archiving(memory).archive.documents(tenant)
 
-    for name in run_on_memory(config, tenant, work, existing=archive_address):
+    for name in run_on_memory(config, tenant, work, existing="archive"):
         typer.echo(name)
 
 
@@ -245,7 +233,7 @@ def remove(names: Names, *, config: ConfigOption, tenant: Tenant = "") -> None:
                 missing.append(name)
         return missing
 
-    missing = run_on_memory(config, tenant, work, existing=archive_address)
+    missing = run_on_memory(config, tenant, work, existing="archive")
     for name in missing:
         typer.echo(f"There is no document '{name}'.", err=True)
     if missing:

@@ -72,7 +72,7 @@ def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHI
 
 
 def load_registry(path: Path, environ: Mapping[str, str]) -> FilterRegistry:
-    """The filters that a file may name, its own files' among them. Raises ConfigError where one cannot be loaded."""
+    """The filters that a file may name, its own among them. Raises ConfigError where one cannot be loaded."""
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
