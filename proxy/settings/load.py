@@ -71,15 +71,17 @@ def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHI
     return load_with_warnings(path, environ, registry)[0]
 
 
-def load_registry(path: Path, environ: Mapping[str, str]) -> FilterRegistry:
-    """The filters that a file may name, its own among them. Raises ConfigError where one cannot be loaded."""
+def load_registry(
+    path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED
+) -> FilterRegistry:
+    """The registry with the filters in a file's own files. Raises ConfigError where one cannot be loaded."""
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
         raise ConfigError(str(Diagnostic(str(path), error.line, dotted_path(()), str(error)))) from None
     errors: dict[KeyPath, str] = {}
     files = fill(document.value.get("filters"), environ, errors, ("filters",))
-    registry, more = _with_files(_SHIPPED, files, path.parent, set(errors))
+    registry, more = _with_files(registry, files, path.parent, set(errors))
     if errors or more:
         problems = [Problem(at, document.line(at), message) for at, message in {**errors, **more}.items()]
         raise ConfigError("\n".join(map(str, _diagnostics(str(path), problems))))
