@@ -187,7 +187,7 @@ def _lenient_chunks(data: bytes) -> list[_Chunk]:
     for part in (data, *data.splitlines()):
         try:
             chunks.append(msgspec.convert(decode_json(part), _Chunk))
-        except (MalformedJson, msgspec.ValidationError):
+        except ValueError:  # msgspec's errors, and that of a field whose name is half a character
             continue
     return chunks
 

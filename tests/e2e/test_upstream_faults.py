@@ -90,6 +90,7 @@ THOUGHTS = ROLE + delta(reasoning_content="hm") + DONE
 SECOND = delta(1, content="Hello") + delta(1, finish="stop") + DONE
 OLDEST = event(choices=[{"index": 0, "text": "Hello there.", "finish_reason": None}]) + DONE
 NOTHING = event(choices=[])
+HALF_NAMED = event(**{"\ud83d": 1}, choices=[])
 PAGE = b"<html><title>Please log in</title></html>"
 
 # Before the first delta: the caller gets this status.
@@ -135,6 +136,7 @@ BEFORE: dict[str, tuple[list[Step], int]] = {
     "data that is no JSON": (sse(WRONG_JSON), 502),
     "JSON that is too deep": (sse(DEEP), 502),
     "empty choices alone": (sse(NOTHING + DONE), 502),
+    "half a character for choices": (sse(event(choices="\ud83d") + DONE), 502),
     "usage alone": (sse(USAGE + DONE), 502),
     "a page of HTML for an answer": (answer(PAGE, kind="text/html"), 502),
     "a page of HTML for a stream": (answer(PAGE, kind="text/event-stream"), 502),
@@ -201,6 +203,7 @@ ODD: dict[str, tuple[list[Step], bytes]] = {
     "events that are none among good ones": (sse(MIXED), MIXED),
     "empty choices first, as Azure has it": (sse(FILTERED + GOOD), FILTERED + GOOD),
     "usage first": (sse(USAGE + GOOD), USAGE + GOOD),
+    "a field named by half a character first": (sse(HALF_NAMED + GOOD), HALF_NAMED + GOOD),
     "a vendor's own events first": (sse(OWN + GOOD), OWN + GOOD),
     "words before the first event": (sse(LOGIN + GOOD), LOGIN + GOOD),
     "a line break where a blank line is due": (sse(JOINED), JOINED),
