@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 import msgspec
 
 from proxy.answer.response import Headers, Response, detect_stream, is_stream, read_all
-from proxy.answer.sse import DONE, Framing, MalformedJson, data_of, decode_json, events
+from proxy.answer.sse import DONE, Framing, data_of, decode_json, events
 from proxy.answer.transcript import decode_object
 from proxy.circuit import CircuitBreaker, retry_after
 from proxy.errors import (
