@@ -5,6 +5,7 @@ import shlex
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
@@ -19,7 +20,9 @@ from proxy.memory.archive.documents import document_files, document_name, read_t
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.stores.store import Owner
-from proxy.settings.build import build_memory, tenant_names
+from proxy.server.bus import ErasureMessage
+from proxy.server.hosts import notify_servers
+from proxy.settings.build import build_memory, servers_channel, tenant_names
 
 T = TypeVar("T")
 
@@ -35,7 +38,7 @@ _NOT_SHARED: Final = (
 )
 _OTHER_FOLDER: Final = "Run this in the server's folder, with its configuration and environment."
 _SERVERS_UNAWARE: Final = (
-    "Without an archive, servers that run do not hear of this: the turns that they keep for the web page go"
+    "Servers that run have not heard of this: the turns that they keep for the web page go"
     " when newer ones come, or by DELETE /v1/memory/users/ID or /v1/memory/sessions/ID to each of them."
 )
 _UNREADABLE: Final = (
@@ -133,14 +136,19 @@ def forget(
         typer.confirm(f"Delete {what} for good?", abort=True)
 
     async def work(memory: Memory, tenant: str) -> tuple[Mapping[str, int], bool]:
-        servers_notice = memory.archiving is not None
-        if session:
-            return await memory.privacy.forget_session(tenant, session), servers_notice
         try:
-            return await memory.privacy.forget(Owner(tenant, user)), servers_notice
+            if session:
+                counts = await memory.privacy.forget_session(tenant, session)
+            else:
+                counts = await memory.privacy.forget(Owner(tenant, user))
         except UnreadableSessions as error:
             unreadable = "".join(f"\n  {each}" for each in error.sessions)
             raise TurnkeeperError(f"{_UNREADABLE}{unreadable}\n{_UNREADABLE_ADVICE}") from None
+        if memory.archiving is None and (channel := servers_channel(load_configured(config))):
+            with suppress(StoreError):
+                await notify_servers(channel, ErasureMessage(tenant, session or None, user or None))
+                return counts, True
+        return counts, memory.archiving is not None
 
     counts, servers_notice = run_on_memory(config, tenant, work)
     # The kinds are plurals, as an export has them.

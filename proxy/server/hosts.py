@@ -125,6 +125,11 @@ class HostBus:
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
 
+    async def deliver(self, message: Message) -> None:
+        """Sends a message and waits until the store has it; raises StoreError."""
+        if data := self._encoded(message):
+            await self._channel.publish("", data)
+
     async def aclose(self) -> None:
         """Ends what is in flight and closes all connections."""
         for task in self._tasks:
@@ -252,3 +257,12 @@ class HostBus:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work).add_done_callback(retrieve_exception)
+
+
+async def notify_servers(address: ChannelAddress, message: Message) -> None:
+    """Sends all servers of a store a message, from a program that is none of them; raises StoreError."""
+    bus = HostBus(address, os.urandom(8), ActiveTurns())
+    try:
+        await bus.deliver(message)
+    finally:
+        await bus.aclose()

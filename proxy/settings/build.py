@@ -48,6 +48,7 @@ from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.codec import Codec, codec_from_keys
 from proxy.memory.stores.drivers import (
+    ChannelAddress,
     channel_address,
     is_shared_store,
     open_counts,
@@ -137,9 +138,7 @@ def build_runtime(
         counts if is_beside_sessions else None,
     )
     archiving = memory.archiving if memory else None
-    channel = None
-    if own := settings.memory:
-        channel = channel_address(own.sessions.get_secret_value(), own.encryption_keys, deadline=own.deadline)
+    channel = servers_channel(settings)
     token_counter = TokenCounter() if settings.tokens == "exact" else None
     agora = settings.webhooks.agora
     secret = agora.secret.get_secret_value().encode()
@@ -187,6 +186,13 @@ def build_memory(settings: Settings) -> Memory | None:
     memory, _ = _build_memory(settings, build_targets(settings, {}), None, traces)
     traces.shared = _share_traces(settings, memory)
     return memory
+
+
+def servers_channel(settings: Settings) -> ChannelAddress | None:
+    """Where the servers of the configuration's store send each other messages, if it is one that can."""
+    if (own := settings.memory) is None:
+        return None
+    return channel_address(own.sessions.get_secret_value(), own.encryption_keys, deadline=own.deadline)
 
 
 def tenant_names(settings: Settings) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Hosts that share one store behave as one, whichever of them a request meets."""
 
 import json
+import os
 import re
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Final
 import httpx2
 import pytest
 
+from tests import preloaded
 from tests.e2e.conftest import Address
 from tests.e2e.test_clocks import ASIDE
 from tests.peers import redis_server
@@ -171,6 +173,20 @@ def test_what_is_forgotten_at_one_host_is_shown_at_none(start: Hosts, url: str) 
         assert here.client.delete(f"/v1/memory/{path}").status_code in {200, 204}
         for host in (here, there):
             assert until(lambda host=host: "s-gone" not in shown(host))
+
+
+@pytest.mark.parametrize("what", [("--session", "s-gone"), ("ann",)])
+def test_what_a_terminal_forgets_is_shown_at_no_host(start: Hosts, url: str, what: tuple[str, ...]) -> None:
+    hosts = start(url)
+    for host in hosts:
+        assert host.chat("Hello", "s-gone", user="ann").status_code == 200
+        assert until(lambda host=host: "s-gone" in shown(host))
+    environ = {**os.environ, "MEMORY_URL": url, "UPSTREAM_BASE_URL": "practice:", "PORT": "0"}
+    path = hosts[0].path
+    done = preloaded.run("forget", *what, "--config", str(path), folder=path.parent, env=environ)
+    assert (done.returncode, done.stderr) == (0, "")
+    for host in hosts:
+        assert until(lambda host=host: "s-gone" not in shown(host))
 
 
 def test_turns_of_all_hosts_are_shown_as_they_go_by(start: Hosts, url: str) -> None:
