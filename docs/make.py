@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from proxy.describe.manual import metrics_reference, settings_reference
+from docs.references import metrics_reference, settings_reference
 from proxy.describe.pages import filters_reference, pages
 from proxy.describe.schema import settings_schema
 from proxy.settings.filter_registry import FilterRegistry

@@ -9,8 +9,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from docs.references import metrics_reference
 from proxy.cli import app
-from proxy.describe.manual import metrics_reference
 from tests.test_house import FENCED
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,7 @@
 
 import re
 
-from proxy.describe.manual import metrics_reference
+from docs.references import metrics_reference
 from tests.proxy_server import Serve
 
 TOLD = dict(re.findall(r"^\| `(\w+)` \| (\w+) \|", metrics_reference(), re.MULTILINE))

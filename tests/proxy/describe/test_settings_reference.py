@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from proxy.describe.manual import settings_reference
+from docs.references import settings_reference
 from proxy.describe.pages import options
 from proxy.describe.schema import model_schema
 from proxy.settings.settings import Settings
