@@ -4,8 +4,8 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.references import metrics_reference, settings_reference
-from proxy.describe.pages import filters_reference, pages
+from docs.references import filters_reference, metrics_reference, settings_reference
+from proxy.describe.pages import pages
 from proxy.describe.schema import settings_schema
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.load import load_registry

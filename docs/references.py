@@ -1,4 +1,4 @@
-"""The references of the configuration and of the metrics as Markdown."""
+"""The references of the filters, the configuration and the metrics as Markdown."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,12 +7,17 @@ from typing import Any, Final, get_args
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from proxy.describe.pages import Option, options, table_cell
+from proxy.describe.pages import TITLES, FilterPage, Option, filter_reference, options, table_cell
 from proxy.describe.schema import model_schema
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import Attempts, Outcome, TurnReport
 from proxy.settings.settings import Settings
 
+_OPENING: Final = "After this page you can name each step of a pipeline, with what it does before and after."
+_PLACES: Final = {
+    "request": "They stand under a pipeline's `request:`, between the client's request and the model.",
+    "answer": "They stand under a pipeline's `answer:`, between the model's answer and the client.",
+}
 _INTRODUCTION: Final = """# Configuration
 
 <!-- Made by `make docs` from the settings themselves. -->
@@ -34,6 +39,27 @@ The steps under `request` and `answer` have a page of their own: [filters.md](fi
 below are those of [config/everything.yaml](../config/everything.yaml), which has every key."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TOO_LONG_TO_SHOW: Final = frozenset({"pipelines"})
+
+
+def filters_reference(pages: Sequence[FilterPage]) -> str:
+    """All pages as one document, with an index."""
+    lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", "", _OPENING, ""]
+    anchors: dict[FilterPage, str] = {}
+    for page in pages:
+        # The second heading of a name gets a number.
+        anchors[page] = f"{page.name}-1" if page.name in anchors.values() else page.name
+    for side, title in TITLES.items():
+        rows = [
+            f"| [`{page.name}`](#{anchors[page]}) | {table_cell(page.summary)} |"
+            for page in pages
+            if page.side == side
+        ]
+        if rows:
+            header = ["| filter | what it does |", "|---|---|"]
+            lines += [f"**{title}.** {_PLACES[side]}", "", *header, *rows, ""]
+    for page in pages:
+        lines.append(filter_reference(page, "##"))
+    return "\n".join(lines)
 
 
 def settings_reference(everything: str, shipped: str) -> str:

@@ -40,13 +40,7 @@ _BOUNDS = {
 _PATTERNS = {option_types.DURATION: "duration, such as 800ms or 5s", option_types.SIZE: "size, such as 512KB"}
 _FORMATS = {"regex": "pattern", "password": "secret text", "uri": "address"}
 
-_TITLES = {"request": "Request filters", "answer": "Answer filters"}
-_PLACES = {
-    "request": "They stand under a pipeline's `request:`, between the client's request and the model.",
-    "answer": "They stand under a pipeline's `answer:`, between the model's answer and the client.",
-}
-
-_OPENING = "After this page you can name each step of a pipeline, with what it does before and after."
+TITLES = {"request": "Request filters", "answer": "Answer filters"}
 
 
 class Option(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -247,34 +241,13 @@ def _scalar_text(schema: Schema) -> str:
     return name if bounds in ([], ["at least 1 long"]) else f"{name}, {' and '.join(bounds)}"
 
 
-def filters_reference(pages: Sequence[FilterPage]) -> str:
-    """All pages as one document, with an index."""
-    lines = ["# Filters", "", "<!-- Made by `make docs` from the filters themselves. -->", "", _OPENING, ""]
-    anchors: dict[FilterPage, str] = {}
-    for page in pages:
-        # The second heading of a name gets a number.
-        anchors[page] = f"{page.name}-1" if page.name in anchors.values() else page.name
-    for side, title in _TITLES.items():
-        rows = [
-            f"| [`{page.name}`](#{anchors[page]}) | {table_cell(page.summary)} |"
-            for page in pages
-            if page.side == side
-        ]
-        if rows:
-            header = ["| filter | what it does |", "|---|---|"]
-            lines += [f"**{title}.** {_PLACES[side]}", "", *header, *rows, ""]
-    for page in pages:
-        lines += [*_page_lines(page, "##"), ""]
-    return "\n".join(lines)
-
-
-def filter_reference(page: FilterPage) -> str:
-    """One page as a document."""
-    return "\n".join(_page_lines(page, "#")) + "\n"
+def filter_reference(page: FilterPage, heading: str = "#") -> str:
+    """One page in Markdown, under a heading of this level."""
+    return "\n".join(_page_lines(page, heading)) + "\n"
 
 
 def _page_lines(page: FilterPage, heading: str) -> Iterator[str]:
-    yield from [f"{heading} {page.name}", "", f"*{_TITLES[page.side][:-1]}.* {page.text}"]
+    yield from [f"{heading} {page.name}", "", f"*{TITLES[page.side][:-1]}.* {page.text}"]
     if page.options:
         yield from ["", "| option | type | default | |", "|---|---|---|---|"]
     for option in page.options:

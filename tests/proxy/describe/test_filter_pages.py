@@ -3,8 +3,9 @@
 import pytest
 from pydantic import BaseModel, ConfigDict, Field
 
+from docs.references import filters_reference
 from filters.base import AnswerFilter, Context, Example, RequestFilter, Spoken
-from proxy.describe.pages import KINDS, diff, filter_reference, filters_reference, pages
+from proxy.describe.pages import KINDS, diff, filter_reference, pages
 from proxy.settings.filter_registry import FilterRegistry
 
 SHIPPED = pages(FilterRegistry(installed=False))
