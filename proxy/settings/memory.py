@@ -30,8 +30,6 @@ _REDACT: Final = EntryPoint("redact", "filters.redact:Redact", "turnkeeper.filte
 FactStore = Literal["archive", "mem0"]
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
 Description = Annotated[str, Field(min_length=1, max_length=300)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
 
 if TYPE_CHECKING:
     from filters.redact import Redact
@@ -106,9 +104,7 @@ class Facts(SettingsModel):
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
     instructions: str = ""
     """What else the model is to note, or to leave out, in your own words."""
-    fields: Mapping[FieldName, Annotated[str, Field(min_length=1, max_length=300)]] = Field(
-        default_factory=dict
-    )
+    fields: Mapping[FieldName, Description] = Field(default_factory=dict)
     """What is to be known of each user: a description by name. A user has one fact for each of these."""
     pause: Duration = 60.0
     """How long a call is silent before its turns are searched for facts: at most half of ``window.ttl``."""
@@ -123,7 +119,7 @@ class Embeddings(SettingsModel):
     """The upstream, with ``/embeddings``; with ``practice:`` none is used."""
     model: str = ""
     """The model's name; empty takes the upstream's, else ``default``. Under a new one all is sent again."""
-    weight: Fraction = 1.0
+    weight: Annotated[float, Field(ge=0, le=1)] = 1.0
     """What the same meaning counts, beside 1 for all the same words."""
     least: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """How alike (a cosine) a meaning must be to count at all."""

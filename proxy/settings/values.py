@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from pydantic import (
@@ -105,29 +105,22 @@ def retention(value: object) -> object:
     return value
 
 
+def _text(pattern: str) -> Any:
+    return Annotated[str, Field(pattern=pattern)]
+
+
 Duration = Annotated[
     float,
-    BeforeValidator(
-        shown_errors(option_types.seconds),
-        json_schema_input_type=Annotated[str, Field(pattern=option_types.DURATION)],
-    ),
+    BeforeValidator(shown_errors(option_types.seconds), json_schema_input_type=_text(option_types.DURATION)),
 ]
 """Written with a unit; in seconds once it is loaded."""
 Size = Annotated[
-    int,
-    BeforeValidator(
-        shown_errors(option_types.size),
-        json_schema_input_type=Annotated[str, Field(pattern=option_types.SIZE)],
-    ),
+    int, BeforeValidator(shown_errors(option_types.size), json_schema_input_type=_text(option_types.SIZE))
 ]
 """Written with a unit; in bytes once it is loaded."""
+_FOREVER: Final = f"^(forever|off)$|{option_types.DURATION}"
 Retention = Annotated[
-    str,
-    BeforeValidator(
-        shown_errors(retention),
-        json_schema_input_type=Annotated[str, Field(pattern=f"^(forever|off)$|{option_types.DURATION}")]
-        | Literal[False],
-    ),
+    str, BeforeValidator(shown_errors(retention), json_schema_input_type=_text(_FOREVER) | Literal[False])
 ]
 
 
