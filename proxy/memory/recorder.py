@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 import msgspec
@@ -114,6 +114,7 @@ class Recorder:
             work = self._write(unwritten)
         else:
             self.backlog.joined(turn.key)
+            unwritten.is_usual = False
             work = self._apply_later(unwritten)
         unwritten.turns.append(turn)
         unwritten.is_applied = False
@@ -198,9 +199,6 @@ class Recorder:
     async def _apply(self, unwritten: "_Unwritten") -> None:
         """Applies the turns that are not applied yet; raises StoreError where the session cannot be read."""
         turns = unwritten.turns
-        if not unwritten.lock.locked() and self._writer.applies_at_once(unwritten):
-            unwritten.set_applied()
-            return
         async with unwritten.lock:
             try:
                 while unwritten.applied < len(turns):
@@ -229,7 +227,8 @@ class Recorder:
         key, turns, failures = unwritten.key, unwritten.turns, 0
         while turns:
             try:
-                await self._apply(unwritten)
+                if not (unwritten.is_usual and self._writer.applied_at_once(unwritten)):
+                    await self._apply(unwritten)
                 if (count := unwritten.applied) and await self._writer.write(unwritten):
                     for _ in range(count):
                         self._drop(unwritten, 0)
@@ -305,25 +304,31 @@ class _Unwritten:
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
     replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while turns
     are yet to be applied that can be, and ``is_behind`` tells that what they read has been written over.
+    ``is_usual`` is true until its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
-        self.lock = asyncio.Lock()
+        self.is_usual = True
         self.is_behind = False
         self._on_applied: asyncio.Event | None = None
         self._on_written: asyncio.Event | None = None
         self.reset()
 
-    def reset(self) -> None:
-        """Has all turns applied again, to the session as it is stored by then."""
+    def reset(self, stored: StoredSession | None = None) -> None:
+        """Has all turns applied again: to the session that is ``stored``, else as it is stored by then."""
         self.is_applied = False
-        self.applied, self.version = 0, 0
-        self.head: StoredSession | None = None
+        self.applied, self.version = 0, 0 if stored is None else stored.version
+        self.head = stored
         self.cold: list[Entry] = []
 
-    # Hardly a turn is waited for, so that there are events for these alone.
+    # Hardly a turn is waited for, so that there are a lock and events for these alone.
+
+    @cached_property
+    def lock(self) -> asyncio.Lock:
+        """A lock for the task that applies turns."""
+        return asyncio.Lock()
 
     def applied_event(self) -> asyncio.Event:
         """An event that is set once all turns are applied."""
@@ -388,11 +393,7 @@ class Writer:
         if answer is None:
             read = partial(transcript, turn.answer)
             answer = within_bounds(await in_thread_if_long(read, 0, len(turn.answer)), cut=turn.cut)
-            if len(turn.answer) > LARGE:
-                # Until the store takes it, the words alone wait.
-                unwritten.turns[unwritten.applied] = msgspec.structs.replace(
-                    turn, answer=b"", transcript=answer
-                )
+            unwritten.turns[unwritten.applied] = turn.read(answer)
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
@@ -403,10 +404,12 @@ class Writer:
         self._put_head(unwritten, *await in_thread_if_long(work, messages, turn.size))
         return True
 
-    def applies_at_once(self, unwritten: _Unwritten) -> bool:
-        """Whether the only turn of a session was applied without waiting: it is short, and has read that."""
-        if len(unwritten.turns) != 1 or unwritten.head or unwritten.is_behind:
-            return False
+    def applied_at_once(self, unwritten: _Unwritten) -> bool:
+        """Whether the only turn of a session is applied without waiting: a short one that has read that.
+
+        It is tried once.
+        """
+        unwritten.is_usual = False
         (turn,) = unwritten.turns
         view = turn.view
         if view is None or not view.version or turn.transcript:
@@ -417,12 +420,13 @@ class Writer:
             answer = within_bounds(transcript(turn.answer), cut=turn.cut)
             if not answer.has_content:
                 return False
-            head = StoredSession(view.session, view.version)
-            after = self._session_after(head, turn, answer)
+            turn = unwritten.turns[0] = turn.read(answer)
+            after = self._session_after(StoredSession(view.session, view.version), turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
         unwritten.version = view.version
         self._put_head(unwritten, *after)
+        unwritten.set_applied()
         return True
 
     def _session_after(
@@ -487,20 +491,16 @@ class Writer:
             del unwritten.cold[: len(cold)]
             self.notify(key, head.session)
             return True
-        # What has read a session is older than its deletion, whatever the clocks of two hosts say.
-        if unwritten.version and await self._is_deleted(key, head.session):
-            raise SessionDeleted("the session was deleted")
+        stored = await self.store.load(key, background=True)
+        if stored is None and unwritten.version:
+            # What has read a session is older than its deletion, whatever the clocks of two hosts say.
+            deleted_at = await self.store.deleted(key)
+            if deleted_at is not None and deleted_at > head.session.created:
+                raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
             unwritten.is_behind = True
-            unwritten.reset()
+            unwritten.reset(stored)
         return False
-
-    async def _is_deleted(self, key: Key, session: Session) -> bool:
-        """Whether a session was deleted since it was begun, and there is no other in its place."""
-        if await self.store.read(key, background=True) is not None:
-            return False
-        deleted_at = await self.store.deleted(key)
-        return deleted_at is not None and deleted_at > session.created
 
     async def _delete_if_erased(self, key: Key, session: Session, at: float) -> None:
         """Deletes a new session, and raises SessionDeleted, where its user was erased after ``at``.

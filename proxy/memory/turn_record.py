@@ -25,6 +25,7 @@ from proxy.memory.session import (
 from proxy.memory.speakers import with_prompts, with_speakers
 from proxy.memory.speech import message_without_media, speech_of
 from proxy.memory.stores.store import Key
+from proxy.memory.tasks import LARGE
 from proxy.memory.view import SessionView
 
 CUT_MARK: Final = "[…]"
@@ -43,8 +44,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``had_tool_rounds``, the model counted the tokens of more than this prompt. ``view`` is the session as the
     turn read it, and ``attempt`` what the request says of itself. ``size`` is about how many bytes the window
     and the answer have. ``interrupted`` is whether the client left before the turn was over, and ``cut``
-    whether it got more than ``answer``. Once a large answer is read, its ``transcript`` stands in the place
-    of its bytes.
+    whether it got more than ``answer``. Once an answer is read there is its ``transcript``, in the place of
+    its bytes where it is large.
     """
 
     key: Key
@@ -68,6 +69,11 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     interrupted: bool = False
     cut: bool = False
     transcript: Transcript | None = None
+
+    def read(self, transcript: Transcript) -> "TurnRecord":
+        """The same, once the answer is read; of a large one, the words alone wait for the store."""
+        answer = self.answer if len(self.answer) <= LARGE else b""
+        return msgspec.structs.replace(self, transcript=transcript, answer=answer)
 
 
 def without_view(record: TurnRecord) -> TurnRecord:

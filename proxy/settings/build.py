@@ -56,7 +56,6 @@ from proxy.memory.stores.drivers import (
     open_turns,
 )
 from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
-from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
@@ -86,8 +85,7 @@ _BEFORE_EXPIRY: Final = 10
 class Stores(NamedTuple):
     """The session stores: for calls, behind a circuit breaker, and for background work.
 
-    ``driver`` is that of the former, ``codec`` and ``redaction`` are applied to all that is stored, and
-    ``foreign_commits`` sees what other processes write to the sessions' file.
+    ``driver`` is that of the former; ``codec`` and ``redaction`` are applied to all that is stored.
     """
 
     calls: SessionStore
@@ -95,7 +93,6 @@ class Stores(NamedTuple):
     driver: Store
     codec: Codec
     redaction: Redaction
-    foreign_commits: ForeignCommits | None
 
 
 class Models(NamedTuple):
@@ -326,11 +323,10 @@ def build_stores(
     breaker. Any other store has one driver for both: one of a package may keep all in this process.
     """
     url = settings.sessions.get_secret_value()
-    scheme, path = url.partition(":")[0], _file_of(url)
+    scheme = url.partition(":")[0]
     codec = codec_from_keys(settings.encryption_keys)
     redaction = Redaction(settings.redact.marking) if settings.redact else NO_REDACTION
-    foreign_commits = ForeignCommits(path, is_shared=is_shared) if path else None
-    driver = open_driver(url, deadline=settings.deadline, foreign_commits=foreign_commits, counts=counts)
+    driver = open_driver(url, deadline=settings.deadline, is_shared=is_shared, counts=counts)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
     # With a pool there is a round for the task of the reader, another for the command, and the moment in
@@ -346,7 +342,7 @@ def build_stores(
         rounds=None if scheme in {"sqlite", "memory"} else rounds,
     )
     background = SessionStore(patient or driver, codec, redaction=redaction)
-    return Stores(calls, background, driver, codec, redaction, foreign_commits)
+    return Stores(calls, background, driver, codec, redaction)
 
 
 def _file_of(url: str) -> Path | None:
@@ -363,7 +359,6 @@ def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -
     archive = open_archive(
         url,
         codec=stores.codec,
-        foreign_commits=stores.foreign_commits if is_beside else None,
         sessions=stores.driver if is_beside else None,
         redaction=stores.redaction,
     )

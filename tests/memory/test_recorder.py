@@ -319,6 +319,50 @@ def test_a_turn_that_read_what_was_deleted_since_is_older_whatever_its_clock_say
     assert asyncio.run(run()) == ([], 0)
 
 
+def test_a_turn_whose_session_was_written_meanwhile_is_applied_to_that_after_one_more_read() -> None:
+    """Background work writes a session beside its turns, in one of four under load."""
+
+    async def run() -> tuple[list[Any], str | None, int]:
+        store = Read(memory())
+        own, beside = sessions(store), sessions(store.store)
+        recorder = Recorder(Writer(own, Window()))
+        recorder.put(said(0))
+        await recorder.drain()
+        stored = await own.load(KEY)
+        assert stored is not None
+        turn = said(1)
+        view = RequestView(turn.window).view_of(*stored)
+        await beside.change(KEY, lambda session: msgspec.structs.replace(session, alias="eve"))
+        store.reads = 0
+        recorder.put(msgspec.structs.replace(turn, view=view))
+        await recorder.drain()
+        reads = store.reads
+        session = await own.session(KEY)
+        return await texts(store.store), session and session.alias, reads
+
+    expected = ["question 0", "answer 0", "question 1", "answer 1"]
+    assert asyncio.run(run()) == (expected, "eve", 1)
+
+
+class Read:
+    """A store that counts how often it is read."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.reads = 0
+
+    async def read(self, key: Key, *, background: bool = False) -> Any:
+        self.reads += 1
+        return await self.store.read(key, background=background)
+
+    async def deleted(self, key: Key) -> float | None:
+        self.reads += 1
+        return await self.store.deleted(key)
+
+    async def write(self, key: Key, put: BlobWrite) -> bool:
+        return await self.store.write(key, put)
+
+
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()

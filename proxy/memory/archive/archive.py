@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from proxy.memory.archive import documents, erasure, facts, saving, search, turns
 from proxy.memory.archive import vectors as vector_index
@@ -27,22 +26,18 @@ from proxy.memory.archive.records import (
     Vector,
 )
 from proxy.memory.archive.saving import SessionWriter
-from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts
-from proxy.memory.archive.statements import POSTGRES, SQLITE
+from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts, owner_arguments
+from proxy.memory.archive.statements import FACTS, POSTGRES, SQLITE
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.interchange import contents
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.sqlite_file import ForeignCommits
 from proxy.memory.stores.store import Key, Owner, Store
 
-T = TypeVar("T")
 # A text costs its words' places in an index, a vector no more than its bytes.
 _BYTES_PER_CHARACTER: Final = 16
 _RENAMED_AT_ONCE: Final = 10
-_MOST_USERS: Final = 32
-_CACHED_FOR: Final = 60.0
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
 _POSTGRES: Final = EntryPoint(
@@ -59,10 +54,9 @@ class Archive:
     Times are in seconds since 1970.
     """
 
-    def __init__(self, database: Database, codec: RowCodec, cache: "FactCache | None" = None) -> None:
+    def __init__(self, database: Database, codec: RowCodec) -> None:
         self._database = database
         self._codec = codec
-        self._cache = cache or FactCache()
         self._sessions = SessionWriter(database, codec)
         self._swept = 0.0
 
@@ -189,21 +183,23 @@ class Archive:
     async def add_fact(self, user: Owner, fact: Fact) -> None:
         """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
         with contextlib.suppress(facts.ErasedMeanwhile):
-            await self._write_facts(partial(facts.add_fact, self._codec, user, fact))
+            await self._database.write(partial(facts.add_fact, self._codec, user, fact))
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """A user's facts that have not expired, the oldest first."""
+        if not superseded and (current := self.facts_nowait(user, now=now)) is not None:
+            return current
         work = partial(facts.facts, self._codec, user, now=now, superseded=superseded)
         return await (self._database.read(work) if superseded else self._database.read_inline(work))
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
         """A user's facts that are current, without waiting; ``None`` where that is impossible."""
-        work = partial(facts.facts, self._codec, user, now=now, superseded=False)
-        return self._cache.get(user, lambda: self._database.read_nowait(work), now=now)
+        rows = self._database.rows_nowait(FACTS, owner_arguments(user) | {"now": now})
+        return None if rows is None else facts.decoded(self._codec, user, rows)
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
         """Remove a fact; whether there was one."""
-        return await self._write_facts(partial(facts.remove_fact, user, fact_id))
+        return await self._database.write(partial(facts.remove_fact, user, fact_id))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
         """Add a document, or replace the one at its path."""
@@ -230,7 +226,7 @@ class Archive:
 
     async def expire(self, *, now: float, limit: int = 20) -> int:
         """Delete a few facts that have expired; how many."""
-        return await self._write_facts(partial(erasure.expire, self._codec, now=now, limit=limit))
+        return await self._database.write(partial(erasure.expire, self._codec, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 5) -> int:
         """Index a session without owners, or a few texts of an older lexicon; how many."""
@@ -266,16 +262,10 @@ class Archive:
         """Erase a little in each transaction, so that others write in between; how much there was."""
         count, more = ErasureCount(), True
         while more:
-            erased = await self._write_facts(work)
+            erased = await self._database.write(work)
             count = ErasureCount(count.turns + erased.turns, count.facts + erased.facts)
             more = erased.more
         return count
-
-    async def _write_facts(self, work: Transaction[T]) -> T:
-        try:
-            return await self._database.write(work)
-        finally:
-            self._cache.clear()
 
 
 def is_archive(url: str) -> bool:
@@ -287,15 +277,13 @@ def open_archive(
     url: str,
     *,
     codec: Codec,
-    foreign_commits: ForeignCommits | None = None,
     sessions: Store | None = None,
     redaction: Redaction = NO_REDACTION,
 ) -> Archive:
     """The archive at an address; nothing is connected yet.
 
-    ``foreign_commits`` are those of a session store in the same file, and ``sessions`` is the driver of one
-    in the same PostgreSQL database. Raises ValueError for an address that names no archive, without the
-    address: it may hold a password.
+    ``sessions`` is the driver of a session store in the same PostgreSQL database. Raises ValueError for an
+    address that names no archive, without the address: it may hold a password.
     """
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
@@ -304,7 +292,7 @@ def open_archive(
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        dialect, database = SQLITE, _SQLITE.load()(Path(path), foreign_commits)
+        dialect, database = SQLITE, _SQLITE.load()(Path(path))
     else:
         try:
             dialect, database = POSTGRES, _POSTGRES.load()(url, sessions)
@@ -315,43 +303,7 @@ def open_archive(
     if codec.names() is not None:
         database = NamedDatabase(database, codec)
     row_codec = RowCodec(codec, Lexicon(codec.derived(b"index")), dialect, redaction)
-    return Archive(database, row_codec, FactCache(foreign_commits))
-
-
-class _CachedFacts(NamedTuple):
-    facts: list[Fact]
-    commits: int
-    at: float
-
-
-class FactCache:
-    """Facts of the users who were read last, valid for a minute while no other process writes the file."""
-
-    def __init__(self, foreign: ForeignCommits | None = None) -> None:
-        self._foreign = foreign
-        self._cached: dict[Owner, _CachedFacts] = {}
-
-    def get(self, user: Owner, read: Callable[[], list[Fact] | None], *, now: float) -> list[Fact] | None:
-        """A user's facts, cached or as ``read`` returns them; ``None`` where they cannot be read."""
-        commits = self._foreign.count_if_certain() if self._foreign else None
-        if commits is None:
-            return read()
-        cached = self._cached.pop(user, None)
-        if cached and cached.commits == commits and time.monotonic() - cached.at < _CACHED_FOR:
-            self._cached[user] = cached
-            return cached.facts and [
-                fact for fact in cached.facts if fact.expires is None or fact.expires > now
-            ]
-        facts = read()
-        if facts is not None:
-            self._cached[user] = _CachedFacts(facts, commits, time.monotonic())
-            if len(self._cached) > _MOST_USERS:
-                del self._cached[next(iter(self._cached))]
-        return facts
-
-    def clear(self) -> None:
-        """Forget everything, because facts were written."""
-        self._cached.clear()
+    return Archive(database, row_codec)
 
 
 class ArchiveHolder:

@@ -8,6 +8,7 @@ from proxy.memory.archive.records import Fact, TombstoneKeys
 from proxy.memory.archive.sql import (
     IndexRow,
     RowCodec,
+    Rows,
     Steps,
     fetch,
     fetch_value,
@@ -61,9 +62,13 @@ def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
 
 def facts(codec: RowCodec, user: Owner, *, now: float, superseded: bool) -> Steps[list[Fact]]:
     """A user's facts that have not expired, the oldest first."""
-    rows = yield from fetch(
-        statements.ALL_FACTS if superseded else statements.FACTS, owner_arguments(user) | {"now": now}
-    )
+    statement = statements.ALL_FACTS if superseded else statements.FACTS
+    rows = yield from fetch(statement, owner_arguments(user) | {"now": now})
+    return decoded(codec, user, rows)
+
+
+def decoded(codec: RowCodec, user: Owner, rows: Rows) -> list[Fact]:
+    """A user's facts in rows of the statements that select them."""
     key = Key(user.tenant, user.user)
     # Superseding a fact changes its row alone, not its encoded form.
     return [msgspec.structs.replace(codec.decode(key, row[6], Fact), superseded=row[4]) for row in rows]

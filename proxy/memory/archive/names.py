@@ -10,6 +10,7 @@ from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets
 from proxy.memory.archive.sql import (
     Batch,
     Database,
+    Rows,
     Steps,
     Transaction,
     fetch,
@@ -74,11 +75,13 @@ class NamedDatabase:
         loaded = self._loaded or await self._load()
         return await self._database.read_inline(partial(_translated, loaded.names, work))
 
-    def read_nowait(self, work: Transaction[T]) -> T | None:
-        """Run the same steps without waiting; ``None`` where that is impossible."""
+    def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
+        """Return a query's rows without waiting; ``None`` where that is impossible."""
         if self._loaded is None:
             return None
-        return self._database.read_nowait(partial(_translated, self._loaded.names, work))
+        names = self._loaded.names
+        rows = self._database.rows_nowait(statement, _arguments(names, arguments))
+        return rows and _rows(names, rows)
 
     async def scrub(self) -> None:
         """Remove what was deleted from the database's own files."""
@@ -192,7 +195,7 @@ def _decrypted(names: Names, step: BoundStatement | Each, reply: Any) -> Any:
     return _rows(names, reply)
 
 
-def _rows(names: Names, rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+def _rows(names: Names, rows: Rows) -> Rows:
     return [tuple(_cell(names, cell) for cell in row) if any(map(_is_marked, row)) else row for row in rows]
 
 

@@ -13,7 +13,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres import PostgresStore
 from proxy.memory.stores.postgres_pool import Pool, Reads, Work, fetch_all
 from proxy.memory.stores.postgres_tables import Connection
-from proxy.memory.stores.sql import BoundStatement, Each
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
 
 T = TypeVar("T")
 _Fetch = Callable[[Sequence[BoundStatement | Each]], Awaitable[list[Any]]]
@@ -77,7 +77,7 @@ class PostgresDatabase:
             return await _run(work, fetch)
         return await self.read(work)
 
-    def read_nowait(self, work: Transaction[T]) -> None:
+    def rows_nowait(self, statement: Statement, arguments: Arguments) -> None:
         """Return ``None``: a server is always waited for."""
 
     async def scrub(self) -> None:

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, Steps, Transaction
+from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
-from proxy.memory.stores.sql import BoundStatement, Each
-from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter, ForeignCommits
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
+from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
@@ -29,11 +29,11 @@ _PAGES_AT_ONCE: Final = 500
 
 
 class SqliteDatabase:
-    """Writes on one thread in batches; reads on two other threads, or on the event loop."""
+    """Writes on one thread in batches; reads on two other threads, a user's facts on the event loop."""
 
-    def __init__(self, path: Path, foreign_commits: ForeignCommits | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self._file = DatabaseFile(path, wait=_WAIT)
-        self._writer = FileWriter(self._file, foreign_commits=foreign_commits, lock_seconds=_LOCK_SECONDS)
+        self._writer = FileWriter(self._file, lock_seconds=_LOCK_SECONDS)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -60,12 +60,11 @@ class SqliteDatabase:
         return await asyncio.shield(reading)
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run the steps on the event loop, which costs less than a thread; on a thread where that fails."""
-        found = self.read_nowait(work)
-        return await self.read(work) if found is None else found
+        """Run the steps as all others that read."""
+        return await self.read(work)
 
-    def read_nowait(self, work: Transaction[T]) -> T | None:
-        """Run the steps on the event loop; ``None`` where the file is not open or is locked."""
+    def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
+        """Return a query's rows on the event loop; ``None`` where the file is not open or is locked."""
         if self._closed or self._file.identity is None:
             return None
         try:
@@ -74,7 +73,7 @@ class SqliteDatabase:
                 self._close_loop_connection()
                 self._loop_connection = self._file.connect(wait=0)
                 self._loop_identity = self._file.identity
-            return _run(work, self._loop_connection)
+            return self._loop_connection.execute(statement.named, arguments).fetchall()
         except sqlite3.Error:
             self._close_loop_connection()
             return None

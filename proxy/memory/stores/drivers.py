@@ -13,7 +13,6 @@ from proxy.memory.stores.store import Store
 if TYPE_CHECKING:
     from proxy.memory.stores.redis_counts import RedisCounts
     from proxy.memory.stores.redis_turns import RedisTurns
-    from proxy.memory.stores.sqlite_file import ForeignCommits
 
 GROUP: Final = "turnkeeper.stores"
 """Installed packages add drivers here, named by scheme; each is a ``StoreFactory``."""
@@ -67,17 +66,12 @@ def is_shared_store(url: str) -> bool:
 
 
 def open_driver(
-    url: str,
-    *,
-    deadline: float,
-    foreign_commits: "ForeignCommits | None" = None,
-    counts: "RedisCounts | None" = None,
+    url: str, *, deadline: float, is_shared: bool = False, counts: "RedisCounts | None" = None
 ) -> Store:
     """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
 
-    ``foreign_commits`` is for an SQLite file with other writers in this process, and ``counts`` are those on
-    the same Redis. Raises ValueError for an address that names no store, without the address: it may hold a
-    password.
+    ``is_shared`` is whether other processes serve the same calls, and ``counts`` are those on the same Redis.
+    Raises ValueError for an address that names no store, without the address: it may hold a password.
     """
     scheme, colon, _ = url.partition(":")
     # An installed package replaces no driver of ours.
@@ -94,15 +88,15 @@ def open_driver(
         raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
     if counts is not None:
         return factory(url, deadline=deadline, take_along=counts.take_along)  # type: ignore[call-arg] # Redis's
-    if foreign_commits is None:
-        store = factory(url, deadline=deadline)
-        if lacking := [name for name in _METHODS if not hasattr(store, name)]:
-            raise ValueError(
-                f"{driver.name}: the driver was made for an older Turnkeeper and lacks {', '.join(lacking)};"
-                f" install a newer version of {driver.module.partition('.')[0]}"
-            )
-        return store
-    return factory(url, deadline=deadline, foreign_commits=foreign_commits)  # type: ignore[call-arg] # SQLite's
+    if is_shared and scheme == "sqlite":
+        return factory(url, deadline=deadline, is_shared=True)  # type: ignore[call-arg] # SQLite's
+    store = factory(url, deadline=deadline)
+    if lacking := [name for name in _METHODS if not hasattr(store, name)]:
+        raise ValueError(
+            f"{driver.name}: the driver was made for an older Turnkeeper and lacks {', '.join(lacking)};"
+            f" install a newer version of {driver.module.partition('.')[0]}"
+        )
+    return store
 
 
 def is_counting_server(url: str) -> bool:

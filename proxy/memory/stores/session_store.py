@@ -199,6 +199,7 @@ class SessionStore:
                 and cached.session.entries == session.entries
             ):
                 latest_lines = cached.latest_lines
+                session = msgspec.structs.replace(session, entries=cached.session.entries)
             result = StoredSession(session, stored.version, latest_lines)
         is_usual = result is not None and (written is None or result.version != written.replaced)
         if written is None or (is_usual and not written.is_lost):

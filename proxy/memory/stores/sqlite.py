@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -47,11 +47,12 @@ from proxy.memory.stores.sql import (
     taken_sessions,
 )
 from proxy.memory.stores.sqlite_file import (
+    GATHERING,
     PATIENCE,
+    SHARED_GATHERING,
     DatabaseFile,
     FileReader,
     FileWriter,
-    ForeignCommits,
     Work,
 )
 from proxy.memory.stores.store import (
@@ -72,8 +73,6 @@ Rows = list[tuple[Any, ...]]
 Outcome = bool | SessionDeleted
 """Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
 
-_MAX_COMMITTED: Final = 32
-_MAX_STATES: Final = 500
 _SWEPT_AT_ONCE: Final = 5
 _STAGED_FOR: Final = 60.0
 _NAME_BYTES: Final = 16
@@ -82,19 +81,19 @@ _LOCK_WAIT: Final = 0.5
 
 
 def open(  # noqa: A001 - what every driver's entry is called
-    url: str, *, deadline: float, foreign_commits: ForeignCommits | None = None
+    url: str, *, deadline: float, is_shared: bool = False
 ) -> Store:
     """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
 
-    ``foreign_commits`` is shared with other writers of this process to the same file. Raises ValueError for
-    an address that names no file.
+    ``is_shared`` is whether other processes serve the same calls. Raises ValueError for an address that names
+    no file.
     """
     path = url.removeprefix("sqlite:")
     if not path or path.startswith("//") or "\0" in path:
         raise ValueError("write sqlite:PATH, such as sqlite:turnkeeper.db or sqlite:/data/turnkeeper.db")
     if path == ":memory:":
         raise ValueError("for sessions that need not outlive the process, write memory:")
-    return SqliteStore(Path(path), deadline=deadline, foreign_commits=foreign_commits)
+    return SqliteStore(Path(path), deadline=deadline, is_shared=is_shared)
 
 
 class _State(msgspec.Struct, frozen=True, gc=False):
@@ -116,48 +115,32 @@ class _Pending(msgspec.Struct, frozen=True, gc=False):
     deleted: float
 
 
-class _Committed(msgspec.Struct, frozen=True, gc=False):
-    """A session as it was written last, valid until another process commits."""
-
-    blob: StoredBlob
-    expires: float
-    foreign_commits: int
-
-
 class SqliteStore:
     """Reads inline and writes in batches; writes in flight are read by this process at once.
 
     Versions are random, so that a version names one state of one session for good: a session that was
-    deleted and made anew, or another process's write, is never taken for what was read. Of the sessions that
-    this process wrote last, the newest few are kept with their bytes, as long as no other has committed.
+    deleted and made anew, or another process's write, is never taken for what was read.
     """
 
-    def __init__(self, path: Path, *, deadline: float, foreign_commits: ForeignCommits | None = None) -> None:
+    def __init__(self, path: Path, *, deadline: float, is_shared: bool = False) -> None:
         self._file = DatabaseFile(path, wait=max(deadline, _LOCK_WAIT))
-        self._foreign_commits = foreign_commits or ForeignCommits(path)
-        self._writer = FileWriter(self._file, chore=_sweep, foreign_commits=self._foreign_commits)
+        gathering = SHARED_GATHERING if is_shared else GATHERING
+        self._writer = FileWriter(self._file, chore=_sweep, gathering=gathering)
         self._reader = FileReader(self._file)
         self._deadline = deadline
         self._pending: dict[Key, _Pending] = {}
-        self._committed: dict[Key, _Committed] = {}
-        self._states: dict[Key, _State] = {}
         self._closed = False
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The write in flight or the last one, else the file: one look-up by key, some 30 µs."""
+        """The write in flight, else the file: one look-up by key, some 30 µs."""
         now = wall_time()
         if (pending := self._pending.get(key)) is not None:
             return pending.blob if pending.expires > now else None
-        last = self._committed.get(key)
-        if (
-            last is not None
-            and last.expires > now
-            and last.foreign_commits == self._foreign_commits.count_if_certain()
-        ):
-            return last.blob
-        due = await self._opened(BACKGROUND_DEADLINE if background else self._deadline)
-        row = await self._reader.row(READ, key_arguments(key) | {"now": now}, due=due)
-        return None if row is None else StoredBlob(*cast("tuple[bytes, int]", row))
+        within = BACKGROUND_DEADLINE if background else self._deadline
+        if self._closed or self._file.identity is None:
+            await self._opened(within)
+        row = await self._reader.row(READ, {**key_arguments(key), "now": now}, within=within)
+        return None if row is None else StoredBlob(*row)
 
     def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
         """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
@@ -267,16 +250,18 @@ class SqliteStore:
         work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
         within: float,
     ) -> bool:
-        now, state = wall_time(), self._states.get(key)
-        # Whether our own last state still stands, the commit tells.
-        if state is None or state.version != put.version or state.expires <= now:
+        now, last = wall_time(), self._pending.get(key)
+        expires, deleted = now + put.ttl, -math.inf if last is None else last.deleted
+        # Of what is in the file, the commit tells whether it is what is to be replaced.
+        if last is not None or put.ttl == KEEP_EXPIRY:
             state = await self._state(key)
-        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
-            raise SessionDeleted("The session was deleted.")
-        if state.version != put.version:
-            return False
+            if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
+                raise SessionDeleted("The session was deleted.")
+            if state.version != put.version:
+                return False
+            if put.ttl == KEEP_EXPIRY:
+                expires = state.expires
         version = put.new_version or draw_version()
-        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
         arguments = {
             **key_arguments(key),
             "blob": put.blob,
@@ -288,7 +273,7 @@ class SqliteStore:
             "expires": expires,
             "due": put.due,
         }
-        pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
+        pending = _Pending(StoredBlob(put.blob, version), expires, deleted)
         outcome = self._submit(key, pending, partial(work, arguments, tuple(put.cold)))
         changed = await self._writer.result(outcome, within)
         if isinstance(changed, SessionDeleted):
@@ -297,47 +282,33 @@ class SqliteStore:
 
     def _submit(self, key: Key, pending: _Pending, work: Work[T]) -> "asyncio.Future[T]":
         """The outcome of work that leaves a session as it is ``pending``."""
-        settled = partial(self._on_outcome, key, pending, self._foreign_commits.count)
-        outcome = self._writer.submit(work, settled)
+        outcome = self._writer.submit(work, partial(self._settled, key, pending))
         self._pending[key] = pending
-        self._committed.pop(key, None)
-        self._states.pop(key, None)
         return outcome
 
-    def _on_outcome(self, key: Key, pending: _Pending, foreign_commits: int, outcome: object) -> None:
-        if self._pending.get(key) is not pending:
-            return
-        del self._pending[key]
-        blob = pending.blob
-        if blob is None or outcome is not True:
-            return
-        self._committed[key] = _Committed(blob, pending.expires, foreign_commits)
-        if len(self._committed) > _MAX_COMMITTED:
-            del self._committed[next(iter(self._committed))]
-        self._states[key] = _State(blob.version, pending.deleted, pending.expires)
-        if len(self._states) > _MAX_STATES:
-            del self._states[next(iter(self._states))]
+    def _settled(self, key: Key, pending: _Pending, _outcome: object) -> None:
+        """Has the file read again, which has it now, or never will."""
+        if self._pending.get(key) is pending:
+            del self._pending[key]
 
     async def _state(self, key: Key) -> _State:
         """The state that a write must name now."""
-        now, row = wall_time(), None
-        if key not in self._pending:
-            due = await self._opened(PATIENCE)
-            row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, due=due)
+        await self._opened(PATIENCE)
+        now = wall_time()
+        row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, within=PATIENCE)
+        state = _NO_STATE if row is None else _State(*row)
         pending = self._pending.get(key)  # which may have come while the file was being read
         if pending is not None:
             version = pending.blob.version if pending.blob and pending.expires > now else 0
-            return _State(version, pending.deleted, pending.expires)
-        return _NO_STATE if row is None else _State(*cast("tuple[int, float, float]", row))
+            state = _State(version, max(state.deleted, pending.deleted), pending.expires)
+        return state
 
-    async def _opened(self, within: float) -> float:
-        """Has the file opened; when a read that has so many seconds is due, in the loop's time."""
-        due = asyncio.get_running_loop().time() + within
+    async def _opened(self, within: float) -> None:
+        """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
             await self._writer.result(self._writer.submit(_no_operation), within)
-        return due
 
     async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
         """All rows, writes in flight included."""

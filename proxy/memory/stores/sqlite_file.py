@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -30,7 +30,7 @@ from proxy.memory.stores.sql import (
 from proxy.memory.stores.sqlite_locks import locked_by
 
 T = TypeVar("T")
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 Work = Callable[[sqlite3.Connection], T]
 """What the writer's thread does inside a transaction."""
 
@@ -87,11 +87,6 @@ _CACHE_SIZE: Final = "PRAGMA cache_size = -512"
 _OPEN_WAIT: Final = 1.0
 _LOCK_PAUSE: Final = 0.002
 _GAP: Final = 5
-# A file's times go by the kernel's clock, which ticks each 10 ms at the slowest; some file systems keep
-# seconds.
-_TICK: Final = 25_000_000
-_COARSE_TICK: Final = 3_000_000_000
-_SECOND: Final = 1_000_000_000
 _MAX_QUEUED: Final = 10_000
 _CHORE_EVERY: Final = 1.0
 _CHORE_PAUSE: Final = 0.05
@@ -246,16 +241,24 @@ class FileReader:
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
-    async def row(self, statement: Statement, arguments: Arguments, *, due: float) -> Row | None:
-        """The only row, if any. Raises StoreError, for a lock when ``due`` (in loop's time) has passed."""
+    async def row(self, statement: Statement, arguments: Arguments, *, within: float) -> Row | None:
+        """The only row, if any. Raises StoreError, for a lock after so many seconds."""
+        due = 0.0
         while True:
             try:
-                return self._row(statement, arguments)
+                if self._connection is None or self._identity != self._file.identity:
+                    self._connection = self._connected()
+                # All rows are fetched, so that no statement stays open and holds an old state of the file.
+                rows: list[Row] = self._connection.execute(statement.named, arguments).fetchall()
             except sqlite3.Error as error:
                 if not is_locked(error):
                     self.close()
-                if not is_locked(error) or asyncio.get_running_loop().time() >= due:
+                now = asyncio.get_running_loop().time()
+                due = due or now + within
+                if not is_locked(error) or now >= due:
                     raise self._file.failure(error) from error
+            else:
+                return rows[0] if rows else None
             await asyncio.sleep(_LOCK_PAUSE)
 
     def close(self) -> None:
@@ -264,89 +267,13 @@ class FileReader:
             self._connection.close()
             self._connection = None
 
-    def _row(self, statement: Statement, arguments: Arguments) -> Row | None:
-        # All rows are fetched, so that no statement stays open and holds an old state of the file.
-        rows: list[Row] = self._connected().execute(statement.named, arguments).fetchall()
-        return rows[0] if rows else None
-
     def _connected(self) -> sqlite3.Connection:
-        if self._connection is None or self._identity != self._file.identity:
-            self.close()
-            if self._file.identity is None:
-                raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
-            self._connection = self._file.connect(wait=0)
-            self._identity = self._file.identity
-        return self._connection
-
-
-class _Stamp(NamedTuple):
-    """A log as its file's status shows it; ``written`` is in nanoseconds since 1970."""
-
-    file: int
-    size: int
-    written: int
-
-
-class ForeignCommits:
-    """Counts the commits of other processes to a database file, as far as they can be told; for any thread.
-
-    It looks at the status of the log: 3 µs, or 50 on a processor that was asleep. ``PRAGMA data_version``
-    takes up to a fifth more, and a reader's changes with this process's own commits, too. While the file is
-    being written nothing is certain: then it has to be read. ``is_shared`` is whether other processes serve
-    the same calls.
-    """
-
-    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
-        self.is_shared = is_shared
-        self._log = f"{path}-wal"
-        self._lock = threading.Lock()
-        self._seen: tuple[_Stamp | None, int] = (None, 0)
-
-    @property
-    def count(self) -> int:
-        """The count at this process's last commit."""
-        return self._seen[1]
-
-    def count_if_certain(self) -> int | None:
-        """The count, where it is certain that no other process has committed since this one did."""
-        stamp, count = self._seen
-        if stamp is None:
-            return None
-        # Whatever is written from now on shows only once the file's clock has ticked.
-        tick = _COARSE_TICK if stamp.written % _SECOND == 0 else _TICK
-        is_certain = time.time_ns() - stamp.written > tick and stamp == self._stamp()
-        return count if is_certain else None
-
-    def transaction_started(self, connection: sqlite3.Connection) -> int:
-        """Is called within each transaction of this process, once no other may write.
-
-        Returns SQLite's version of the file, 0 where another process may have committed since the transaction
-        before.
-        """
-        return 0 if self.count_if_certain() is None else _data_version(connection)
-
-    def transaction_committed(self, connection: sqlite3.Connection, version: int) -> None:
-        """Is called once the transaction that started at this version is committed."""
-        # In this order: what others have committed before the look, SQLite tells of behind it.
-        stamp = self._stamp()
-        alone = version != 0 and _data_version(connection) == version
-        with self._lock:
-            self._seen = (stamp, self._seen[1] + (not alone))
-
-    def _stamp(self) -> _Stamp | None:
-        try:
-            stat = os.stat(self._log)  # noqa: PTH116 - a path would be built anew at each look
-        except OSError:
-            return None
-        return _Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
-
-
-def _data_version(connection: sqlite3.Connection) -> int:
-    """A number that changes when other connections commit; 0 where it cannot be told."""
-    try:
-        return int(connection.execute("PRAGMA data_version").fetchone()[0])
-    except connection.Error:
-        return 0
+        self.close()
+        if self._file.identity is None:
+            raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
+        connection = self._file.connect(wait=0)
+        self._identity = self._file.identity
+        return connection
 
 
 class _Log:
@@ -420,9 +347,9 @@ class FileWriter:
     """Writes to a database file from a thread with a connection of its own, a transaction for each batch.
 
     It takes work from one event loop and does it in the order in which it came. ``chore`` is done in between,
-    now and then; it returns whether there is more of it to do. ``foreign_commits`` sees each transaction. A
-    transaction that has lasted ``lock_seconds`` begins no other work, and the next one leaves the lock to
-    others for five times as long.
+    now and then; it returns whether there is more of it to do. Two commits are ``gathering`` seconds apart
+    at the least. A transaction that has lasted ``lock_seconds`` begins no other work, and the next one leaves
+    the lock to others for five times as long.
     """
 
     def __init__(
@@ -430,12 +357,12 @@ class FileWriter:
         file: DatabaseFile,
         *,
         chore: Work[bool] | None = None,
-        foreign_commits: ForeignCommits | None = None,
+        gathering: float = GATHERING,
         lock_seconds: float = math.inf,
     ) -> None:
         self._file = file
         self._lock_seconds = lock_seconds
-        self._foreign_commits = foreign_commits or ForeignCommits(file.path)
+        self._gathering = min(gathering, _GAP * lock_seconds)
         self._chore = chore
         self._log = _Log(file)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -536,16 +463,13 @@ class FileWriter:
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
         connection = self._begin()
         try:
-            version = self._foreign_commits.transaction_started(connection)
             results, began = [], time.monotonic()
             for job in jobs:
                 results.append(job.work(connection))
                 if time.monotonic() - began >= self._lock_seconds:
                     break
             connection.execute("COMMIT")
-            self._foreign_commits.transaction_committed(connection, version)
-            gathering = SHARED_GATHERING if self._foreign_commits.is_shared else GATHERING
-            self._commit_due = time.monotonic() + min(gathering, _GAP * self._lock_seconds)
+            self._commit_due = time.monotonic() + self._gathering
         except BaseException:
             self._disconnect()  # which rolls back, and drops what may be broken
             raise

@@ -19,7 +19,6 @@ import pytest
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sql, sqlite_file
-from proxy.memory.stores.sql import READ, key_arguments
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import GATHERING
 from proxy.memory.stores.sqlite_slices import SLICE
@@ -679,11 +678,11 @@ async def test_a_long_cold_part_makes_no_read_dearer(store: SqliteStore):
     for cold in (20, 2000):
         key = Key("acme", f"s{cold}")
         assert await store.write(key, BlobWrite(b"x" * 5000, version=0, ttl=60, cold=[b"y" * 500] * cold))
-        work.append(steps_of_reading(store, key))
+        work.append(await steps_of_reading(store, key))
     assert work[0] == work[1] < 100
 
 
-def steps_of_reading(store: SqliteStore, key: Key) -> int:
+async def steps_of_reading(store: SqliteStore, key: Key) -> int:
     """How many of SQLite's instructions a read takes."""
     steps = 0
 
@@ -692,9 +691,10 @@ def steps_of_reading(store: SqliteStore, key: Key) -> int:
         steps += 1
         return 0
 
-    connection = store._reader._connected()
+    assert await store.read(key)
+    connection = store._reader._connection
     connection.set_progress_handler(step, 1)
-    assert store._reader._row(READ, {**key_arguments(key), "now": time.time()})
+    assert await store.read(key)
     connection.set_progress_handler(None, 1)
     return steps
 
