@@ -19,10 +19,10 @@ from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
-from proxy.memory.merge.continuation import NO_LINES, lines_shown
+from proxy.memory.merge.continuation import shows_newest
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
-from proxy.memory.session import Entry, Session
+from proxy.memory.session import NO_LINES, EncodedLines, Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import Key, Owner, draw_version
@@ -431,7 +431,7 @@ class Writer:
 
     def _session_after(
         self, head: StoredSession, turn: TurnRecord, answer: Transcript
-    ) -> tuple[Session, Sequence[Entry], Sequence[Message]]:
+    ) -> tuple[Session, Sequence[Entry], EncodedLines]:
         """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
         before, version, _ = head
         # What the turn read is of use if nothing was said since.
@@ -455,13 +455,11 @@ class Writer:
             session = with_scale(session, self._scale(model, turn))
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = prepare_write(before, session, window, now=turn.at)
-        latest_lines = NO_LINES
-        if view and is_same and turn.size <= LARGE:
-            latest_lines = lines_shown(session, view.speech, view.alignment)
-        return session, cold, latest_lines
+        is_shown = view and is_same and shows_newest(session, view.speech, view.alignment)
+        return session, cold, view.lines if view and is_shown and turn.size <= LARGE else NO_LINES
 
     def _put_head(
-        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: Sequence[Message]
+        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: EncodedLines
     ) -> None:
         if unwritten.applied:  # the first may be applied again, where background work was faster
             unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])

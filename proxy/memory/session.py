@@ -5,6 +5,7 @@ A field with a ``name`` is stored under that name, which sessions in use have: i
 
 import hashlib
 import math
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -39,6 +40,9 @@ _FINGERPRINT_BYTES: Final = 8
 _MAX_OVERTAKEN: Final = 4
 _MAX_UNHEARD: Final = 4
 
+_encode: Final = msgspec.msgpack.Encoder().encode
+_decode_lines: Final = msgspec.msgpack.Decoder(list[Message]).decode
+_SIZE_BYTES: Final = 4
 _others: Final = attrgetter("others")
 _call_and_turn: Final = attrgetter("call", "turn")
 T = TypeVar("T")
@@ -294,25 +298,68 @@ class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
+class EncodedLines(NamedTuple):
+    """Lines of a window as bytes, one behind the other, and four bytes for the size of each."""
+
+    blob: bytes = b""
+    sizes: bytes = b""
+
+    def goes_on(self, former: "EncodedLines", new: int) -> bool:
+        """Whether these are the last of the ``former`` lines, and so many ``new`` ones."""
+        end = len(self.sizes) - new * _SIZE_BYTES
+        if end <= 0 or not former.sizes.endswith(self.sizes[:end]):
+            return False
+        return former.blob.endswith(self.blob[: -sum(memoryview(self.sizes)[end:].cast("I"))])
+
+    def decoded(self) -> list[Message]:
+        """The lines."""
+        return _decode_lines(_array_head(len(self.sizes) // _SIZE_BYTES) + self.blob)
+
+
+NO_LINES: Final = EncodedLines()
+
+
+def encoded_lines(lines: Sequence[Message]) -> EncodedLines:
+    """Lines as bytes; ``NO_LINES`` where there are none, or one cannot be encoded."""
+    try:
+        blobs = [*map(_encode, lines)]
+    except (OverflowError, UnicodeEncodeError):
+        return NO_LINES
+    return EncodedLines(b"".join(blobs), array("I", map(len, blobs)).tobytes())
+
+
 def request_fingerprint(
-    speech: Speech, attempt: Attempt = NO_ATTEMPT, *, shows_answers: bool | None = None
+    speech: Speech,
+    attempt: Attempt = NO_ATTEMPT,
+    encoded: EncodedLines = NO_LINES,
+    *,
+    shows_answers: bool | None = None,
 ) -> bytes:
     """Eight bytes that are the same for the same speech; of a single line, the request's name counts too.
 
-    ``shows_answers`` gives that of the same lines in a window that does or does not.
+    ``encoded`` are its lines, where they are encoded already. ``shows_answers`` gives that of the same lines
+    in a window that does or does not.
     """
     lines = speech.lines or speech.instructions
     if any(map(_others, lines)):
         lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in lines]
+        encoded = NO_LINES
     try:
-        encoded = msgspec.msgpack.encode(lines)
+        blob = _array_head(len(lines)) + encoded.blob if encoded.blob else msgspec.msgpack.encode(lines)
     except (OverflowError, UnicodeEncodeError):
         # Numbers of more than 64 bits and halves of characters.
-        encoded = repr(lines).encode("utf-8", "replace")
+        blob = repr(lines).encode("utf-8", "replace")
     if len(speech.lines) == 1:
-        encoded += attempt.name_digest
+        blob += attempt.name_digest
     key = b"answering" if (speech.shows_answers if shows_answers is None else shows_answers) else b"silent"
-    return blake2b(encoded, digest_size=_FINGERPRINT_BYTES, key=key).digest()
+    return blake2b(blob, digest_size=_FINGERPRINT_BYTES, key=key).digest()
+
+
+def _array_head(size: int) -> bytes:
+    """How an array of so many values begins, in MessagePack."""
+    if size < 16:  # noqa: PLR2004 - the short form counts in four bits
+        return bytes((0x90 + size,))
+    return b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
 
 
 # --- the session --------------------------------------------------------------------------------------------
@@ -518,7 +565,6 @@ def _raised(items: Sequence[Turned], first: TurnRef, last: TurnRef | None = None
 # --- codec --------------------------------------------------------------------------------------------------
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
 _ENTRIES: Final = _encode("entries")
 _MAP: Final = b"\xde"
 
@@ -558,12 +604,8 @@ def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, Enc
     if rest[:1] != _MAP:
         return extensible.encode(session), EncodedEntries()
     # The map begins with the number of its fields; the first of them are the entries, an array.
-    fields, size = int.from_bytes(rest[1:3]) + 1, len(entries)
-    if size < 16:  # noqa: PLR2004 - the short form counts in four bits
-        array = bytes((0x90 + size,))
-    else:
-        array = b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
-    blob = b"".join((_MAP, fields.to_bytes(2), _ENTRIES, array, older, newest, rest[3:]))
+    fields, head = int.from_bytes(rest[1:3]) + 1, _array_head(len(entries))
+    blob = b"".join((_MAP, fields.to_bytes(2), _ENTRIES, head, older, newest, rest[3:]))
     return blob, EncodedEntries(entries[:-1], older)
 
 

@@ -18,19 +18,22 @@ from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.strategies import align
-from proxy.memory.merge.continuation import NO_LINES, continuation
+from proxy.memory.merge.continuation import continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.session import (
     NO_ATTEMPT,
+    NO_LINES,
     START,
     Arrival,
     Attempt,
+    EncodedLines,
     Entry,
     Session,
     TurnRef,
     count_until,
+    encoded_lines,
     message_of,
     request_fingerprint,
 )
@@ -54,9 +57,10 @@ class SessionView(NamedTuple):
     """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
-    own, and ``redacted`` what memory may see of it. ``fingerprint`` is the request's, and ``alignment`` is
-    ``None`` where nothing was said yet. ``at`` is when the request arrived, in seconds since 1970: not before
-    the latest that the session has, for it read that, whichever host's clock is ahead.
+    own, and ``redacted`` what memory may see of it. ``lines`` are those of its ``speech``, as bytes.
+    ``fingerprint`` is the request's, and ``alignment`` is ``None`` where nothing was said yet. ``at`` is when
+    the request arrived, in seconds since 1970: not before the latest that the session has, for it read that,
+    whichever host's clock is ahead.
     """
 
     session: Session
@@ -64,6 +68,7 @@ class SessionView(NamedTuple):
     window: Sequence[Message]
     redacted: RedactedView
     speech: Speech
+    lines: EncodedLines
     fingerprint: bytes
     alignment: Alignment | None
     at: float
@@ -96,22 +101,21 @@ class RequestView(NamedTuple):
     at: float = math.inf
 
     def view_of(
-        self, session: Session, version: int = 0, latest_lines: Sequence[Message] = NO_LINES
+        self, session: Session, version: int = 0, latest_lines: EncodedLines = NO_LINES
     ) -> SessionView:
         """A session aligned with the window; ``latest_lines`` are those of its latest request."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
-        if latest_lines and not self.redaction.rules.enabled:
+        if latest_lines.sizes and not self.redaction.rules.enabled:
             ordinary = continuation(session, latest_lines, self.window, Arrival(self.attempt, at))
             if ordinary is not None:
-                speech, fingerprint, aligned = ordinary
-                redacted = RedactedView(self.window)
-                return SessionView(session, version, self.window, redacted, speech, fingerprint, aligned, at)
+                return SessionView(session, version, self.window, RedactedView(self.window), *ordinary, at)
         session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
         alignment = align(session, speech, Arrival(self.attempt, at)) if session.entries else None
         # Behind the answer, when the window has left the processor's caches, it takes three times as long.
-        fingerprint = request_fingerprint(speech, self.attempt)
-        return SessionView(session, version, self.window, redacted, speech, fingerprint, alignment, at)
+        lines = encoded_lines(speech.lines)
+        fingerprint = request_fingerprint(speech, self.attempt, lines)
+        return SessionView(session, version, self.window, redacted, speech, lines, fingerprint, alignment, at)
 
 
 class PromptView(NamedTuple):
@@ -161,7 +165,7 @@ async def read_session(
 
 
 async def _views(
-    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: Sequence[Message]
+    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: EncodedLines
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
         view = request.view_of(session, version, latest_lines)

@@ -19,32 +19,34 @@ from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
 from proxy.memory.session import (
     Arrival,
     Attempt,
+    EncodedLines,
     LatestRequest,
     QuestionRef,
     Session,
+    encoded_lines,
     request_fingerprint,
 )
 from proxy.memory.speech import Speech, speech_of
 
-NO_LINES: Final[Sequence[Message]] = ()
 _NEWEST: Final = 2
 _role: Final = attrgetter("role")
 _tool_calls: Final = attrgetter("tool_calls")
 
 
 def continuation(
-    session: Session, latest_lines: Sequence[Message], window: Sequence[Message], arrival: Arrival
-) -> tuple[Speech, bytes, Alignment] | None:
-    """The speech of a window, its fingerprint, and its alignment with the session, as ``align`` finds it.
+    session: Session, latest_lines: EncodedLines, window: Sequence[Message], arrival: Arrival
+) -> tuple[Speech, EncodedLines, bytes, Alignment] | None:
+    """The speech of a window, its lines, its fingerprint, and its alignment, as ``align`` finds it.
 
-    ``latest_lines`` are those of the session's latest request, as ``lines_shown`` returns them. ``None``
-    where the window does not end with these, with the answer to them, and with words of the user.
+    ``latest_lines`` are those of the session's latest request, where that ``shows_newest``. ``None`` where
+    the window does not end with these, with the answer to them, and with words of the user.
     """
     start, end = 0, len(window) - _NEWEST
     while start < end and window[start].role in SYSTEM:
         start += 1
-    count = end - start
-    if count <= 0 or window[start:end] != latest_lines[-count:]:
+    count, lines = end - start, window[start:]
+    encoded = encoded_lines(lines)
+    if not encoded.goes_on(latest_lines, _NEWEST):
         return None
     if session.forgotten is not None or session.entries[0].call != session.call:
         return None
@@ -66,8 +68,8 @@ def continuation(
     newest = speech_of(window[end:])
     if len(newest.lines) != _NEWEST or newest.lines[0] is not answer or newest.lines[1] is not words:
         return None
-    speech = Speech(window[start:], shows_answers=True, positions=range(start, len(window)))
-    fingerprint = request_fingerprint(speech, arrival.attempt)
+    speech = Speech(lines, shows_answers=True, positions=range(start, len(window)))
+    fingerprint = request_fingerprint(speech, arrival.attempt, encoded)
     if latest is None or latest.includes(fingerprint):
         return None
     size = len(entries)
@@ -82,7 +84,7 @@ def continuation(
         is_continuation=True,
         unchanged=count,
     )
-    return speech, fingerprint, alignment
+    return speech, encoded, fingerprint, alignment
 
 
 def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
@@ -140,11 +142,11 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     )
 
 
-def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -> Sequence[Message]:
-    """The lines of a window that was recorded, where the newest entries are these and an answer to them.
+def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) -> bool:
+    """Whether a session's newest entries are the lines of a window that was recorded, and an answer to them.
 
-    ``NO_LINES`` where anything about them is out of the ordinary. ``alignment`` is that of the window, where
-    it was aligned.
+    It is not where anything about them is out of the ordinary. ``alignment`` is that of the window, where it
+    was aligned.
     """
     lines, entries = speech.lines, session.entries
     count = len(lines)
@@ -156,7 +158,7 @@ def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -
         or entries[0].call != session.call
         or session.forgotten is not None
     ):
-        return NO_LINES
+        return False
     unchanged = 0 if alignment is None else alignment.unchanged
     if not unchanged:
         roles = [*map(_role, lines)]
@@ -166,13 +168,11 @@ def lines_shown(session: Session, speech: Speech, alignment: Alignment | None) -
             or any(map(_tool_calls, entries[-count - 1 :]))
             or order_by_turn(lines) is not None
         ):
-            return NO_LINES
-    for entry, line in zip(entries[unchanged - count - 1 : -1], lines[unchanged:], strict=True):
-        if (
-            entry.role != line.role
-            or entry.engine_turn != turn_id_of(line)
-            or not isinstance(entry.content, str)
-            or not shows_as_recorded(entry, line)
-        ):
-            return NO_LINES
-    return lines
+            return False
+    return all(
+        entry.role == line.role
+        and entry.engine_turn == turn_id_of(line)
+        and isinstance(entry.content, str)
+        and shows_as_recorded(entry, line)
+        for entry, line in zip(entries[unchanged - count - 1 : -1], lines[unchanged:], strict=True)
+    )

@@ -11,12 +11,21 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from filters.message import Message
 from proxy.circuit import Backoff, Outage
 from proxy.memory import extensible
 from proxy.memory.errors import StoreError, Unreadable, WriteConflict
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import START, EncodedEntries, Entry, Session, TurnRef, decode, encode_further
+from proxy.memory.session import (
+    NO_LINES,
+    START,
+    EncodedEntries,
+    EncodedLines,
+    Entry,
+    Session,
+    TurnRef,
+    decode,
+    encode_further,
+)
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.names import with_names
 from proxy.memory.stores.store import (
@@ -60,7 +69,7 @@ class StoredSession(NamedTuple):
 
     session: Session
     version: int
-    latest_lines: Sequence[Message] = ()
+    latest_lines: EncodedLines = NO_LINES
 
 
 NOT_STORED: Final = StoredSession(Session(), 0)
@@ -80,7 +89,7 @@ class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
-    latest_lines: Sequence[Message] = ()
+    latest_lines: EncodedLines = NO_LINES
 
 
 class _Cached(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +97,7 @@ class _Cached(msgspec.Struct, frozen=True, gc=False):
     session: Session
     at: float
     due: float
-    latest_lines: Sequence[Message]
+    latest_lines: EncodedLines
     encoded_entries: EncodedEntries
 
 
@@ -190,11 +199,11 @@ class SessionStore:
         result = None
         if stored is not None:
             session = decode(self._codec.decode(key, stored.blob))
-            latest_lines: Sequence[Message] = ()
+            latest_lines: EncodedLines = NO_LINES
             # Background work leaves what was said as it is.
             if (
                 cached is not None
-                and cached.latest_lines
+                and cached.latest_lines.sizes
                 and cached.session.latest_request == session.latest_request
                 and cached.session.entries == session.entries
             ):

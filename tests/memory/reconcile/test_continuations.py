@@ -1,6 +1,5 @@
 """A window that goes on from the last one is merged by appending, with what the builder would build."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import hypothesis.strategies as st
@@ -10,13 +9,13 @@ from hypothesis import given, settings
 
 from filters.message import Message
 from proxy.memory.merge.builder import SessionBuilder
-from proxy.memory.merge.continuation import lines_shown
+from proxy.memory.merge.continuation import shows_newest
 from proxy.memory.merge.entries import retracted
 from proxy.memory.merge.request import continued
-from proxy.memory.session import Session
+from proxy.memory.session import NO_LINES, EncodedLines, Session, encoded_lines
 from proxy.memory.stores.store import Key
 from proxy.memory.turn_record import TurnRecord, apply_turn
-from proxy.memory.view import ChainNeeds, RequestView, prompt_view
+from proxy.memory.view import ChainNeeds, RequestView, SessionView, prompt_view
 from tests.peers.fake_upstream import stream_of
 
 KEY = Key("default", "s1")
@@ -167,7 +166,7 @@ def test_so_is_a_talk_in_which_one_turn_is_odd(
 
 def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> None:
     """Records a talk; each window is seen beside the last one as beside the session."""
-    session, shown, lines, turn, names = Session(), (), list[Message](), 0, 0
+    session, shown, lines, turn, names = Session(), NO_LINES, list[Message](), 0, 0
     for step, each in enumerate(steps):
         turn += 1 if each["number"] is None else max(0, 1 + each["number"])
         number = turn if numbered and each["number"] is not None else None
@@ -208,9 +207,7 @@ def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> Non
         lines += heard(each["heard"], text, number)
 
 
-def recorded(
-    session: Session, shown: Sequence[Message], turn: TurnRecord
-) -> tuple[Session, Sequence[Message]]:
+def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[Session, EncodedLines]:
     """The session after a turn, and its lines: with them the turn's window is seen as it is without."""
     request = RequestView(turn.window, at=turn.at)
     plain, view = request.view_of(session), request.view_of(session, 0, shown)
@@ -223,12 +220,17 @@ def recorded(
         assert as_lists(plain.alignment) == as_lists(aligned)
     after = apply_turn(session, msgspec.structs.replace(turn, view=view))
     assert after == apply_turn(session, msgspec.structs.replace(turn, view=plain))
-    return after, lines_shown(after, view.speech, view.alignment)
+    return after, latest_lines(after, view)
+
+
+def latest_lines(session: Session, view: SessionView) -> EncodedLines:
+    """What is kept of a window that was recorded."""
+    return view.lines if shows_newest(session, view.speech, view.alignment) else NO_LINES
 
 
 @pytest.mark.parametrize("window", range(1, 9))
 def test_a_talk_that_repeats_itself_is_seen_so_too(window: int) -> None:
-    session, shown, lines = Session(), (), list[Message]()
+    session, shown, lines = Session(), NO_LINES, list[Message]()
     for at in range(1, 9):
         lines.append(line("user", "Yes.", None))
         record = TurnRecord(
@@ -241,7 +243,7 @@ def test_a_talk_that_repeats_itself_is_seen_so_too(window: int) -> None:
 def test_messages_that_turn_out_to_be_pieces_of_an_answer_are_joined() -> None:
     first = [line("assistant", "Hello", None), line("assistant", "there.", None), line("user", "Hi.", None)]
     record = TurnRecord(key=KEY, window=first, answer=stream_of("Hello there. Fine?"), at=1.0, ended_at=1.5)
-    session, shown = recorded(Session(), (), record)
+    session, shown = recorded(Session(), NO_LINES, record)
     second = [*first, line("assistant", "Hello there. Fine?", None), line("user", "Yes.", None)]
     recorded(session, shown, msgspec.structs.replace(record, window=second, at=2.0))
 
@@ -273,7 +275,7 @@ def heard(how: str, text: str, number: int | None) -> list[Message]:
 def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
     window: int, numbered: bool
 ) -> None:
-    session, shown, lines, unchanged = Session(), (), list[Message](), []
+    session, shown, lines, unchanged = Session(), NO_LINES, list[Message](), []
     for turn in range(1, 9):
         number = turn if numbered else None
         lines.append(line("user", f"Question {turn}.", number))
@@ -283,6 +285,27 @@ def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
             key=KEY, window=lines[-window:], answer=stream_of("Fine."), at=float(turn), turn=number, view=view
         )
         session = apply_turn(session, record)
-        shown = lines_shown(session, view.speech, view.alignment)
+        shown = latest_lines(session, view)
         lines.append(line("assistant", "Fine.", number))
     assert unchanged == [min(window, 2 * turn - 1) - 2 if turn > 1 else 0 for turn in range(1, 9)]
+
+
+WORDS = st.one_of(st.sampled_from(["Yes.", "No."]), st.text(st.sampled_from("\x83\xa4\xa7role"), max_size=4))
+LINES = st.lists(st.builds(line, st.sampled_from(["user", "assistant"]), WORDS, st.none()), max_size=5)
+
+
+@given(former=LINES, window=LINES, new=st.integers(1, 3), cut=st.integers(0, 5))
+def test_lines_go_on_from_others_as_bytes_where_they_do_as_values(
+    former: list[Message], window: list[Message], new: int, cut: int
+) -> None:
+    for lines in (window, [*former[cut:], *window[:new]]):
+        older = lines[:-new]
+        goes_on = bool(older) and former[-len(older) :] == older
+        assert encoded_lines(lines).goes_on(encoded_lines(former), new) is goes_on
+        assert not lines or encoded_lines(lines).decoded() == lines
+
+
+def test_lines_that_cannot_be_encoded_go_on_from_none() -> None:
+    large = msgspec.structs.replace(line("user", "Yes.", None), metadata={"size": 2**70})
+    assert encoded_lines([large]) == NO_LINES
+    assert not NO_LINES.goes_on(NO_LINES, 1)
