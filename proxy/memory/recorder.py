@@ -384,6 +384,10 @@ class Writer:
         self._erased = erased
         self._scales = Scales()
 
+    def wants_prompt(self, model: str) -> bool:
+        """Whether a turn's tokens are worth counting, so that its record needs its prompt."""
+        return self._scales.wants_sample(model)
+
     async def apply(self, turn: TurnRecord, unwritten: _Unwritten) -> bool:
         """Applies the next turn of a session; whether it is one to be remembered: a failed one is not.
 
@@ -554,7 +558,7 @@ class Writer:
 
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
-        if turn.had_tool_rounds or not self._scales.wants_sample(model):
+        if turn.had_tool_rounds or not turn.prompt:
             return self._scales.learn(model)
         counted = usage_of(turn.answer).input or 0
         estimated = estimate_tokens(turn.prompt, turn.tools) if counted else 0

@@ -20,7 +20,6 @@ from proxy.memory.session import (
     Session,
     ShownCall,
     ShownFacts,
-    with_positions,
 )
 from proxy.memory.speakers import with_prompts, with_speakers
 from proxy.memory.speech import message_without_media, speech_of
@@ -39,13 +38,14 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ``at`` is when the request arrived, in seconds since 1970, and ``ended_at`` when its answer ended.
     ``user`` is the one that the request names, and ``user_from_message`` whether its newest message alone
     does. ``turn`` is the engine's number of the turn, and ``model`` what was asked. ``prompt`` is what the
-    model got, ``tools`` its tools as JSON, ``shown_facts`` the facts in it and ``shown_call`` the earlier
-    call; ``room`` is how many messages of the user it had room for, where some had to be left out. With
-    ``had_tool_rounds``, the model counted the tokens of more than this prompt. ``view`` is the session as the
-    turn read it, and ``attempt`` what the request says of itself. ``size`` is about how many bytes the window
-    and the answer have. ``interrupted`` is whether the client left before the turn was over, and ``cut``
-    whether it got more than ``answer``. Once an answer is read there is its ``transcript``, in the place of
-    its bytes where it is large.
+    model got, and ``tools`` its tools as JSON, where their tokens are to be counted; with
+    ``had_tool_rounds``, the model counted those of more than this prompt. ``shown_facts`` are the facts in
+    the prompt and ``shown_call`` the earlier call; ``room`` is how many messages of the user it had room for,
+    where some had to be left out. ``view`` is the session as the turn read it, and ``attempt`` what the
+    request says of itself; of a condensed view, ``window`` has the newest lines alone. ``size`` is about how
+    many bytes the whole window and the answer have. ``interrupted`` is whether the client left before the
+    turn was over, and ``cut`` whether it got more than ``answer``. Once an answer is read there is its
+    ``transcript``, in the place of its bytes where it is large.
     """
 
     key: Key
@@ -78,7 +78,11 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def without_view(record: TurnRecord) -> TurnRecord:
     """A turn that has to wait, without what it read: its session will have moved on by then."""
-    return record if record.view is None else msgspec.structs.replace(record, view=None)
+    view = record.view
+    if view is None:
+        return record
+    window = view.lines.decoded() if view.is_condensed else record.window
+    return msgspec.structs.replace(record, view=None, window=window)
 
 
 def without_media(record: TurnRecord) -> TurnRecord:
@@ -107,6 +111,7 @@ def apply_turn(
     answer = answer or transcript(record.answer)
     if not answer.has_content:
         return session
+    before, whole_answer = session, answer
     rules = redaction.rules
     if rules.enabled:
         words = answer.text if answer.finished else redaction.without_partial_match(answer.text)
@@ -132,7 +137,7 @@ def apply_turn(
         session,
         record.user,
         window,
-        with_positions(record.shown_facts, record.prompt),
+        record.shown_facts,
         by_message=record.user_from_message,
     )
     if record.shown_call not in {None, session.shown_call}:
@@ -155,6 +160,9 @@ def apply_turn(
         )
         if appended is not None:
             return appended
+    if view and view.is_condensed:
+        record = without_view(record)
+        return apply_turn(before, record, whole_answer, reasoning=reasoning, redaction=redaction)
     session, question = apply_request(
         session,
         speech,

@@ -18,7 +18,7 @@ from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.strategies import align
-from proxy.memory.merge.continuation import continuation
+from proxy.memory.merge.continuation import NEWEST, continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
@@ -72,6 +72,27 @@ class SessionView(NamedTuple):
     fingerprint: bytes
     alignment: Alignment | None
     at: float
+
+    def condensed(self) -> "SessionView":
+        """The view without the lines that stand as they were recorded; ``lines`` still has their bytes.
+
+        A window is large, and has left the processor's caches once it is answered.
+        """
+        alignment = self.alignment
+        if alignment is None or not alignment.unchanged or self.session.user is None:
+            return self
+        newest, positions = self.speech.lines[alignment.unchanged :], range(NEWEST)
+        return self._replace(
+            window=newest,
+            redacted=RedactedView(newest),
+            speech=msgspec.structs.replace(self.speech, lines=newest, positions=positions),
+            alignment=msgspec.structs.replace(alignment, lines=newest, positions=positions),
+        )
+
+    @property
+    def is_condensed(self) -> bool:
+        """Whether lines are left out."""
+        return self.alignment is not None and len(self.alignment.lines) < len(self.alignment.places)
 
     @property
     def call(self) -> int:

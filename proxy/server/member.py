@@ -57,7 +57,6 @@ class BusMember:
         bus.receive(self._on_message)
         if bus.has_others:
             app.process_name = bus.name
-        app.active_turns.publish = self._announce
         app.reporter.broadcast = self._send_turn
         app.traces.broadcast = self._send_erasure
         try:
@@ -82,6 +81,8 @@ class BusMember:
     async def _follow_channel(self) -> None:
         """Opens the channel that the configuration has now, and closes the one that it had before."""
         address, hosts = self._app.runtime.channel, self._hosts
+        has_others = self._bus.has_others or address is not None
+        self._app.active_turns.publish = self._announce if has_others else None
         if address == (hosts.address if hosts else None):
             return
         self._hosts = None

@@ -134,7 +134,8 @@ class ActiveTurn:
     """
 
     def __init__(self, turns: ActiveTurns, slot: Slot | None, claim: "TurnClaim", reply: Reply) -> None:
-        self.claim = claim
+        self._claim = claim
+        self._read_claim: Callable[[], TurnClaim] | None = None
         self.entered_at = time.monotonic()
         self.number = 0
         self.place: tuple[TurnId, float] | None = None
@@ -163,6 +164,16 @@ class ActiveTurn:
         is_only_ours = self.task.uncancel() <= self._cancellations
         if is_only_ours and kind is asyncio.CancelledError:
             raise Superseded("A newer request for the same turn has taken this one's place.") from None
+
+    @property
+    def claim(self) -> "TurnClaim":
+        """What its request shows of it."""
+        return self._claim if self._read_claim is None else self._read_claim()
+
+    def release_claim(self, read: "Callable[[], TurnClaim]") -> None:
+        """Lets the request's messages go: ``read`` reads them again, where another turn comes meanwhile."""
+        if self._turns.publish is None:  # else it is asked for with each turn
+            self._claim, self._read_claim = NO_CLAIM, read
 
     @property
     def is_cancellable(self) -> bool:

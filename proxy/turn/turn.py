@@ -9,7 +9,8 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.http.reply import Reply
-from proxy.memory.session import NO_ATTEMPT
+from proxy.memory.memory import Memory
+from proxy.memory.session import NO_ATTEMPT, with_positions
 from proxy.memory.speech import MAX_SPEECH, speech_weight
 from proxy.memory.tasks import LARGE, MANY_MESSAGES, LargeWork
 from proxy.memory.turn_record import TurnRecord
@@ -62,8 +63,9 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
         turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skip_failing_filters else None)
-        if not turn.identity.background:
-            observation.content, observation.route = _content(raw, turn), pipeline
+        content = None if turn.identity.background else _content(raw, turn)
+        if content:
+            observation.content, observation.route = content, pipeline
         composed = await _prompt(turn, reply, large_work)
 
         dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts, composed)
@@ -71,8 +73,11 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         observation.timer.begin("upstream")
         observation.listener(observation)
         reply.note_sent = observation.answer.add
-        context, record = turn.context, partial(_record, turn, active, dispatch) if turn.key else None
-        # A turn without a session goes while it is in the processor's caches; with one, ``record`` keeps it.
+        context, memory = turn.context, pipeline.memory
+        record = _record(turn, dispatch.model, memory) if turn.key and memory else None
+        if slot and content:
+            active.release_claim(partial(_claim, turn.number, content))
+        # What was decoded goes while it is in the processor's caches.
         del turn, raw, claim, composed
         interrupted = False
         try:
@@ -84,8 +89,8 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             observation.model, observation.upstream = dispatch.model, dispatch.upstream
             observation.sent = dispatch.sent
             observation.fell_back = dispatch.upstream != pipeline.targets[0].name
-            if record and observation.answer.size:
-                record(observation.answer, interrupted=interrupted)
+            if record and memory and observation.answer.size:
+                _remember(memory, record, dispatch, observation.answer, active, interrupted=interrupted)
 
 
 def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
@@ -171,36 +176,57 @@ def filter_request(turn: Turn) -> None:
         raise chain.no_messages_left(pipeline.filters, turn.window, context)
 
 
-def _record(
-    turn: Turn, active: ActiveTurn, dispatch: Dispatch, answer: AnswerCopy, *, interrupted: bool
+def _claim(number: int | None, content: TurnContent) -> TurnClaim:
+    return TurnClaim(number, content.messages)
+
+
+def _record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
+    """What memory is handed of a turn, but for what comes of it."""
+    identity, view, chat = turn.identity, turn.view and turn.view.condensed(), turn.chat
+    is_sample = memory.writer.wants_prompt(model)
+    assert turn.key is not None  # noqa: S101 - of others there is no record
+    return TurnRecord(
+        key=turn.key,
+        user=identity.user,
+        user_from_message=identity.user_from_message,
+        turn=turn.number,
+        window=view.window if view else turn.request.messages,
+        answer=b"",
+        at=view.at if view else turn.context.now,
+        room=turn.filter_log.room,
+        shown_facts=with_positions(turn.shown_facts, chat.messages),
+        shown_call=turn.shown_call,
+        view=view,
+        prompt=chat.messages if is_sample else (),
+        tools=bytes(chat.fields.get("tools", b"")) if is_sample else b"",
+        attempt=turn.attempt,
+        size=turn.size,
+    )
+
+
+def _remember(  # noqa: PLR0913 - a turn, and what came of it
+    memory: Memory,
+    record: TurnRecord,
+    dispatch: Dispatch,
+    answer: AnswerCopy,
+    active: ActiveTurn,
+    *,
+    interrupted: bool,
 ) -> None:
     """Hands memory what the client got."""
-    memory, identity = turn.pipeline.memory, turn.identity
-    if memory is None or turn.key is None:
-        return
-    if dialogue := dispatch.dialogue:
-        dialogue.commit_if_reached(answer.data)
+    dialogue, data = dispatch.dialogue, answer.data
+    if dialogue:
+        dialogue.commit_if_reached(data)
     memory.recorder.put(
-        TurnRecord(
-            key=turn.key,
-            user=identity.user,
-            user_from_message=identity.user_from_message,
-            turn=turn.number,
+        msgspec.structs.replace(
+            record,
             model=dispatch.model,
-            window=turn.request.messages,
-            answer=answer.data,
+            answer=data,
             cut=answer.is_cut,
-            at=active.asked_at(turn.view.at if turn.view else turn.context.now),
-            room=turn.filter_log.room,
-            shown_facts=turn.shown_facts,
-            shown_call=turn.shown_call,
-            view=turn.view,
-            prompt=turn.chat.messages,
-            tools=bytes(turn.chat.fields.get("tools", b"")),
+            at=active.asked_at(record.at),
             had_tool_rounds=dialogue is not None and dialogue.rounds > 0,
-            attempt=turn.attempt,
             ended_at=wall_time(),
-            size=turn.size + len(answer.data),
+            size=record.size + len(data),
             interrupted=interrupted,
         )
     )

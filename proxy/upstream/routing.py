@@ -74,7 +74,8 @@ class Dispatch:
         for rank, target in enumerate(targets[1:], 1):
             if request.names_model(target):
                 self._candidates.append(Candidate(rank, target))
-        self._request = request
+        # Messages are many: where nothing can be asked but what is composed already, they are let go.
+        self._request = request if self.dialogue or len(targets) > 1 else None
         self._attempts = attempts
         self._time = asyncio.get_running_loop().time
         self._since = self._time()
@@ -231,6 +232,7 @@ class Dispatch:
         rounds = self.dialogue.rounds if self.dialogue else 0
         if candidate.request is None or candidate.rounds != rounds:
             chat = self._request
+            assert chat is not None  # noqa: S101 - the only target's request is composed
             if self.dialogue and rounds:
                 chat = chat.extended(self.dialogue.messages, last=self.dialogue.is_last_round)
             candidate.rounds, candidate.request = rounds, chat.to(candidate.target)

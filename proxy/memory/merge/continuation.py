@@ -28,7 +28,8 @@ from proxy.memory.session import (
 )
 from proxy.memory.speech import Speech, speech_of
 
-_NEWEST: Final = 2
+NEWEST: Final = 2
+"""How many lines of such a window are new: an answer, and the words behind it."""
 _role: Final = attrgetter("role")
 _tool_calls: Final = attrgetter("tool_calls")
 
@@ -41,12 +42,12 @@ def continuation(
     ``latest_lines`` are those of the session's latest request, where that ``shows_newest``. ``None`` where
     the window does not end with these, with the answer to them, and with words of the user.
     """
-    start, end = 0, len(window) - _NEWEST
+    start, end = 0, len(window) - NEWEST
     while start < end and window[start].role in SYSTEM:
         start += 1
     count, lines = end - start, window[start:]
     encoded = encoded_lines(lines)
-    if not encoded.goes_on(latest_lines, _NEWEST):
+    if not encoded.goes_on(latest_lines, NEWEST):
         return None
     if session.forgotten is not None or session.entries[0].call != session.call:
         return None
@@ -66,7 +67,7 @@ def continuation(
     ):
         return None
     newest = speech_of(window[end:])
-    if len(newest.lines) != _NEWEST or newest.lines[0] is not answer or newest.lines[1] is not words:
+    if len(newest.lines) != NEWEST or newest.lines[0] is not answer or newest.lines[1] is not words:
         return None
     speech = Speech(lines, shows_answers=True, positions=range(start, len(window)))
     fingerprint = request_fingerprint(speech, arrival.attempt, encoded)
@@ -104,7 +105,7 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     latest, entries = session.latest_request, session.entries
     if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():
         return None
-    answer_line, words_line = alignment.lines[-_NEWEST:]
+    answer_line, words_line = alignment.lines[-NEWEST:]
     confirmed = renew_entry(entries[-1], answer_line)
     call, turn, user = session.call, session.next_turn, session.user
     words = new_entry(words_line, call=call, turn=turn, now=now)
@@ -121,7 +122,7 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     request = LatestRequest(
         at=now,
         fingerprint=fingerprint,
-        line_count=len(alignment.lines),
+        line_count=len(alignment.places),
         start=session.cold_count + alignment.places[0],
         shows_answers=True,
         shows_call_start=not alignment.places[0],
@@ -148,8 +149,9 @@ def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) 
     It is not where anything about them is out of the ordinary. ``alignment`` is that of the window, where it
     was aligned.
     """
-    lines, entries = speech.lines, session.entries
-    count = len(lines)
+    entries, unchanged = session.entries, 0 if alignment is None else alignment.unchanged
+    lines = speech.lines[-NEWEST:] if unchanged else speech.lines
+    count = unchanged + len(lines)
     if (
         count >= len(entries)
         or not lines
@@ -159,7 +161,6 @@ def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) 
         or session.forgotten is not None
     ):
         return False
-    unchanged = 0 if alignment is None else alignment.unchanged
     if not unchanged:
         roles = [*map(_role, lines)]
         if (
@@ -174,5 +175,5 @@ def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) 
         and entry.engine_turn == turn_id_of(line)
         and isinstance(entry.content, str)
         and shows_as_recorded(entry, line)
-        for entry, line in zip(entries[unchanged - count - 1 : -1], lines[unchanged:], strict=True)
+        for entry, line in zip(entries[-len(lines) - 1 : -1], lines, strict=True)
     )

@@ -59,8 +59,7 @@ class Call:
             window=heard,
             answer=stream_of(f"answer{n} is here"),
             at=float(n),
-            shown_facts=told.shown_facts,
-            prompt=prompt,
+            shown_facts=with_positions(told.shown_facts, prompt),
         )
         self.session = decode(encode(apply_turn(self.session, said)))
         self.say("assistant", n, f"answer{n} is here")
