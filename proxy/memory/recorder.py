@@ -304,6 +304,7 @@ class _Unwritten:
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
     replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while turns
     are yet to be applied that can be, and ``is_behind`` tells that what they read has been written over.
+    ``lost_versions`` are those of heads that calls may have read, and that another writer was faster than.
     ``is_usual`` is true until its first turn is applied, or a second one comes.
     """
 
@@ -311,6 +312,7 @@ class _Unwritten:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
         self.is_usual = True
+        self.lost_versions: tuple[int, ...] = ()
         self.is_behind = False
         self._on_applied: asyncio.Event | None = None
         self._on_written: asyncio.Event | None = None
@@ -425,10 +427,11 @@ class Writer:
             if not answer.has_content:
                 return False
             turn = unwritten.turns[0] = turn.read(answer)
-            after = self._session_after(StoredSession(view.session, view.version), turn, answer)
+            stored = self._read(turn.key, view)
+            after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
-        unwritten.version = view.version
+        unwritten.version = stored.version
         self._put_head(unwritten, *after)
         unwritten.set_applied()
         return True
@@ -485,6 +488,7 @@ class Writer:
             unwritten.turns[0].at,
             new_version=head.version,
             latest_lines=head.latest_lines,
+            instead_of=unwritten.lost_versions,
         )
         if await self.store.save(key, put):
             if not unwritten.version:
@@ -501,6 +505,7 @@ class Writer:
                 raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
             unwritten.is_behind = True
+            unwritten.lost_versions += (head.version,)
             unwritten.reset(stored)
         return False
 
@@ -551,10 +556,15 @@ class Writer:
         if view is None:
             stored = await self.store.load(key, background=True) or NOT_STORED
         else:
-            stored = StoredSession(view.session, view.version)
+            stored = self._read(key, view)
         if not stored.version and (deleted_at := await self.store.deleted(key)):
             return StoredSession(deleted_session(deleted_at), 0)
         return stored
+
+    def _read(self, key: Key, view: SessionView) -> StoredSession:
+        """The session that a turn read, or what was written in the place of that."""
+        written = self.store.written_instead_of(key, view.version)
+        return written or StoredSession(view.session, view.version)
 
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""

@@ -78,8 +78,9 @@ NOT_STORED: Final = StoredSession(Session(), 0)
 class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     """A session to be written over ``version``, and the entries for its cold part.
 
-    ``latest_lines`` are those that its latest request showed, where that was just recorded. The other fields
-    are those of ``BlobWrite``.
+    ``latest_lines`` are those that its latest request showed, where that was just recorded. It is written
+    ``instead_of`` these versions, which calls may have read, and which were never stored: another writer was
+    faster. The other fields are those of ``BlobWrite``.
     """
 
     session: Session
@@ -90,15 +91,15 @@ class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     background: bool = False
     new_version: int = 0
     latest_lines: EncodedLines = NO_LINES
+    instead_of: tuple[int, ...] = ()
 
 
 class _Cached(msgspec.Struct, frozen=True, gc=False):
-    version: int
-    session: Session
+    stored: StoredSession
     at: float
     due: float
-    latest_lines: EncodedLines
     encoded_entries: EncodedEntries
+    instead_of: tuple[int, ...]
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
@@ -175,7 +176,12 @@ class SessionStore:
         if key in self.heads:
             return None
         cached = self._cache.get(key)
-        return None if cached is None else StoredSession(cached.session, cached.version, cached.latest_lines)
+        return None if cached is None else cached.stored
+
+    def written_instead_of(self, key: Key, version: int) -> StoredSession | None:
+        """The session as this process wrote it last, if it did so in the place of a version never stored."""
+        cached = self._cache.get(key)
+        return None if cached is None or version not in cached.instead_of else cached.stored
 
     def written_due(self, key: Key) -> float:
         """When work on the session as this process wrote it last is due; now where it is cached no more."""
@@ -193,9 +199,9 @@ class SessionStore:
         stored = await self._ask(
             "read", lambda driver: driver.read(key, background=background), background=background
         )
-        cached = self._cache.get(key)
+        cached = self._cache[key].stored if key in self._cache else None
         if stored is not None and cached is not None and cached.version == stored.version:
-            return StoredSession(cached.session, stored.version, cached.latest_lines)
+            return cached
         result = None
         if stored is not None:
             session = decode(self._codec.decode(key, stored.blob))
@@ -241,9 +247,8 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(
-                encoded.new_version, session, loop.time(), encoded.due, put.latest_lines, encoded_entries
-            )
+            stored = StoredSession(session, encoded.new_version, put.latest_lines)
+            self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of)
             if len(self._cache) > _CACHE_SIZE:
                 del self._cache[next(iter(self._cache))]
             if self._timer is None:
@@ -454,8 +459,10 @@ class SessionStore:
         else:
             is_lost = asyncio.get_running_loop().time() < written.until and not await self.deleted(key)
         session, version, _ = stored or NOT_STORED
-        if is_lost and (cached := self._cache.get(key)) and cached.session.cold_count == session.cold_count:
-            return StoredSession(cached.session, version, cached.latest_lines)
+        if is_lost and (cached := self._cache.get(key)):
+            last = cached.stored
+            if last.session.cold_count == session.cold_count:
+                return last._replace(version=version)
         if is_lost != written.is_lost and self._written.get(key) is written:
             self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
