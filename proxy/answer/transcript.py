@@ -57,19 +57,20 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
 def transcript(answer: bytes) -> Transcript:
     """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
-    if answer.lstrip()[:1] == b"{":
-        body = decode_object(answer)
-        choices = _first_choices(body or decode_object(answer, decode_cut_json) or {})
-        messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
-        finished = body is not None and bool(messages)
-        return _transcript_of(messages, finished=finished)
-    if answer.startswith(_DATA) and answer.endswith(_END):  # as nearly all are: one line of data an event
+    # As nearly all do, it comes in events of one line of data.
+    if answer.startswith(_DATA) and answer.endswith(_END):
         chunks = answer[len(_DATA) : -len(_END)]
         count = chunks.count(_BETWEEN)
         if count < _BATCH and chunks.count(b"\n") == 2 * count and b"\r" not in chunks:
             plain = _plain_transcript([b"[" + chunks.replace(_BETWEEN, b",") + b"]"])
             if plain is not None:
                 return plain
+    elif answer.lstrip()[:1] == b"{":
+        body = decode_object(answer)
+        choices = _first_choices(body or decode_object(answer, decode_cut_json) or {})
+        messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
+        finished = body is not None and bool(messages)
+        return _transcript_of(messages, finished=finished)
     return _stream_transcript(answer)
 
 
@@ -131,13 +132,21 @@ _decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 
 def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
+    words, finished = [], False
     try:
-        chunks = [chunk for batch in batches for chunk in _decode_chunks(batch)]
+        for batch in batches:
+            for chunk in _decode_chunks(batch):
+                for choice in chunk.choices:
+                    if choice.index:
+                        continue
+                    delta = choice.delta
+                    if delta and delta.content:
+                        words.append(delta.content)
+                    if choice.finish_reason:
+                        finished = True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    choices = [choice for chunk in chunks for choice in chunk.choices if not choice.index]
-    words = [choice.delta.content for choice in choices if choice.delta and choice.delta.content]
-    return Transcript("".join(words), finished=any(choice.finish_reason for choice in choices))
+    return Transcript("".join(words), finished=finished)
 
 
 def _first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:

@@ -361,7 +361,7 @@ class Writer:
     """Applies turns to sessions, writes these, and notifies the listeners.
 
     ``window`` is how much of a session is kept; ``health`` watches the writes that are under way. ``erased``
-    tells when a user was: what was said before that makes no session.
+    tells when a user was: what was said before that makes no session. ``scales`` are those of the models.
     """
 
     def __init__(  # noqa: PLR0913 - where it writes, and what it minds
@@ -384,11 +384,7 @@ class Writer:
         self._reasoning = reasoning
         self._redaction = redaction
         self._erased = erased
-        self._scales = Scales()
-
-    def wants_prompt(self, model: str) -> bool:
-        """Whether a turn's tokens are worth counting, so that its record needs its prompt."""
-        return self._scales.wants_sample(model)
+        self.scales = Scales()
 
     async def apply(self, turn: TurnRecord, unwritten: _Unwritten) -> bool:
         """Applies the next turn of a session; whether it is one to be remembered: a failed one is not.
@@ -399,7 +395,9 @@ class Writer:
         if answer is None:
             read = partial(transcript, turn.answer)
             answer = within_bounds(await in_thread_if_long(read, 0, len(turn.answer)), cut=turn.cut)
-            unwritten.turns[unwritten.applied] = turn.read(answer)
+            # Of a large answer, the words alone wait for the store.
+            blob = turn.answer if len(turn.answer) <= LARGE else b""
+            unwritten.turns[unwritten.applied] = msgspec.structs.replace(turn, answer=blob, transcript=answer)
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
@@ -426,7 +424,7 @@ class Writer:
             answer = within_bounds(transcript(turn.answer), cut=turn.cut)
             if not answer.has_content:
                 return False
-            turn = unwritten.turns[0] = turn.read(answer)
+            turn = unwritten.turns[0] = msgspec.structs.replace(turn, transcript=answer)
             stored = self._read(turn.key, view)
             after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
@@ -569,10 +567,10 @@ class Writer:
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
         if turn.had_tool_rounds or not turn.prompt:
-            return self._scales.learn(model)
+            return self.scales.learn(model)
         counted = usage_of(turn.answer).input or 0
         estimated = estimate_tokens(turn.prompt, turn.tools) if counted else 0
-        return self._scales.learn(model, estimated, counted)
+        return self.scales.learn(model, estimated, counted)
 
 
 def within_bounds(transcript: Transcript, *, cut: bool = False) -> Transcript:

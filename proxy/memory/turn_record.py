@@ -24,7 +24,6 @@ from proxy.memory.session import (
 from proxy.memory.speakers import with_prompts, with_speakers
 from proxy.memory.speech import message_without_media, speech_of
 from proxy.memory.stores.store import Key
-from proxy.memory.tasks import LARGE
 from proxy.memory.view import SessionView
 
 CUT_MARK: Final = "[…]"
@@ -69,11 +68,6 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     interrupted: bool = False
     cut: bool = False
     transcript: Transcript | None = None
-
-    def read(self, transcript: Transcript) -> "TurnRecord":
-        """The same, once the answer is read; of a large one, the words alone wait for the store."""
-        answer = self.answer if len(self.answer) <= LARGE else b""
-        return msgspec.structs.replace(self, transcript=transcript, answer=answer)
 
 
 def without_view(record: TurnRecord) -> TurnRecord:

@@ -82,11 +82,16 @@ class SessionView(NamedTuple):
         if alignment is None or not alignment.unchanged or self.session.user is None:
             return self
         newest, positions = self.speech.lines[alignment.unchanged :], range(NEWEST)
-        return self._replace(
-            window=newest,
-            redacted=RedactedView(newest),
-            speech=msgspec.structs.replace(self.speech, lines=newest, positions=positions),
-            alignment=msgspec.structs.replace(alignment, lines=newest, positions=positions),
+        return SessionView(
+            self.session,
+            self.version,
+            newest,
+            RedactedView(newest),
+            Speech(newest, shows_answers=True, positions=positions),
+            self.lines,
+            self.fingerprint,
+            msgspec.structs.replace(alignment, lines=newest, positions=positions),
+            self.at,
         )
 
     @property

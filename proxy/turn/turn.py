@@ -183,7 +183,7 @@ def _claim(number: int | None, content: TurnContent) -> TurnClaim:
 def _record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
     """What memory is handed of a turn, but for what comes of it."""
     identity, view, chat = turn.identity, turn.view and turn.view.condensed(), turn.chat
-    is_sample = memory.writer.wants_prompt(model)
+    is_sample = memory.writer.scales.wants_sample(model)
     assert turn.key is not None  # noqa: S101 - of others there is no record
     return TurnRecord(
         key=turn.key,

@@ -170,10 +170,12 @@ def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) 
             or order_by_turn(lines) is not None
         ):
             return False
-    return all(
-        entry.role == line.role
-        and entry.engine_turn == turn_id_of(line)
-        and isinstance(entry.content, str)
-        and shows_as_recorded(entry, line)
-        for entry, line in zip(entries[-len(lines) - 1 : -1], lines, strict=True)
-    )
+    for entry, line in zip(entries[-len(lines) - 1 : -1], lines, strict=True):
+        if (
+            entry.role != line.role
+            or entry.engine_turn != turn_id_of(line)
+            or not isinstance(entry.content, str)
+            or not shows_as_recorded(entry, line)
+        ):
+            return False
+    return True

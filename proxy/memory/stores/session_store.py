@@ -3,11 +3,11 @@
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -242,7 +242,13 @@ class SessionStore:
         if not put.background:
             self.writing[key] = time.monotonic()
         try:
-            written = await self._write(key, encoded)
+            written = await self._ask(
+                "write",
+                lambda driver: driver.write(key, encoded),
+                background=encoded.background,
+                fallback=True,
+                lost=False,
+            )
         finally:
             self.writing.pop(key, None)
         if written:
@@ -337,7 +343,14 @@ class SessionStore:
         def work() -> BlobWrite:
             return put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
 
-        return await self._write(key, await in_thread_if_long(work, len(put.cold), len(put.blob)))
+        put = await in_thread_if_long(work, len(put.cold), len(put.blob))
+        return await self._ask(
+            "write",
+            lambda driver: driver.write(key, put),
+            background=put.background,
+            fallback=True,
+            lost=False,
+        )
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, which are encoded in a thread: they may be large."""
@@ -416,12 +429,6 @@ class SessionStore:
         finally:
             self._meter(operation, outcome, time.perf_counter() - began)
         return result
-
-    def _write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
-        def ask(driver: Store) -> Awaitable[bool]:
-            return driver.write(key, put)
-
-        return self._ask("write", ask, background=put.background, fallback=True, lost=False)
 
     def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite, EncodedEntries]:
         """The session as it is stored, and what the driver writes: encoded, and through the codec.
