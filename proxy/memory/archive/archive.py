@@ -187,8 +187,6 @@ class Archive:
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """A user's facts that have not expired, the oldest first."""
-        if not superseded and (current := self.facts_nowait(user, now=now)) is not None:
-            return current
         work = partial(facts.facts, self._codec, user, now=now, superseded=superseded)
         return await (self._database.read(work) if superseded else self._database.read_inline(work))
 
