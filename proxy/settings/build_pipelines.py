@@ -167,7 +167,7 @@ def with_filters(
         max_fact_tokens=max((s.max_tokens for s in request if isinstance(s, InjectFacts)), default=0),
         tells_last_call=InjectLastCall in kinds,
         max_recalled=max((step.limit for step in request if isinstance(step, Recall)), default=0),
-        zone=time_zone(_zone_name(request) or "UTC"),
+        zone=chain_time_zone(request),
     )
 
 
@@ -183,6 +183,11 @@ def _build_places(settings: Identity) -> Places:
 
 
 # --- time zones
+
+
+def chain_time_zone(steps: Sequence[RequestFilter]) -> tzinfo:
+    """The time zone of the first step that sets one, ``recall`` before all others; else UTC."""
+    return time_zone(_zone_name(steps) or "UTC")
 
 
 def common_time_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
