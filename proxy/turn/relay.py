@@ -132,11 +132,11 @@ class _RelayedStream(msgspec.Struct, eq=False):
             rest = await self._read_to_end()
             if self._in_event:
                 rest += self._last_event()
-        except UpstreamError:
+        except UpstreamError as error:
             rest += self._end_behind_a_break()
             if not self._done:
                 await reply.write(rest + self._close_filters())
-                raise
+                raise self._error or error from None
         if dialogue:
             await dialogue.settle()
         await reply.write(rest + self._close_filters() if self.answer else rest, ends=True)
@@ -255,8 +255,12 @@ class _RelayedStream(msgspec.Struct, eq=False):
         return event
 
     def _end_behind_a_break(self) -> bytes:
-        """The last event, if it ends a stream that has broken off: then it is whole all the same."""
-        tail = self.framing.close()
+        """The last event, if it ends a stream that has broken off: then it is whole all the same.
+
+        So is an error, which ``_error`` then is: it tells more than that the stream broke off.
+        """
+        tail, error = split_at_error(self.framing.close())
+        self._error = self._error or error
         if self._done or not is_done(tail):
             tail = b""
         else:

@@ -355,6 +355,18 @@ def test_a_fault_after_the_first_delta_is_an_event(
     tried(name, "what was said, then an error event")
 
 
+@pytest.mark.parametrize("last", [END, CLOSE, RESET])
+@pytest.mark.parametrize("blank", [b"", b"\n\n"])
+def test_an_error_is_told_in_the_model_s_own_words_however_its_stream_ends(
+    proxy: ProxyServer, upstream: FakeUpstream, blank: bytes, last: Step
+) -> None:
+    with harmless(proxy, upstream):
+        upstream.says(HEAD, chunk(HALF + LAST_WORDS + blank), 0.03, last)
+        got = proxy.chat(stream=True)
+        assert_broken(got, HALF)
+        assert b"overloaded" in got.content
+
+
 @pytest.mark.parametrize("name", [name for name in OVER if name != "[DONE] without a blank line"])
 @pytest.mark.parametrize("pings", [0, 100])
 def test_a_stream_that_has_ended_is_not_waited_for(
