@@ -39,7 +39,7 @@ _NUMBER: Final = re.compile("\\d+")
 _TWO_DIGITS: Final = re.compile("\\d\\D*\\d")
 _THREE_DIGITS: Final = re.compile("\\d\\D*\\d\\D*\\d")
 # A number of some digits within a code, and any by itself.
-_NUMBERS: Final = re.compile("\\d{3,}|\\d+(?= |$)")
+_NUMBERS: Final = re.compile("[0-9]{3,}|[0-9]+(?= |$)")
 _LONG: Final = 7
 _LAST: Final = 4
 _LONG_CODE: Final = 4
@@ -133,10 +133,14 @@ def _spellings(parts: Sequence[str]) -> list[str]:
     """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
     if len(parts) == 1 and parts[0].isdecimal() and len(parts[0]) < _LONG:  # as most are
         return [*parts]
-    # Numbers side by side are one.
-    numbers = _NUMBERS.findall("".join([part if part.isdecimal() else f" {part}_ " for part in parts]))
-    words = [part for part in parts if len(part) > 1 and not part.isdecimal()]
-    alone = [part for part in parts if len(part) > 1 and part.isdecimal()]
+    words, alone, text = list[str](), list[str](), ""
+    for part in parts:
+        is_number = part.isdecimal()
+        # Numbers side by side are one.
+        text += part if is_number else f" {part}_ "
+        if len(part) > 1:
+            (alone if is_number else words).append(part)
+    numbers = _NUMBERS.findall(text)
     found = _code(parts)
     found += words
     found += numbers
