@@ -131,7 +131,7 @@ class Model(asyncio.Protocol):
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own word
-        """Nobody listens any more."""
+        """The connection has ended."""
         self._transport = None
 
     def data_received(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Others who relay, where they are installed: what is measured beside them can be compared."""
+"""Other relays, where they are installed: what is measured beside them can be compared."""
 
 import shutil
 import sys

@@ -49,7 +49,7 @@ class Running(NamedTuple):
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """A port that is free."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]

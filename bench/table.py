@@ -1,4 +1,4 @@
-"""Measures as a table, and as a picture for those who want one."""
+"""Measures as a table, and as a picture."""
 
 import argparse
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ def _line(row: Row, base: float | None) -> str:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Writes what is added to the first token, and CPU per stream, by streams at once."""
-    from matplotlib import pyplot as plt  # noqa: PLC0415 - only who draws needs it installed
+    from matplotlib import pyplot as plt  # noqa: PLC0415 - it need not be installed
 
     figure, (first, cpu) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for name in dict.fromkeys(row.system for row in rows):
@@ -92,7 +92,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def picture(name: str) -> Path:
-    """The file that is named; nobody measures for half an hour to learn that it cannot be drawn."""
+    """The file that is named; that it cannot be drawn is said before anything is measured."""
     if find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("a picture needs matplotlib: install it with .venv/bin/pip")
     return Path(name)

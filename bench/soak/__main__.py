@@ -38,7 +38,7 @@ _DURABLE = ["appendonly yes", "appendfsync always"]
 
 
 class Soak:
-    """All who take part."""
+    """All parts of a soak."""
 
     def __init__(self, port: int, gauge: Gauge, reloads: Reloads, restarts: Restarts | None) -> None:
         self.ledger = Ledger(port, remembered=_REMEMBERED)

@@ -69,7 +69,7 @@ class Phone(asyncio.Protocol):
             self._ended.set_result(None)
 
     async def dial(self) -> None:
-        """Opens the line, where it is not open; raises OSError if nobody is there."""
+        """Opens the line, where it is not open; raises OSError where no server answers."""
         if self._transport is None:
             await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self._port)
 
