@@ -171,7 +171,7 @@ def summary(soaked: Soaked, most_grown: float) -> str:
 
 
 def faults(soaked: Soaked, most_grown: float) -> list[str]:
-    """What must not be: lost turns, errors that no disturbance explains, and what has grown since the first third."""
+    """What must not be: lost turns, unexplained errors, and what has grown since the first third."""
     outcomes = soaked.crowd.outcomes
     found = [f"{count} turns: {outcome}" for outcome, count in outcomes.items() if outcome not in _WANTED]
     found += [
