@@ -115,7 +115,7 @@ def run_again(page: Page) -> None:
 
 
 def main() -> None:
-    """All pictures: each page in the light, in the dark and on a phone."""
+    """All pictures that the documentation shows."""
     PAGES.mkdir(exist_ok=True)
     config = ROOT / "config" / "agora.yaml"
     with FakeUpstream() as upstream, launched() as browser, TemporaryDirectory() as folder:
@@ -124,19 +124,16 @@ def main() -> None:
             for number, user in enumerate(("bob", "cleo", "dan")):
                 call(proxy, upstream, Caller(f"support-{4708 + number}", user, turns=number + 1, pause=0.3))
             turn = call(proxy, upstream, Caller("support-4711", "ann", turns=len(QUESTIONS), pause=5.5))
-            proxy.client.post("/v1/memory/users/ann/facts", json={"text": "Ann lives at 12 Harbour Lane."})
             pages = {
                 "live": "/",
-                "conversations": "/conversations",
                 "conversation": "/conversations/support-4711",
                 "turn": f"/turns/{turn}",
                 "playground": "/playground",
-                "user": "/users/ann",
-                "health": "/health",
             }
+            shown = {"light": pages, "dark": ("turn",), "phone": ("conversation",)}
             for kind, page in views(browser).items():
-                for name, path in pages.items():
-                    take(page, proxy.root + path, f"{name}-{kind}")
+                for name in shown[kind]:
+                    take(page, proxy.root + pages[name], f"{name}-{kind}")
             page = browser.new_page(viewport=DESK)
             page.goto(f"{proxy.root}/turns/{turn}")
             upstream.script = lambda _: script("Good, it stays as it is. Have a nice day!")

@@ -184,6 +184,11 @@ def test_every_page_can_be_reached_from_the_index() -> None:
     assert {page for page in PAGES if page.is_relative_to(ROOT / "docs")} - {index} <= linked
 
 
+def test_every_picture_is_shown() -> None:
+    shown = {name for page in PAGES for name in re.findall(r"pages/([\w-]+\.png)", page.read_text())}
+    assert {picture.name for picture in (ROOT / "docs" / "pages").iterdir()} == shown
+
+
 def test_every_dependency_is_explained() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [
