@@ -35,6 +35,8 @@ from proxy.settings.settings import Settings, unshared_limits
 
 # A process that lives for less long is started again after a pause.
 _SHORT_LIFE: Final = 5.0
+# ``timeout`` and others signal a command, and then its group with it: that is no second signal.
+_SAME_SIGNAL: Final = 0.5
 _RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
 _HOST_BYTES: Final = 8
 _BACKGROUND: Final = -1
@@ -188,7 +190,8 @@ class Supervisor:
     with the pid of each process that has ended, and ``on_loss`` with its index and pid where that was not
     wanted: it is replaced at once or, where it lived briefly, after a pause. On SIGTERM or SIGINT ``on_stop``
     is called, and all processes have ``timeout`` seconds to end, the background process last; a second
-    signal ends them at once. ``on_kill`` is called with those that serve and had to be killed.
+    signal, half a second later or more, ends them at once. ``on_kill`` is called with those that serve and
+    had to be killed.
     """
 
     def __init__(  # noqa: PLR0913 - each hook is a moment in a process's life
@@ -219,6 +222,7 @@ class Supervisor:
         """When each missing process is due."""
         self._short_lives: Counter[int] = Counter()
         self._stopping = False
+        self._stopped_at = 0.0
         self.lifeline, self._lifeline_writer = os.pipe()
 
     def run(self) -> bool:
@@ -246,9 +250,10 @@ class Supervisor:
 
     def _stop(self) -> None:
         if self._stopping:
-            self._send(signal.SIGKILL)
+            if time.monotonic() - self._stopped_at > _SAME_SIGNAL:
+                self._send(signal.SIGKILL)
             return
-        self._stopping = True
+        self._stopping, self._stopped_at = True, time.monotonic()
         self._on_stop()
         signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
         self._send(signal.SIGTERM, but=_BACKGROUND)

@@ -67,6 +67,21 @@ def test_while_a_call_lasts_the_server_says_that_it_is_going_away(
     assert serving.process.wait(20) == 0
 
 
+@pytest.mark.parametrize("memory", ["", "memory: {sessions: 'sqlite:%s/m'}\n"])
+def test_a_signal_that_comes_doubled_is_one(tmp_path: Path, upstream: FakeUpstream, memory: str) -> None:
+    """``timeout`` signals a command, and then its group with it."""
+    config = LISTEN + CONFIG + (memory and memory % tmp_path)
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), 1.0, chunk(DONE), END)
+    with ServingProcess(tmp_path, config, UPSTREAM_BASE_URL=upstream.url) as serving:
+        with serving.client.stream("POST", "/v1/chat/completions", json=CALL) as got:
+            serving.process.send_signal(signal.SIGTERM)
+            time.sleep(0.02)  # two at once would be one
+            serving.process.send_signal(signal.SIGTERM)
+            assert got.read().endswith(DONE)
+        assert serving.process.wait(20) == 0
+        assert "was killed" not in serving.log
+
+
 def test_the_server_gives_calls_their_grace_and_no_more(tmp_path: Path, upstream: FakeUpstream) -> None:
     upstream.says(HEAD, chunk(ROLE), chunk(delta(content="one")), HANG)
     (tmp_path / "config.yaml").write_text(CONFIG + "listen: {port: 0, grace: 1s}\n")
