@@ -164,7 +164,8 @@ def _run(work: Transaction[T], connection: sqlite3.Connection) -> T:
 def _rows(step: BoundStatement | Each, connection: sqlite3.Connection) -> list[Any]:
     if isinstance(step, Each):
         if not step.statement.has_rows:
-            connection.executemany(step.statement.named, step.rows)
+            rows = map(step.statement.in_order, step.rows)
+            connection.executemany(step.statement.numbered_for_sqlite, rows)
             return [[] for _ in step.rows]
         return [connection.execute(step.statement.named, row).fetchall() for row in step.rows]
     return connection.execute(step.statement.named, step.arguments).fetchall()

@@ -262,7 +262,7 @@ async def fetch_all(connection: Connection, steps: Sequence[BoundStatement | Eac
     return [*map(_reply, steps, await connection.fetchrow(sql, *values))]
 
 
-def _values(step: BoundStatement | Each) -> list[Any]:
+def _values(step: BoundStatement | Each) -> Sequence[Any]:
     """The arguments in the order of their numbers; of several rows a list for each."""
     if isinstance(step, Each):
         return [[row[name] for row in step.rows] for name in step.statement.order]
