@@ -348,6 +348,7 @@ def test_a_second_signal_ends_all_at_once(start: Start, upstream: FakeUpstream) 
         serving.process.terminate()
         assert until(lambda: serving.readiness() in {503, None})
         assert serving.process.poll() is None
+        time.sleep(0.6)  # sooner it would be the first signal, doubled
         began = time.monotonic()
         serving.process.terminate()
         assert serving.process.wait(20) == 1
