@@ -566,7 +566,7 @@ class Writer:
 
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
         """The scale of a model's token counts, once this turn's count is taken in."""
-        if turn.had_tool_rounds or not turn.prompt:
+        if turn.had_tool_rounds or not turn.prompt or not self.scales.wants_sample(model):
             return self.scales.learn(model)
         counted = usage_of(turn.answer).input or 0
         estimated = estimate_tokens(turn.prompt, turn.tools) if counted else 0

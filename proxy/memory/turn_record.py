@@ -85,7 +85,8 @@ def without_media(record: TurnRecord) -> TurnRecord:
         [message_without_media(message) if message.role == "user" else message for message in messages]
         for messages in (record.window, record.prompt)
     )
-    size = sum(map(weight, window)) + len(record.answer)
+    others = len(record.view.lines.blob) if record.view and record.view.is_condensed else 0
+    size = sum(map(weight, window)) + others + len(record.answer)
     return msgspec.structs.replace(record, window=window, prompt=prompt, size=size)
 
 

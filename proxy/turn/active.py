@@ -69,10 +69,11 @@ class ActiveTurns:
         turns = self._turns.setdefault(slot, [])
         others = tuple(turns)
         for other in others:
-            if other.is_cancellable and supersedes(turn.claim, other.claim):
-                was_sent_before = is_newer(
-                    other.claim, (other.entered_at, 0), turn.claim, (turn.entered_at, 1)
-                )
+            if not other.is_cancellable:
+                continue
+            claim = other.claim
+            if supersedes(turn.claim, claim):
+                was_sent_before = is_newer(claim, (other.entered_at, 0), turn.claim, (turn.entered_at, 1))
                 (turn if was_sent_before else other).cancel()
         turns.append(turn)
         if self.publish is not None:

@@ -8,6 +8,7 @@ from functools import partial
 import msgspec
 
 from proxy.clock import wall_time
+from proxy.errors import RequestError
 from proxy.http.reply import Reply
 from proxy.memory.memory import Memory
 from proxy.memory.session import NO_ATTEMPT, with_positions
@@ -75,7 +76,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         reply.note_sent = observation.answer.add
         context, memory = turn.context, pipeline.memory
         record = _record(turn, dispatch.model, memory) if turn.key and memory else None
-        if slot and content:
+        if slot and content and turn.size < LARGE:
             active.release_claim(partial(_claim, turn.number, content))
         # What was decoded goes while it is in the processor's caches.
         del turn, raw, claim, composed
@@ -177,13 +178,19 @@ def filter_request(turn: Turn) -> None:
 
 
 def _claim(number: int | None, content: TurnContent) -> TurnClaim:
-    return TurnClaim(number, content.messages)
+    try:
+        return TurnClaim(number, content.messages)
+    except RequestError:  # it is nested as deeply as can be read, and read from further up the stack
+        return TurnClaim(number, ())
 
 
 def _record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
     """What memory is handed of a turn, but for what comes of it."""
-    identity, view, chat = turn.identity, turn.view and turn.view.condensed(), turn.chat
-    is_sample = memory.writer.scales.wants_sample(model)
+    identity, view, chat = turn.identity, turn.view, turn.chat
+    if view and turn.size < LARGE:
+        view = view.condensed()
+    models = {model, *[target.model for target in turn.pipeline.targets[1:] if target.model]}
+    is_sample = any(map(memory.writer.scales.wants_sample, models))
     assert turn.key is not None  # noqa: S101 - of others there is no record
     return TurnRecord(
         key=turn.key,

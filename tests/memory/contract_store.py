@@ -461,6 +461,18 @@ async def deleted(store: Store) -> tuple[float, float]:
     return before, time.time()
 
 
+async def test_a_write_that_is_refused_is_not_read_meanwhile(store: Store):
+    version = await put(store)
+    before, _ = await deleted(store)
+    late = BlobWrite(b"what was forgotten", version=version, ttl=60, at=before)
+    writing = asyncio.ensure_future(store.write(KEY, late))
+    while not writing.done():
+        assert await store.read(KEY) is None
+        await asyncio.sleep(0)
+    with pytest.raises(SessionDeleted):
+        writing.result()
+
+
 async def refused(store: Store, version: int, at: float) -> None:
     held, cold = await store.read(KEY), await store.cold(KEY)
     with pytest.raises(SessionDeleted):

@@ -250,17 +250,13 @@ class SqliteStore:
         work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
         within: float,
     ) -> bool:
-        now, last = wall_time(), self._pending.get(key)
-        expires, deleted = now + put.ttl, -math.inf if last is None else last.deleted
-        # Of what is in the file, the commit tells whether it is what is to be replaced.
-        if last is not None or put.ttl == KEEP_EXPIRY:
-            state = await self._state(key)
-            if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
-                raise SessionDeleted("The session was deleted.")
-            if state.version != put.version:
-                return False
-            if put.ttl == KEEP_EXPIRY:
-                expires = state.expires
+        now, state = wall_time(), await self._state(key)
+        # What the commit would refuse must not be read meanwhile as if it were written.
+        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
+            raise SessionDeleted("The session was deleted.")
+        if state.version != put.version:
+            return False
+        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
         version = put.new_version or draw_version()
         arguments = {
             **key_arguments(key),
@@ -273,7 +269,7 @@ class SqliteStore:
             "expires": expires,
             "due": put.due,
         }
-        pending = _Pending(StoredBlob(put.blob, version), expires, deleted)
+        pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
         outcome = self._submit(key, pending, partial(work, arguments, tuple(put.cold)))
         changed = await self._writer.result(outcome, within)
         if isinstance(changed, SessionDeleted):

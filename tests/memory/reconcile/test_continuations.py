@@ -14,7 +14,7 @@ from proxy.memory.merge.entries import retracted
 from proxy.memory.merge.request import continued
 from proxy.memory.session import NO_LINES, EncodedLines, Session, encoded_lines
 from proxy.memory.stores.store import Key
-from proxy.memory.turn_record import TurnRecord, apply_turn, without_view
+from proxy.memory.turn_record import TurnRecord, apply_turn, without_media, without_view
 from proxy.memory.view import ChainNeeds, RequestView, SessionView, prompt_view
 from tests.peers.fake_upstream import stream_of
 
@@ -223,6 +223,7 @@ def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[S
     condensed = view.condensed()
     short = msgspec.structs.replace(turn, view=condensed, window=condensed.window)
     assert after == apply_turn(session, short)
+    assert without_media(short).size >= len(condensed.lines.blob) if condensed.is_condensed else True
     assert latest_lines(after, view) == latest_lines(after, condensed)
     changed = msgspec.structs.replace(session, entries=session.entries[:-1])
     assert apply_turn(changed, short) == apply_turn(changed, turn)

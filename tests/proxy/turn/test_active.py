@@ -11,8 +11,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from filters.message import Message
 from proxy.admission.gate import Gate
-from proxy.errors import Superseded
+from proxy.errors import RequestError, Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.server.app import build_app
@@ -359,3 +360,35 @@ def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_n
         assert isinstance(outcomes[1], Superseded)
 
     asyncio.run(scene())
+
+
+def test_a_claim_that_cannot_be_read_again_supersedes_by_its_number_alone() -> None:
+    class TooDeep:
+        @property
+        def messages(self) -> list[Message]:
+            raise RequestError("The body is nested too deeply.")
+
+    claim = turn._claim(1, TooDeep())  # type: ignore[arg-type]
+    assert supersedes(claim_of(asking("Hi")), claim)
+    assert not supersedes(claim_of(asking("Hi")), turn._claim(2, TooDeep()))  # type: ignore[arg-type]
+    assert not supersedes(claim_of(asking("Hi")), turn._claim(None, TooDeep()))  # type: ignore[arg-type]
+
+
+def test_the_claim_of_an_active_turn_is_read_once_for_each_that_comes() -> None:
+    turns, reads = ActiveTurns(), 0
+    first, second = claim_of(asking("Hi")), claim_of(asking("Hello"))
+
+    def read() -> TurnClaim:
+        nonlocal reads
+        reads += 1
+        return first
+
+    async def run() -> None:
+        with ActiveTurn(turns, KEY, first, ReadingClient().reply()) as active:
+            active.release_claim(read)
+            with ActiveTurn(turns, KEY, second, ReadingClient().reply()):
+                await asyncio.sleep(0)
+
+    with pytest.raises(Superseded):
+        asyncio.run(run())
+    assert reads == 1
