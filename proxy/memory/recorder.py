@@ -19,7 +19,7 @@ from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
 from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
-from proxy.memory.merge.continuation import shows_newest
+from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import NO_LINES, EncodedLines, Entry, Session
@@ -114,7 +114,7 @@ class Recorder:
             work = self._write(unwritten)
         else:
             self.backlog.joined(turn.key)
-            unwritten.is_usual = False
+            unwritten.may_apply_at_once = False
             work = self._apply_later(unwritten)
         unwritten.turns.append(turn)
         unwritten.is_applied = False
@@ -227,7 +227,7 @@ class Recorder:
         key, turns, failures = unwritten.key, unwritten.turns, 0
         while turns:
             try:
-                if not (unwritten.is_usual and self._writer.applied_at_once(unwritten)):
+                if not (unwritten.may_apply_at_once and self._writer.try_apply_at_once(unwritten)):
                     await self._apply(unwritten)
                 if (count := unwritten.applied) and await self._writer.write(unwritten):
                     for _ in range(count):
@@ -289,9 +289,9 @@ class Recorder:
 
 
 class CurrentRecorder:
-    """The recorder of a server that takes turns now: it is all that those before it lead to.
+    """The recorder of a server that takes turns now, the only one that those before it refer to.
 
-    A server's first configuration is frozen for the collector, and stays with what it leads to.
+    The collector never frees a server's first configuration, nor what that refers to.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -302,18 +302,18 @@ class _Unwritten:
     """A session whose newest turns are not written yet.
 
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
-    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while turns
-    are yet to be applied that can be, and ``is_behind`` tells that what they read has been written over.
-    ``lost_versions`` are those of heads that calls may have read, and that another writer was faster than.
-    ``is_usual`` is true until its first turn is applied, or a second one comes.
+    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while there
+    are turns still to apply, and ``has_lost`` whether another writer was faster than one of its writes:
+    ``lost_versions`` are those of the heads refused, which calls may have read. ``may_apply_at_once`` until
+    its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
-        self.is_usual = True
+        self.may_apply_at_once = True
         self.lost_versions: tuple[int, ...] = ()
-        self.is_behind = False
+        self.has_lost = False
         self._on_applied: asyncio.Event | None = None
         self._on_written: asyncio.Event | None = None
         self.reset()
@@ -401,19 +401,19 @@ class Writer:
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
-            unwritten.head = await self._stored(turn.key, None if unwritten.is_behind else turn.view)
+            unwritten.head = await self._stored(turn.key, None if unwritten.has_lost else turn.view)
             unwritten.version = unwritten.head.version
         work = partial(self._session_after, unwritten.head, turn, answer)
         messages = len(turn.window) + len(unwritten.head.session.entries)
         self._put_head(unwritten, *await in_thread_if_long(work, messages, turn.size))
         return True
 
-    def applied_at_once(self, unwritten: _Unwritten) -> bool:
-        """Whether the only turn of a session is applied without waiting: a short one that has read that.
+    def try_apply_at_once(self, unwritten: _Unwritten) -> bool:
+        """Applies the only turn of a session without waiting, and returns whether that was possible.
 
-        It is tried once.
+        It is where the turn is short and has read a session, and it is tried once.
         """
-        unwritten.is_usual = False
+        unwritten.may_apply_at_once = False
         (turn,) = unwritten.turns
         view = turn.view
         if view is None or not view.version or turn.transcript:
@@ -425,7 +425,7 @@ class Writer:
             if not answer.has_content:
                 return False
             turn = unwritten.turns[0] = msgspec.structs.replace(turn, transcript=answer)
-            stored = self._read(turn.key, view)
+            stored = self._base_of(turn.key, view)
             after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
@@ -439,7 +439,7 @@ class Writer:
     ) -> tuple[Session, Sequence[Entry], EncodedLines]:
         """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
         before, version, _ = head
-        # What the turn read is of use if nothing was said since.
+        # What the turn read can be used if no turn was recorded since.
         view = turn.view
         is_same = view is not None and (
             view.version == version or (version > 0 and view.has_same_entries(before))
@@ -460,7 +460,7 @@ class Writer:
             session = with_scale(session, self._scale(model, turn))
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = prepare_write(before, session, window, now=turn.at)
-        is_shown = view and is_same and shows_newest(session, view.speech, view.alignment)
+        is_shown = view and is_same and can_be_continued(session, view.speech, view.alignment)
         return session, cold, view.lines if view and is_shown and turn.size <= LARGE else NO_LINES
 
     def _put_head(
@@ -502,7 +502,7 @@ class Writer:
             if deleted_at is not None and deleted_at > head.session.created:
                 raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
-            unwritten.is_behind = True
+            unwritten.has_lost = True
             unwritten.lost_versions += (head.version,)
             unwritten.reset(stored)
         return False
@@ -554,12 +554,12 @@ class Writer:
         if view is None:
             stored = await self.store.load(key, background=True) or NOT_STORED
         else:
-            stored = self._read(key, view)
+            stored = self._base_of(key, view)
         if not stored.version and (deleted_at := await self.store.deleted(key)):
             return StoredSession(deleted_session(deleted_at), 0)
         return stored
 
-    def _read(self, key: Key, view: SessionView) -> StoredSession:
+    def _base_of(self, key: Key, view: SessionView) -> StoredSession:
         """The session that a turn read, or what was written in the place of that."""
         written = self.store.written_instead_of(key, view.version)
         return written or StoredSession(view.session, view.version)

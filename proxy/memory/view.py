@@ -18,7 +18,7 @@ from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_
 from filters.tool_groups import call_id, call_ids
 from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
 from proxy.memory.align.strategies import align
-from proxy.memory.merge.continuation import NEWEST, continuation
+from proxy.memory.merge.continuation import NEW_LINES, continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
 from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
@@ -74,14 +74,14 @@ class SessionView(NamedTuple):
     at: float
 
     def condensed(self) -> "SessionView":
-        """The view without the lines that stand as they were recorded; ``lines`` still has their bytes.
+        """The view with the new lines alone; ``lines`` still has the bytes of those recorded unchanged.
 
-        A window is large, and has left the processor's caches once it is answered.
+        To free a whole window after its answer is slow: it has left the processor's caches by then.
         """
         alignment = self.alignment
         if alignment is None or not alignment.unchanged or self.session.user is None:
             return self
-        newest, positions = self.speech.lines[alignment.unchanged :], range(NEWEST)
+        newest, positions = self.speech.lines[alignment.unchanged :], range(NEW_LINES)
         return SessionView(
             self.session,
             self.version,

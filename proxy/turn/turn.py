@@ -75,10 +75,10 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         observation.listener(observation)
         reply.note_sent = observation.answer.add
         context, memory = turn.context, pipeline.memory
-        record = _record(turn, dispatch.model, memory) if turn.key and memory else None
+        record = _begin_record(turn, dispatch.model, memory) if turn.key and memory else None
         if slot and content and turn.size < LARGE:
             active.release_claim(partial(_claim, turn.number, content))
-        # What was decoded goes while it is in the processor's caches.
+        # To free what was decoded after the answer is slower: it has left the processor's caches by then.
         del turn, raw, claim, composed
         interrupted = False
         try:
@@ -91,7 +91,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             observation.sent = dispatch.sent
             observation.fell_back = dispatch.upstream != pipeline.targets[0].name
             if record and memory and observation.answer.size:
-                _remember(memory, record, dispatch, observation.answer, active, interrupted=interrupted)
+                _end_record(memory, record, dispatch, observation.answer, active, interrupted=interrupted)
 
 
 def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
@@ -184,14 +184,14 @@ def _claim(number: int | None, content: TurnContent) -> TurnClaim:
         return TurnClaim(number, ())
 
 
-def _record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
+def _begin_record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
     """What memory is handed of a turn, but for what comes of it."""
     identity, view, chat = turn.identity, turn.view, turn.chat
     if view and turn.size < LARGE:
         view = view.condensed()
     models = {model, *[target.model for target in turn.pipeline.targets[1:] if target.model]}
     is_sample = any(map(memory.writer.scales.wants_sample, models))
-    assert turn.key is not None  # noqa: S101 - of others there is no record
+    assert turn.key is not None  # noqa: S101 - the caller asks for no other turn's
     return TurnRecord(
         key=turn.key,
         user=identity.user,
@@ -211,7 +211,7 @@ def _record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
     )
 
 
-def _remember(  # noqa: PLR0913 - a turn, and what came of it
+def _end_record(  # noqa: PLR0913 - a turn, and what came of it
     memory: Memory,
     record: TurnRecord,
     dispatch: Dispatch,

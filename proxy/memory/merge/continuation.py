@@ -1,6 +1,7 @@
 """The next window of a call: what the latest one showed, then its answer, and new words of the user.
 
-That nearly every window is. One comparison by value tells it, and only what is new is aligned and merged.
+Nearly every window is one. A comparison of encoded bytes detects it, and only what is new is aligned and
+merged.
 """
 
 from collections.abc import Sequence
@@ -28,8 +29,8 @@ from proxy.memory.session import (
 )
 from proxy.memory.speech import Speech, speech_of
 
-NEWEST: Final = 2
-"""How many lines of such a window are new: an answer, and the words behind it."""
+NEW_LINES: Final = 2
+"""How many lines of a window that goes on are new: an answer, and the words behind it."""
 _role: Final = attrgetter("role")
 _tool_calls: Final = attrgetter("tool_calls")
 
@@ -39,15 +40,15 @@ def continuation(
 ) -> tuple[Speech, EncodedLines, bytes, Alignment] | None:
     """The speech of a window, its lines, its fingerprint, and its alignment, as ``align`` finds it.
 
-    ``latest_lines`` are those of the session's latest request, where that ``shows_newest``. ``None`` where
+    ``latest_lines`` are those of the session's latest request, where it ``can_be_continued``. ``None`` where
     the window does not end with these, with the answer to them, and with words of the user.
     """
-    start, end = 0, len(window) - NEWEST
+    start, end = 0, len(window) - NEW_LINES
     while start < end and window[start].role in SYSTEM:
         start += 1
     count, lines = end - start, window[start:]
     encoded = encoded_lines(lines)
-    if not encoded.goes_on(latest_lines, NEWEST):
+    if not encoded.goes_on(latest_lines, NEW_LINES):
         return None
     if session.forgotten is not None or session.entries[0].call != session.call:
         return None
@@ -67,7 +68,7 @@ def continuation(
     ):
         return None
     newest = speech_of(window[end:])
-    if len(newest.lines) != NEWEST or newest.lines[0] is not answer or newest.lines[1] is not words:
+    if len(newest.lines) != NEW_LINES or newest.lines[0] is not answer or newest.lines[1] is not words:
         return None
     speech = Speech(lines, shows_answers=True, positions=range(start, len(window)))
     fingerprint = request_fingerprint(speech, arrival.attempt, encoded)
@@ -105,7 +106,7 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     latest, entries = session.latest_request, session.entries
     if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():
         return None
-    answer_line, words_line = alignment.lines[-NEWEST:]
+    answer_line, words_line = alignment.lines[-NEW_LINES:]
     confirmed = renew_entry(entries[-1], answer_line)
     call, turn, user = session.call, session.next_turn, session.user
     words = new_entry(words_line, call=call, turn=turn, now=now)
@@ -143,14 +144,14 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     )
 
 
-def shows_newest(session: Session, speech: Speech, alignment: Alignment | None) -> bool:
+def can_be_continued(session: Session, speech: Speech, alignment: Alignment | None) -> bool:
     """Whether a session's newest entries are the lines of a window that was recorded, and an answer to them.
 
     It is not where anything about them is out of the ordinary. ``alignment`` is that of the window, where it
     was aligned.
     """
     entries, unchanged = session.entries, 0 if alignment is None else alignment.unchanged
-    lines = speech.lines[-NEWEST:] if unchanged else speech.lines
+    lines = speech.lines[-NEW_LINES:] if unchanged else speech.lines
     count = unchanged + len(lines)
     if (
         count >= len(entries)

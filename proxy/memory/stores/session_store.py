@@ -78,9 +78,9 @@ NOT_STORED: Final = StoredSession(Session(), 0)
 class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     """A session to be written over ``version``, and the entries for its cold part.
 
-    ``latest_lines`` are those that its latest request showed, where that was just recorded. It is written
-    ``instead_of`` these versions, which calls may have read, and which were never stored: another writer was
-    faster. The other fields are those of ``BlobWrite``.
+    ``latest_lines`` are those that its latest request showed, where that was just recorded. ``instead_of``
+    are the versions of heads that calls may have read and another writer was faster than. The other fields
+    are those of ``BlobWrite``.
     """
 
     session: Session

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from filters.message import Message
 from proxy.memory.merge.builder import SessionBuilder
-from proxy.memory.merge.continuation import shows_newest
+from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.merge.entries import retracted
 from proxy.memory.merge.request import continued
 from proxy.memory.session import NO_LINES, EncodedLines, Session, encoded_lines
@@ -233,7 +233,7 @@ def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[S
 
 def latest_lines(session: Session, view: SessionView) -> EncodedLines:
     """What is kept of a window that was recorded."""
-    return view.lines if shows_newest(session, view.speech, view.alignment) else NO_LINES
+    return view.lines if can_be_continued(session, view.speech, view.alignment) else NO_LINES
 
 
 @pytest.mark.parametrize("window", range(1, 9))
