@@ -30,7 +30,7 @@ QUIET: Final = 1.0
 """How many seconds a session is left alone after a turn, before it is archived."""
 _LONGEST_DUE: Final = 20.0
 # Sessions that are quiet soon after the first are saved with it, in one statement; as a share of that second.
-_GATHER: Final = 0.5
+_GATHER: Final = 0.25
 _FAREWELL: Final = 3.0
 _SWEEP_EVERY: Final = 60.0
 _SWEEP_PAUSE: Final = 0.1
