@@ -12,7 +12,10 @@ import msgspec
 from bench.engine import TURNS, Conversation, Line, Reply
 from bench.serving import Running, Spent
 
-_SETTLED = 3.0
+_LOOK = 2.0
+# In seconds of CPU between two looks: an idle server takes less.
+_AT_REST = 0.03
+_LOOKS = 15
 
 
 class Block(msgspec.Struct):
@@ -84,9 +87,10 @@ class Load:
         blocks, reached = [], 0
         for start in starts:
             await self._turns(Block(callers), calls, start - reached)
+            await _at_rest(server)
             with _measured(callers, server) as measured:
                 await self._turns(measured, calls, turns)
-                await asyncio.sleep(_SETTLED)  # what is done behind a turn is part of it
+                await _at_rest(server)  # what is done behind a turn is part of it
             reached = start + turns
             blocks.append(measured)
         for line in lines:
@@ -106,7 +110,7 @@ class Load:
 
         with _measured(16, server) as measured:
             await asyncio.gather(*(caller() for _ in range(16)))
-            await asyncio.sleep(_SETTLED)
+            await _at_rest(server)
         return measured
 
     @staticmethod
@@ -157,6 +161,16 @@ def _measured(callers: int, server: Running | None) -> Iterator[Block]:
     block.seconds = time.monotonic() - began
     watch.cancel()
     block.cpu = (server.spent().seconds - before.seconds) * 1000 if server else 0.0
+
+
+async def _at_rest(server: Running | None) -> None:
+    """Waits until the server does nothing any more, half a minute at most: the background comes behind."""
+    spent = 0.0
+    for _ in range(_LOOKS if server else 0):
+        before, spent = spent, server.spent().seconds
+        if spent - before < _AT_REST:
+            break
+        await asyncio.sleep(_LOOK)
 
 
 async def _watched(measured: Block, server: Running | None) -> None:
