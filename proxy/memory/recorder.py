@@ -271,11 +271,17 @@ class Recorder:
             over.set_result(None)
 
     async def _drop_first(self, unwritten: "_Unwritten", *, lost: bool = False) -> None:
-        """Takes out the oldest turn, and has the others applied to the session as it is without it."""
+        """Takes out the oldest turn, and has the others applied to the session as it is without it.
+
+        Unless the turn is ``lost``, its session was deleted.
+        """
         async with unwritten.lock:
             self._drop(unwritten, 0, lost=lost)
             unwritten.reset()
-            self._writer.store.heads.pop(unwritten.key, None)
+            if lost:
+                self._writer.store.heads.pop(unwritten.key, None)
+            else:
+                self._writer.store.discard(unwritten.key, tuple(unwritten.head_versions))
 
     def _drop(self, unwritten: "_Unwritten", place: int, *, lost: bool = False) -> None:
         """Takes out a turn that is written, or never will be."""
@@ -303,16 +309,16 @@ class _Unwritten:
 
     Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
     replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while there
-    are turns still to apply, and ``has_lost`` whether another writer was faster than one of its writes:
-    ``lost_versions`` are those of the heads refused, which calls may have read. ``may_apply_at_once`` until
-    its first turn is applied, or a second one comes.
+    are turns still to apply, and ``has_lost`` whether another writer was faster than one of its writes.
+    ``head_versions`` are those of its heads that were not written, which calls may have read.
+    ``may_apply_at_once`` until its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
         self.may_apply_at_once = True
-        self.lost_versions: tuple[int, ...] = ()
+        self.head_versions: list[int] = []
         self.has_lost = False
         self._on_applied: asyncio.Event | None = None
         self._on_written: asyncio.Event | None = None
@@ -426,6 +432,8 @@ class Writer:
                 return False
             turn = unwritten.turns[0] = msgspec.structs.replace(turn, transcript=answer)
             stored = self._base_of(turn.key, view)
+            if not stored.version:  # when it was deleted has to be asked
+                return False
             after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
@@ -470,9 +478,9 @@ class Writer:
             unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
         unwritten.applied += 1
         unwritten.cold += cold
-        self.store.heads[unwritten.key] = unwritten.head = StoredSession(
-            session, draw_version(), latest_lines
-        )
+        version = draw_version()
+        unwritten.head_versions.append(version)
+        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, version, latest_lines)
 
     async def write(self, unwritten: _Unwritten) -> bool:
         """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
@@ -486,13 +494,13 @@ class Writer:
             unwritten.turns[0].at,
             new_version=head.version,
             latest_lines=head.latest_lines,
-            instead_of=unwritten.lost_versions,
+            instead_of=tuple(unwritten.head_versions[:-1]),
         )
         if await self.store.save(key, put):
             if not unwritten.version:
                 await self._delete_if_erased(key, head.session, unwritten.turns[0].at)
             unwritten.version = head.version
-            del unwritten.cold[: len(cold)]
+            del unwritten.cold[: len(cold)], unwritten.head_versions[: len(put.instead_of) + 1]
             self.notify(key, head.session)
             return True
         stored = await self.store.load(key, background=True)
@@ -503,7 +511,6 @@ class Writer:
                 raise SessionDeleted("the session was deleted")
         async with unwritten.lock:  # nothing may be applied to the session as it was
             unwritten.has_lost = True
-            unwritten.lost_versions += (head.version,)
             unwritten.reset(stored)
         return False
 

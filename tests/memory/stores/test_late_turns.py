@@ -1,0 +1,65 @@
+"""A turn of a session that was deleted meanwhile is refused, and costs no turn of the next call."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from filters.message import Message
+from proxy.clock import wall_time
+from proxy.memory.compaction import Window
+from proxy.memory.recorder import Recorder, Writer
+from proxy.memory.stores.session_store import NOT_STORED, SessionStore, StoredSession
+from proxy.memory.stores.store import Key
+from proxy.memory.tasks import MANY_MESSAGES
+from proxy.memory.turn_record import TurnRecord
+from proxy.memory.view import RequestView
+from tests.peers.fake_upstream import stream_of
+
+pytestmark = pytest.mark.anyio
+KEY = Key("default", "s1")
+
+
+def turn(read: StoredSession, *texts: str) -> TurnRecord:
+    """A turn that has read the session, and is answered now."""
+    now = wall_time()
+    window = [Message(role="user", content=text, turn_id=number) for number, text in enumerate(texts)]
+    view = RequestView(window, at=now).view_of(read.session, read.version)
+    answer = stream_of(f"Answer to {texts[-1]}")
+    return TurnRecord(key=KEY, window=window, answer=answer, at=now, view=view)
+
+
+async def texts(store: SessionStore) -> list[Any]:
+    stored = await store.load(KEY, background=True)
+    return [entry.content for entry in stored.session.entries] if stored else []
+
+
+async def head_of(recorder: Recorder, store: SessionStore) -> StoredSession:
+    """What calls read while the turns that have ended are written; none where that takes no time."""
+    while not recorder.is_written(KEY):
+        if (head := store.heads.get(KEY)) is not None:
+            return head
+        await asyncio.sleep(0)
+    return NOT_STORED
+
+
+@pytest.mark.parametrize("length", [1, MANY_MESSAGES], ids=["short", "long"])
+@pytest.mark.parametrize("is_refused", [True, False], ids=["answered later", "answered meanwhile"])
+async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_own(
+    store: SessionStore, length: int, is_refused: bool
+) -> None:
+    recorder = Recorder(Writer(store, Window(max_messages=2 * MANY_MESSAGES)))
+    recorder.put(turn(NOT_STORED, *map(str, range(length))))
+    await recorder.drain()
+    read = await store.load(KEY)
+    assert read is not None
+    late = turn(read, *map(str, range(length)), "Late")
+    await store.delete(KEY)
+    recorder.put(late)
+    first = turn(await head_of(recorder, store), "First")
+    if is_refused:
+        await recorder.drain()
+        assert await texts(store) == []
+    recorder.put(first)
+    await recorder.drain()
+    assert await texts(store) == ["First", "Answer to First"]
