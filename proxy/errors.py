@@ -1,34 +1,4 @@
-"""All errors, each with the status and the body of its response.
-
-TurnkeeperError
-├── RequestError                400  the request cannot be read
-│   ├── Unauthorized            401  no key, or an unknown one
-│   ├── Forbidden               403  a key, or a host name, that may not do this
-│   ├── NotFound                404  no such path, pipeline, model or memory
-│   ├── MethodNotAllowed        405
-│   ├── Conflict                409  it exists already, or is being written
-│   │   └── SessionsUnreadable  409  sessions that cannot be read may hold words of an erased user
-│   ├── Superseded              409  a newer request asks for the same turn
-│   ├── TooSlow                 408  the request does not arrive
-│   ├── TooLarge                413
-│   ├── HeadTooLarge            431
-│   └── UnsupportedEncoding     415
-├── LimitExceeded               429  more than the settings allow a key
-├── FilterFailed                500  a filter, most likely one of the user's own
-├── ShuttingDown                503  the server ends before the answer does
-├── DraftsBusy                  503  as many drafts of pipelines are being tried as are tried at once
-├── DraftStopped                200  a draft of a pipeline needed too much; the page says so
-├── MemoryUnavailable           503  the store does not answer
-├── UpstreamError               502  the model cannot be reached, or its answer cannot be used
-│   ├── UpstreamUnreachable     502  no connection
-│   ├── UpstreamUnavailable     503  it keeps failing, and is left alone for a moment
-│   ├── TooManyOpenFiles        503  no connection for want of an open file here
-│   ├── UpstreamBroken          502  the answer broke off, or is no HTTP
-│   ├── UpstreamRedirected      502  the model is somewhere else
-│   ├── UpstreamTimeout         504  too late
-│   └── UpstreamRefused         as the upstream's own status and body
-└── ConfigError                 —    the configuration is wrong; nothing is served
-"""
+"""All errors, each with the status and the body of its response."""
 
 import contextlib
 import math
@@ -68,13 +38,20 @@ class TurnkeeperError(Exception):
     status: int = 500
     type: str = "server_error"
     code: str | None = None
-    retry_after: float | None = None
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.param = param
         self.code = code or self.code
+        self.retry_after = retry_after
 
     def drop_traceback(self) -> None:
         """Release the frames that it came through, which hold the request and often the error itself."""
@@ -221,9 +198,8 @@ class LimitExceeded(TurnkeeperError):
     code = "rate_limit_exceeded"
 
     def __init__(self, message: str, *, kind: str, retry_after: float) -> None:
-        super().__init__(message)
+        super().__init__(message, retry_after=max(retry_after, 0.001))
         self.type = kind
-        self.retry_after = max(retry_after, 0.001)
 
     def headers(self) -> Mapping[str, str]:
         """When to try again, in whole seconds and, as OpenAI's clients read it, in milliseconds."""
@@ -260,10 +236,6 @@ class DraftsBusy(TurnkeeperError):
 
     status = 503
     code = "drafts_busy"
-
-    def __init__(self, message: str, *, retry_after: float) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
 
 
 class MemoryUnavailable(TurnkeeperError):
@@ -361,9 +333,9 @@ class UpstreamUnavailable(UpstreamError):
     outcome = "unavailable"
 
     def __init__(self, name: str, *, retry_after: float) -> None:
-        super().__init__(f"The upstream '{name}' keeps failing, and is asked once a second; try again.")
+        message = f"The upstream '{name}' keeps failing, and is asked once a second; try again."
+        super().__init__(message, retry_after=retry_after)
         self.upstream = name
-        self.retry_after = retry_after
 
 
 class TooManyOpenFiles(UpstreamError):

@@ -16,7 +16,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Counts, Lease, LocalCounts
+from proxy.memory.stores.counts import Count, Counts, Lease, LocalCounts
 from proxy.memory.tasks import Begun, wait_for
 from proxy.observe.observation import AnswerCopy, usage_of
 
@@ -68,7 +68,7 @@ class Quota:
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
-        self._windows = FallbackWindows(limits, counts, deadline=deadline)
+        self._windows = Windows(limits, counts, deadline=deadline)
         self._on_refusal = refused
         self._open: Counter[str] = Counter()
         self._lease_names = (f"{secrets.token_hex(8)}:{number}" for number in itertools.count(1))
@@ -180,12 +180,12 @@ class Quota:
         raise LimitExceeded(message, kind=kind, retry_after=retry_after)
 
 
-class FallbackWindows:
-    """Counts in the process where ``shared`` is ``None``, and while it fails.
+class Windows:
+    """Windows of a minute that begin with their first request.
 
-    It fails where it raises StoreError, or takes longer than ``deadline`` seconds if there is one. It is
-    then probed after ``pause`` seconds, until it counts again; where it fails again within a minute the pause
-    doubles, up to a minute.
+    They are counted in this process where ``shared`` is ``None``, and while it fails: where it raises
+    StoreError, or takes longer than ``deadline`` seconds if there is one. It is then probed after ``pause``
+    seconds, until it counts again; where it fails again within a minute the pause doubles, up to a minute.
     """
 
     def __init__(
@@ -196,8 +196,9 @@ class FallbackWindows:
         deadline: float | None = None,
         pause: float = _PAUSE,
     ) -> None:
-        self._own = Windows(limits, LocalCounts())
-        self._shared = Windows(limits, shared) if shared else None
+        self._limits = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
+        self._own = LocalCounts()
+        self._shared = shared
         self._deadline = deadline
         self._probe: asyncio.Task[None] | None = None
         self._backoff = Backoff(pause, _LONGEST_PAUSE)
@@ -220,18 +221,17 @@ class FallbackWindows:
         *,
         deferrable: bool = False,
     ) -> dict[str, Remaining] | None:
-        """Counts as ``Windows`` do; a lease that cannot be given back expires."""
-        if self._shared and not self.is_alone:
-            counting = self._shared.count(tenant, amounts, lease, deferrable=deferrable)
-            try:
-                return await (counting if deferrable else wait_for(counting, self._deadline))
-            except (StoreError, TimeoutError) as error:
-                if not self.is_alone:
-                    self._outage.begin(str(error) or "the store does not count in time")
-                    again = time.monotonic() < self._back_at + _SOON
-                    self._failures = self._failures + 1 if again else 1
-                    self._probe = asyncio.create_task(self._probe_until_back(self._shared, tenant))
-        return await self._own.count(tenant, amounts)
+        """Counts what has a limit, and returns what remains of it; ``None`` where there is no lease left.
+
+        A lease that cannot be given back expires.
+        """
+        limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
+        if not limited and lease is None:
+            return {}
+        counts = await self._count(tenant, limited, lease, deferrable=deferrable)
+        if counts is None:
+            return None
+        return {kind: self._remaining(kind, limited[kind], *count) for kind, count in counts.items()}
 
     async def aclose(self) -> None:
         """Ends the probe, then closes the counts."""
@@ -241,50 +241,32 @@ class FallbackWindows:
         if self._shared:
             await self._shared.aclose()
 
-    async def _probe_until_back(self, shared: "Windows", tenant: str) -> None:
+    async def _count(
+        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None, *, deferrable: bool
+    ) -> dict[str, Count] | None:
+        if self._shared and not self.is_alone:
+            counting = self._shared.count(tenant, amounts, lease, ttl=_MINUTE, deferrable=deferrable)
+            try:
+                return await (counting if deferrable else wait_for(counting, self._deadline))
+            except (StoreError, TimeoutError) as error:
+                if not self.is_alone:
+                    self._outage.begin(str(error) or "the store does not count in time")
+                    again = time.monotonic() < self._back_at + _SOON
+                    self._failures = self._failures + 1 if again else 1
+                    self._probe = asyncio.create_task(self._probe_until_back(self._shared, tenant))
+        return await self._own.count(tenant, amounts, ttl=_MINUTE)
+
+    async def _probe_until_back(self, shared: Counts, tenant: str) -> None:
         # For the tenant that it failed for: of a cluster, the others' node may be well.
         while True:
             await asyncio.sleep(self._backoff.pause(self._failures))
             try:
-                await wait_for(shared.probe(tenant), self._deadline)
+                await wait_for(shared.count(tenant, {"requests": 0}, ttl=_MINUTE), self._deadline)
             except (StoreError, TimeoutError):
                 continue
             self._back_at = time.monotonic()
             self._outage.end()
             return
-
-
-class Windows:
-    """Windows of a minute that begin with their first request. Raises StoreError where ``counts`` does."""
-
-    def __init__(self, limits: RateLimits, counts: Counts) -> None:
-        self._limits = {"requests": limits.requests_per_minute, "tokens": limits.tokens_per_minute}
-        self._counts = counts
-
-    async def count(
-        self,
-        tenant: str,
-        amounts: Mapping[str, int],
-        lease: Lease | None = None,
-        *,
-        deferrable: bool = False,
-    ) -> dict[str, Remaining] | None:
-        """Counts what has a limit, and returns what remains of it; ``None`` where there is no lease left."""
-        limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
-        if not limited and lease is None:
-            return {}
-        counts = await self._counts.count(tenant, limited, lease, ttl=_MINUTE, deferrable=deferrable)
-        if counts is None:
-            return None
-        return {kind: self._remaining(kind, limited[kind], *count) for kind, count in counts.items()}
-
-    async def probe(self, tenant: str) -> None:
-        """Returns where the counts can be written to."""
-        await self._counts.count(tenant, {"requests": 0}, ttl=_MINUTE)
-
-    async def aclose(self) -> None:
-        """Closes the counts."""
-        await self._counts.aclose()
 
     def _remaining(self, kind: str, cost: int, number: int, reset: float) -> Remaining:
         limit = self._limits[kind]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from proxy.admission.quota import FallbackWindows, Quota, RateLimits, Remaining, Windows, duration, weight
+from proxy.admission.quota import Quota, RateLimits, Remaining, Windows, duration, weight
 from proxy.errors import LimitExceeded
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Lease, LocalCounts
@@ -89,7 +89,7 @@ def test_where_the_model_counts_any_its_own_count_is_taken(usage: str, left: str
     assert asyncio.run(left_after(400, piece)) == left
 
 
-async def remaining(windows: Windows | FallbackWindows) -> dict[str, Remaining]:
+async def remaining(windows: Windows) -> dict[str, Remaining]:
     """What a turn leaves."""
     found = await windows.count("acme", TURN)
     assert found is not None
@@ -126,7 +126,7 @@ def test_all_limits_are_asked_for_at_once() -> None:
 @pytest.mark.parametrize(("spent", "left"), [(9, 1), (10, -1), (25, -1)])
 def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None:
     async def asked() -> dict[str, Remaining]:
-        windows = Windows(BOTH, LocalCounts())
+        windows = Windows(BOTH, None)
         await windows.count("acme", {"tokens": spent})
         await windows.count("other", {"tokens": 5})
         return await remaining(windows)
@@ -136,7 +136,7 @@ def test_a_turn_is_let_in_while_any_token_is_left(spent: int, left: int) -> None
 
 def test_of_requests_there_are_as_many_as_the_limit_says() -> None:
     async def asked() -> list[int]:
-        windows = Windows(RateLimits(requests_per_minute=3), LocalCounts())
+        windows = Windows(RateLimits(requests_per_minute=3), None)
         return [(await remaining(windows))["requests"].remaining for _ in range(5)]
 
     assert asyncio.run(asked()) == [2, 1, 0, -1, -1]
@@ -180,7 +180,7 @@ async def test_each_counts_alone_until_the_shared_counts_answer(*, hangs: bool) 
     counts.away = not hangs
     if hangs:
         counts.free.clear()
-    windows = FallbackWindows(BOTH, counts, deadline=DEADLINE, pause=REST)
+    windows = Windows(BOTH, counts, deadline=DEADLINE, pause=REST)
     alone = [(await remaining(windows))["requests"].remaining for _ in range(2)]
     while counts.asked < 4:  # noqa: ASYNC110 - one was asked for at first, the others are probes
         await asyncio.sleep(REST)
@@ -197,7 +197,7 @@ async def test_each_counts_alone_until_the_shared_counts_answer(*, hangs: bool) 
 async def test_tokens_that_the_shared_counts_do_not_take_are_counted_here() -> None:
     counts = Fickle()
     counts.away = True
-    windows = FallbackWindows(BOTH, counts, deadline=DEADLINE)
+    windows = Windows(BOTH, counts, deadline=DEADLINE)
     await windows.count("acme", {"tokens": 9})
     assert windows.is_alone
     await windows.count("other", {"tokens": 9})
@@ -206,7 +206,7 @@ async def test_tokens_that_the_shared_counts_do_not_take_are_counted_here() -> N
         await windows.aclose()  # though it would be probed in a second
 
 
-async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[float]:
+async def rests(windows: Windows, counts: Fickle, times: int) -> list[float]:
     """How long it was left alone, each time that it failed right after it had come back."""
     found = []
     for _ in range(times):
@@ -223,7 +223,7 @@ async def rests(windows: FallbackWindows, counts: Fickle, times: int) -> list[fl
 @pytest.mark.anyio
 async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
     counts = Fickle()
-    windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
+    windows = Windows(LIMITS, counts, deadline=DEADLINE, pause=REST)
     found = await rests(windows, counts, 4)
     assert all(rest >= 2**n * REST * 0.9 for n, rest in enumerate(found)), found
     await windows.aclose()
@@ -232,7 +232,7 @@ async def test_what_comes_and_goes_is_left_alone_for_longer_each_time() -> None:
 @pytest.mark.anyio
 async def test_what_was_well_for_a_minute_is_asked_soon_again(monkeypatch: pytest.MonkeyPatch) -> None:
     counts = Fickle()
-    windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE, pause=REST)
+    windows = Windows(LIMITS, counts, deadline=DEADLINE, pause=REST)
     await rests(windows, counts, 5)
     monkeypatch.setattr("proxy.admission.quota._SOON", 0.0)
     assert (await rests(windows, counts, 1))[0] < 8 * REST
@@ -243,7 +243,7 @@ def test_what_was_counted_while_the_loop_was_busy_is_not_late() -> None:
     async def busy() -> bool:
         loop, counts = asyncio.get_running_loop(), Fickle()
         counts.free.clear()
-        windows = FallbackWindows(LIMITS, counts, deadline=DEADLINE)
+        windows = Windows(LIMITS, counts, deadline=DEADLINE)
         asking = asyncio.create_task(windows.count("acme", TURN))
         for _ in range(4):
             await asyncio.sleep(0)
