@@ -16,7 +16,7 @@ from proxy.runtime import Generation, Runtime
 from proxy.server import background, process, signals
 from proxy.server.app import build_app
 from proxy.server.process import listen
-from proxy.server.reload import Reload
+from proxy.server.reload import Reload, read_again
 from proxy.server.workers import CAN_FORK, Workers, check_workers
 from proxy.settings.build import build_runtime, injects_last_calls
 from proxy.settings.memory import Memory
@@ -166,13 +166,7 @@ async def _jobs_alone(generation: Generation) -> AsyncIterator[None]:
 
 def _reload(config: Path) -> tuple[Settings, Runtime] | None:
     """The configuration read again; ``None`` where it is wrong, which is logged."""
-    try:
-        loaded = _load(config)
-    except ConfigError as error:
-        _log.error("The configuration stays as it was:\n%s", error.message)
-    except (Exception, SystemExit):  # noqa: BLE001 - a user's own filter may raise anything
-        _log.exception("The configuration stays as it was; the new one could not be read")
-    else:
+    loaded = read_again(lambda: _load(config))
+    if loaded:
         _log.info("The configuration was read again: %s", config)
-        return loaded
-    return None
+    return loaded

@@ -2,13 +2,10 @@
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from pathlib import Path
-from typing import Final
-
-from watchfiles import awatch
+from typing import Final, TypeVar
 
 from proxy.errors import ConfigError
 from proxy.memory.recorder import WriteListener
@@ -18,8 +15,10 @@ from proxy.settings.build import build_runtime
 from proxy.settings.load import load
 from proxy.settings.settings import Settings
 
-_POLL_INTERVAL: Final = 5_000
-"""Milliseconds after which files are looked at though no change was reported."""
+T = TypeVar("T")
+
+_LOOK_EVERY: Final = 0.25
+"""How often files are looked at, in seconds; a change counts once two looks agree on it."""
 _READ_AT_START: Final = (
     "listen.host",
     "listen.port",
@@ -68,14 +67,9 @@ class Reload:
                 )
                 return settings, runtime
 
-            try:
-                # In a thread: calls wait on the loop, and to read a machine's certificates takes a while.
-                settings, runtime = await asyncio.to_thread(build)
-            except ConfigError as error:
-                _log.error("The configuration stays as it was:\n%s", error.message)
-            except (Exception, SystemExit):  # noqa: BLE001 - users' own filters may do anything
-                _log.exception("The configuration stays as it was; the new one could not be read")
-            else:
+            # In a thread: calls wait on the loop, and to read a machine's certificates takes a while.
+            if built := await asyncio.to_thread(read_again, build):
+                settings, runtime = built
                 if runtime.memory:
                     await runtime.memory.open()
                 self._app.swap(runtime)
@@ -99,16 +93,16 @@ class Reload:
     async def watch(self, on_change: Callable[[], None] | None = None) -> None:
         """Reloads after every change to the file, or to a filter that it names, until cancelled.
 
-        With ``on_change`` that is called instead. A change that no folder's watch reports, as on some mounts
-        or behind a link that leads elsewhere now, is noticed five seconds later.
+        With ``on_change`` that is called instead.
         """
-        # watchfiles would log each change in a folder, of its own line in a log there too, which is one more.
-        logging.getLogger("watchfiles").setLevel(logging.WARNING)
-        leading = {folder for file in self._files() for folder in _folders_to(file.absolute())}
-        readable = {folder for folder in leading if os.access(folder, os.R_OK)}
-        async for _ in awatch(*readable, recursive=False, rust_timeout=_POLL_INTERVAL, yield_on_timeout=True):
-            before, self._stamps = self._stamps, self._read_stamps()
-            if any(file in before and before[file] != stamp for file, stamp in self._stamps.items()):
+        seen = self._stamps
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            last, seen = seen, self._read_stamps()
+            if seen != last:
+                continue  # it may be half written
+            before, self._stamps = self._stamps, seen
+            if any(file in before and before[file] != stamp for file, stamp in seen.items()):
                 if on_change is None:
                     await self.reload()
                 else:
@@ -122,14 +116,15 @@ class Reload:
         return [self._path, *(file for file in filters if file.parent.is_dir())]
 
 
-def _folders_to(file: Path) -> Iterator[Path]:
-    """The folders in which a file may become another: its own, and those of all links on the way to it."""
-    # Editors put a new file in the old one's place, and others a new link, which only the folder shows.
-    yield file.parent
-    for part in (file, *file.parents):
-        if part.is_symlink():
-            yield part.parent
-            yield from _folders_to(part.parent / part.readlink())
+def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:
+    """What ``read`` makes of a configuration; ``None`` where that is wrong, which is logged."""
+    try:
+        return read()
+    except ConfigError as error:
+        own.error("The configuration stays as it was:\n%s", error.message)
+    except (Exception, SystemExit):  # noqa: BLE001 - a user's own filter may raise anything
+        own.exception("The configuration stays as it was; the new one could not be read")
+    return None
 
 
 def _stamp(file: Path) -> tuple[int, ...]:

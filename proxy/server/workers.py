@@ -27,7 +27,7 @@ from proxy.server import background, process, signals
 from proxy.server.app import build_app
 from proxy.server.bus import Bus, WrittenSessions, inboxes
 from proxy.server.member import BusMember
-from proxy.server.reload import Reload
+from proxy.server.reload import Reload, read_again
 from proxy.server.signals import SIGNALS
 from proxy.settings.build import build_runtime, needs_background_process
 from proxy.settings.load import load
@@ -156,17 +156,15 @@ class Workers:
 
     def _reload(self) -> bool:
         """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""
-        try:
+
+        def read() -> Settings:
             settings = load(self._path, self._environ)
             check_workers(settings, len(self._inboxes))
-        except ConfigError as error:
-            self._log.error("The configuration stays as it was:\n%s", error.message)
-            return False
-        except (Exception, SystemExit):  # noqa: BLE001 - all processes would end with this one
-            self._log.exception("The configuration stays as it was; the new one could not be read")
-            return False
-        self._settings = settings
-        return True
+            return settings
+
+        settings = read_again(read, self._log)
+        self._settings = settings or self._settings
+        return settings is not None
 
     def _log_loss(self, index: int, pid: int) -> None:
         name = "The background process" if index == _BACKGROUND else f"Process {index + 1}"
