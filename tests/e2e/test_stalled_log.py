@@ -28,18 +28,20 @@ SMALLEST = 4096
 Start = Callable[..., ServingProcess]
 CREW = """
 import os, sys
+from pathlib import Path
 from proxy.server import signals
-from proxy.server.workers import Supervisor
+from proxy.server.workers import Workers
+from proxy.settings.load import load
 
-def work(place):
-    with open(sys.argv[1], "a") as starts:
-        starts.write("x")
-    raise RuntimeError("in vain")
+class Crew(Workers):
+    def _work(self, place):
+        with open(sys.argv[1], "a") as starts:
+            starts.write("x")
+        raise RuntimeError("in vain")
 
 signals.block()
-nothing = lambda *_: None
-Supervisor(1, work, reload=nothing, on_exit=nothing, on_loss=nothing, on_kill=nothing,
-           on_stop=nothing, timeout=5.0).run()
+path = Path(sys.argv[2])
+Crew(path, load(path, {}), {}, 1).serve([], watch=False)
 """
 
 
@@ -182,7 +184,9 @@ def test_who_reads_again_soon_loses_no_line(start: Start, stalled: Stalled) -> N
 
 def test_a_process_that_cannot_work_is_tried_again(tmp_path: Path, stalled: Stalled) -> None:
     starts = tmp_path / "starts"
-    command = stalled.above([sys.executable, "-c", CREW, str(starts)])
+    path = tmp_path / "crew.yaml"
+    path.write_text("upstreams: {main: {base_url: 'practice:'}}\npipelines: {default: {upstreams: [main]}}\n")
+    command = stalled.above([sys.executable, "-c", CREW, str(starts), str(path)])
     with running(command) as crew:
         assert until(lambda: starts.exists() and len(starts.read_text()) >= 2, 30)
         crew.terminate()
