@@ -12,6 +12,7 @@ from typing import Self
 import msgspec
 
 from filters.message import LARGEST, SYSTEM, Message, newest_user
+from proxy.clock import wall_time
 from proxy.errors import Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
@@ -73,8 +74,10 @@ class ActiveTurns:
                 continue
             claim = other.claim
             if supersedes(turn.claim, claim):
-                was_sent_before = is_newer(claim, (other.entered_at, 0), turn.claim, (turn.entered_at, 1))
-                (turn if was_sent_before else other).cancel()
+                if is_newer(claim, (other.entered_at, 0), turn.claim, (turn.entered_at, 1)):
+                    turn.cancel(other.entered_at)
+                else:
+                    other.cancel(turn.entered_at)
         turns.append(turn)
         if self.publish is not None:
             turn.number = next(self._numbers)
@@ -98,7 +101,7 @@ class ActiveTurns:
         newer = claim()
         for turn in others:
             if is_newer(newer, (at,), turn.claim, (turn.entered_at,)):
-                turn.cancel()
+                turn.cancel(at)
 
     def set_order(self, slot: Slot, own: TurnId, at: float) -> None:
         """Notes when one of these turns entered, by the clock that all hosts share."""
@@ -143,7 +146,7 @@ class ActiveTurn:
         self._turns = turns
         self._slot = slot
         self._reply = reply
-        self._superseded = False
+        self._superseded_by: float | None = None
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -159,7 +162,7 @@ class ActiveTurn:
         if self._slot is not None:
             self._turns.remove(self._slot, self)
         self.others = ()
-        if not self._superseded:
+        if self._superseded_by is None:
             return
         # Our own cancellation is taken back; one of a hang-up or of the server's end goes on.
         is_only_ours = self.task.uncancel() <= self._cancellations
@@ -179,14 +182,16 @@ class ActiveTurn:
     @property
     def is_cancellable(self) -> bool:
         """Whether it may still be superseded: not once its last bytes are on their way."""
-        return not (self._superseded or self._reply.ending)
+        return self._superseded_by is None and not self._reply.ending
 
     def asked_at(self, at: float) -> float:
         """When it is recorded as asked for, in place of ``at``: before the turn that has taken its place.
 
-        That may have been read a little earlier, in another process.
+        That may have entered a little earlier.
         """
-        return at - _JITTER if self._superseded else at
+        if self._superseded_by is None:
+            return at
+        return min(at, wall_time() - (time.monotonic() - self._superseded_by))
 
     @property
     def is_over(self) -> bool:
@@ -213,13 +218,13 @@ class ActiveTurn:
             return False
         own, at = self.place
         if is_newer(rival.claim, (rival.at, rival.id), self.claim, (at, own)):
-            self.cancel()
+            self.cancel(self.entered_at + rival.at - at)
             return False
         return is_newer(self.claim, (at, own), rival.claim, (rival.at, rival.id))
 
-    def cancel(self) -> None:
-        """Ends the turn in favour of a newer one."""
-        self._superseded = True
+    def cancel(self, newer_entered_at: float) -> None:
+        """Ends the turn in favour of a newer one, which entered then by this process's clock."""
+        self._superseded_by = newer_entered_at
         self.task.cancel()
 
 
