@@ -38,8 +38,7 @@ _AS_IN: Final = {"as": ("as", "in")} | {
 _NUMBER: Final = re.compile("\\d+")
 _TWO_DIGITS: Final = re.compile("\\d\\D*\\d")
 _THREE_DIGITS: Final = re.compile("\\d\\D*\\d\\D*\\d")
-# A number of some digits within a code, and any by itself.
-_NUMBERS: Final = re.compile("[0-9]{3,}|[0-9]+(?= |$)")
+_WITHIN_CODE: Final = re.compile("[0-9]{3,}")
 _LONG: Final = 7
 _LAST: Final = 4
 _LONG_CODE: Final = 4
@@ -49,7 +48,7 @@ _MOST: Final = 24
 class NumberRun(NamedTuple):
     """Words that stand side by side and are one number or code, from ``start`` up to ``end``.
 
-    ``spellings`` are how it may be written, the whole first.
+    ``spellings`` are what it is looked up by.
     """
 
     start: int
@@ -81,7 +80,7 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
                 end += _clearly(words, end - 1)
         parts = _digits(said) if in_words else said
         if any(map(_NUMBER.search, parts)):
-            yield NumberRun(start, end, tuple(_spellings(parts)))
+            yield NumberRun(start, end, _spellings(parts))
 
 
 def _is_part(words: Sequence[str], at: int, start: int) -> bool:
@@ -122,32 +121,18 @@ def _digits(words: Sequence[str]) -> list[str]:
     return parts
 
 
-def _code(parts: Sequence[str]) -> list[str]:
-    """A run as one word, where it is more than a number."""
-    whole = "".join(parts) if len(parts) > 1 else ""
+def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
+    """How a run is looked up: as one number or code, and by its parts."""
+    whole = "".join(parts)
     is_code = _THREE_DIGITS.search(whole) or (len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole))
-    return [whole] if is_code and not whole.isdecimal() else []
-
-
-def _spellings(parts: Sequence[str]) -> list[str]:
-    """A run as one word, its numbers, and of a long one the end, which an area code does not change."""
-    if len(parts) == 1 and parts[0].isdecimal() and len(parts[0]) < _LONG:  # as most are
-        return [*parts]
-    words, alone, text = list[str](), list[str](), ""
-    for part in parts:
-        is_number = part.isdecimal()
-        # Numbers side by side are one.
-        text += part if is_number else f" {part}_ "
-        if len(part) > 1:
-            (alone if is_number else words).append(part)
-    numbers = _NUMBERS.findall(text)
-    found = _code(parts)
-    found += words
-    found += numbers
+    words = [part for part in parts if len(part) > 1 and not part.isdecimal()]
+    numbers = _WITHIN_CODE.findall(" ".join(words))
+    # Numbers side by side are one.
+    numbers += "".join(part if part.isdecimal() else " " for part in parts).split()
+    numbers += [part for part in parts if len(part) > 1 and part.isdecimal()]
+    codes = [whole, *words] if is_code and len(parts) > 1 and not whole.isdecimal() else words
+    found = [code[-_MOST:] for code in codes]
     for number in numbers:
-        if len(number) >= _LONG:
-            found += (number[-_LONG:], number[-_LAST:])
-    found += alone
-    if not found:
-        found = [part for part in parts if part.isdecimal()]
-    return [one if len(one) <= _MOST else one[-_MOST:] for one in dict.fromkeys(found)]
+        # A long one by its end, which no area code changes.
+        found += (number[-_LONG:], number[-_LAST:]) if len(number) >= _LONG else (number,)
+    return tuple(dict.fromkeys(found))

@@ -99,6 +99,11 @@ def test_what_was_told_is_found_in_other_spellings_and_forms(said: str, question
     assert spellings(question) & set(PLAIN.stems(said))
 
 
+def test_a_long_number_is_in_the_index_by_its_ends_alone():
+    assert PLAIN.stems("Call 01715552368.") == ["call", "5552368", "2368"]
+    assert PLAIN.stems("Order 20190001715552368b.") == ["order", "20190001715552368b", "5552368", "2368"]
+
+
 @pytest.mark.parametrize(
     ("said", "question"),
     [
