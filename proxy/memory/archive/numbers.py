@@ -72,12 +72,15 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
                 if not _is_part(words, end, start):
                     break
                 in_words = True
-            elif not part.isascii():
+                said.append(part)
+                end += 1
+                if len(part) == 1 and end < count and words[end] in _AS_IN:
+                    end += _clearly(words, end - 1)
+            elif part.isascii():
+                said.append(part)
+                end += 1
+            else:
                 break
-            said.append(part)
-            end += 1
-            if len(part) == 1 and end < count and words[end] in _AS_IN:
-                end += _clearly(words, end - 1)
         parts = _digits(said) if in_words else said
         if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, _spellings(parts))

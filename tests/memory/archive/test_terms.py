@@ -69,6 +69,7 @@ def spellings(question: str) -> set[str]:
         ("He is forty-seven.", "47"),
         ("siebenundvierzig elf zwei", "47112"),
         ("٤٧١١٢", "47112"),
+        ("I pay 4 for 48213.", "48213"),
         ("Meine Krankenversicherung zahlt.", "Und die Versicherung?"),
         ("Die Versicherung zahlt nicht.", "Zahlt die Krankenversicherung?"),
         ("Wir haben zwei Häuser.", "Wo ist mein Haus?"),
