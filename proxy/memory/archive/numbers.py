@@ -127,12 +127,17 @@ def _digits(words: Sequence[str]) -> list[str]:
 def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
     """How a run is looked up: as one number or code, and by its parts."""
     whole = "".join(parts)
+    if len(parts) == 1 and len(whole) < _LONG and whole.isdecimal():  # as most are
+        return (whole,)
+    words, alone, text = list[str](), list[str](), ""
+    for part in parts:
+        is_number = part.isdecimal()
+        # Numbers side by side are one.
+        text += part if is_number else " "
+        if len(part) > 1:
+            (alone if is_number else words).append(part)
+    numbers = [*_WITHIN_CODE.findall(" ".join(words)), *text.split(), *alone]
     is_code = _THREE_DIGITS.search(whole) or (len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole))
-    words = [part for part in parts if len(part) > 1 and not part.isdecimal()]
-    numbers = _WITHIN_CODE.findall(" ".join(words))
-    # Numbers side by side are one.
-    numbers += "".join(part if part.isdecimal() else " " for part in parts).split()
-    numbers += [part for part in parts if len(part) > 1 and part.isdecimal()]
     codes = [whole, *words] if is_code and len(parts) > 1 and not whole.isdecimal() else words
     found = [code[-_MOST:] for code in codes]
     for number in numbers:
