@@ -113,7 +113,7 @@ class SqliteDatabase:
         await self._writer.aclose()
 
     async def _submit(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        return await self._writer.result(self._writer.submit(work), _PATIENCE)
+        return await self._writer.run(work, _PATIENCE)
 
     def _close_loop_connection(self) -> None:
         connection, self._loop_connection = self._loop_connection, None

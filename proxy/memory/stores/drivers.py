@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from proxy.memory.stores.channel import Channel
 from proxy.memory.stores.codec import Codec, codec_from_keys
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from proxy.memory.stores.redis_turns import RedisTurns
 
 GROUP: Final = "turnkeeper.stores"
-"""Installed packages add drivers here, named by scheme; each is a ``StoreFactory``."""
+"""Installed packages add drivers here, named by scheme: functions of an address and a ``deadline``.
+
+Each returns a ``Store`` that has connected nothing, and raises ValueError for what it cannot parse.
+"""
 
 _METHODS: Final = ("take_due", "settle", "acquire", "release")
 _STORES: Final = "proxy.memory.stores"
@@ -41,17 +44,6 @@ _DRIVERS: Final = {
     "rediss+cluster": _REDIS,
     "memory": f"{_STORES}.volatile:open",
 }
-
-
-class StoreFactory(Protocol):
-    """Makes stores of one kind.
-
-    It connects nothing, and raises ValueError for an address that it cannot parse.
-    """
-
-    def __call__(self, url: str, *, deadline: float) -> Store:
-        """The store at an address."""
-        ...
 
 
 def open_store(url: str, *, deadline: float, codec: Codec) -> SessionStore:
@@ -81,15 +73,15 @@ def open_driver(
         schemes = ", ".join(f"{name}:" for name in _installed_drivers() | _DRIVERS)
         raise ValueError(f"no store is addressed like this; write one of {schemes}")
     try:
-        factory: StoreFactory = driver.load()
+        factory: Callable[..., Store] = driver.load()
     except ModuleNotFoundError as error:
         missing = error.name or driver.module
         package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
         raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
     if counts is not None:
-        return factory(url, deadline=deadline, take_along=counts.take_along)  # type: ignore[call-arg] # Redis's
+        return factory(url, deadline=deadline, take_along=counts.take_along)
     if is_shared and scheme == "sqlite":
-        return factory(url, deadline=deadline, is_shared=True)  # type: ignore[call-arg] # SQLite's
+        return factory(url, deadline=deadline, is_shared=True)
     store = factory(url, deadline=deadline)
     if lacking := [name for name in _METHODS if not hasattr(store, name)]:
         raise ValueError(

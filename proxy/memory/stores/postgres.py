@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
@@ -15,11 +15,10 @@ from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
     Arguments,
     BoundStatement,
+    Rows,
+    SqlStore,
     Statement,
-    id_bytes,
-    id_text,
     key_arguments,
-    lease_arguments,
     sweep_arguments,
     taken_sessions,
 )
@@ -28,13 +27,11 @@ from proxy.memory.stores.store import (
     BlobWrite,
     DueSession,
     Key,
-    ListedSession,
     Store,
     StoredBlob,
     draw_version,
 )
 
-Rows = list[Any]
 TIMEOUT: Final = 0.2
 """Seconds after which a command, or an attempt to connect, is given up."""
 _CONNECTIONS: Final = 8
@@ -71,10 +68,6 @@ _CREATE: Final = _with_cold(sql.CREATE)
 _REPLACE: Final = _with_cold(sql.REPLACE)
 
 
-_SETTLE: Final = Statement(f"{sql.SETTLE.named} RETURNING id")
-_ACQUIRE: Final = Statement(f"{sql.ACQUIRE.named} RETURNING name")
-
-
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
     """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
 
@@ -85,7 +78,7 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
-class PostgresStore:
+class PostgresStore(SqlStore):
     """One round trip for each read and each write. Versions are random, as those of ``SqliteStore``."""
 
     def __init__(
@@ -137,11 +130,6 @@ class PostgresStore:
 
         return await self._background.run(work)
 
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part."""
-        arguments = {**key_arguments(key), "start": start, "limit": limit}
-        return [row[0] for row in await self._fetch(sql.COLD, arguments, self._background)]
-
     async def delete(self, key: Key) -> bool:
         """Leaves a tombstone, in several round trips."""
         arguments = key_arguments(key) | {"blob": b""}
@@ -157,12 +145,6 @@ class PostgresStore:
         rows = await self._fetch(sql.STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions, in the order of code points, whatever the database's collation is."""
-        arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-        rows = await self._fetch(sql.LIST, arguments, self._background)
-        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
-
     async def take_due(
         self,
         tenants: Sequence[str],  # noqa: ARG002 - the column's default has all that older versions wrote
@@ -176,33 +158,12 @@ class PostgresStore:
             self._all_due_at = time.monotonic() + _ALL_DUE_EVERY
         since = 0.0 if is_whole else min(self._due_since, now - _DUE_BEFORE)
         until = now + lease
-        rows = await self._fetch(
-            _TAKE_DUE, {"since": since, "limit": limit, "until": until}, self._background
-        )
+        rows = await self.fetch(_TAKE_DUE, {"since": since, "limit": limit, "until": until})
         if len(rows) < limit:
             self._due_since = now - _DUE_BEFORE
         elif is_whole:
             self._all_due_at = 0.0
         return taken_sessions(rows, until)
-
-    async def settle(self, session: DueSession, due: float) -> DueSession | None:
-        """Sets when a session is due again."""
-        due = max(due, wall_time())
-        arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
-        settled = await self._fetch(_SETTLE, arguments, self._background)
-        return DueSession(session.key, repr(due)) if settled else None
-
-    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
-        """Takes or renews a lease."""
-        arguments = lease_arguments(name, token, ttl, former)
-        if await self._fetch(_ACQUIRE, arguments, self._background):
-            return None
-        rows = await self._fetch(sql.HOLDER, arguments, self._background)
-        return rows[0][0] if rows else b""  # it was released since
-
-    async def release(self, name: str, token: bytes) -> None:
-        """Ends a lease."""
-        await self._fetch(sql.RELEASE, {"name": name, "token": token}, self._background)
 
     async def ping(self) -> None:
         """Raises StoreError for a standby, or a server set to read only, which takes no turn."""
@@ -217,12 +178,11 @@ class PostgresStore:
         """Closes all connections."""
         await asyncio.gather(self._pool.aclose(), self._background.aclose())
 
-    async def _fetch(
-        self,
-        statement: Statement,
-        arguments: Arguments,
-        pool: Pool | None = None,
-    ) -> Rows:
+    async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
+        """The rows of a statement that no call waits for."""
+        return await self._fetch(statement, arguments, self._background)
+
+    async def _fetch(self, statement: Statement, arguments: Arguments, pool: Pool | None = None) -> Rows:
         values = statement.in_order({**arguments, "now": wall_time()})
 
         async def work(connection: Connection) -> Rows:

@@ -1,4 +1,4 @@
-"""The tables in SQLite and PostgreSQL: statements that both understand, and how the tables came to be.
+"""The tables in SQLite and PostgreSQL: what both do alike, their statements, and how the tables came to be.
 
 Ids are bytes there: any text is an id, NUL and half characters included, and all databases sort alike.
 """
@@ -6,15 +6,16 @@ Ids are bytes there: any text is an id, NUL and half characters included, and al
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, DueSession, Key
+from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, DueSession, Key, ListedSession
 
 Arguments = Mapping[str, object]
+Rows = Sequence[Sequence[Any]]
 
 LEDGER: Final = "turnkeeper_migrations"
 LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY KEY)"
@@ -32,14 +33,16 @@ class Statement:
     """SQL with parameters by name (``:name``) and by number (``?1`` for SQLite, ``$1`` for PostgreSQL).
 
     ``order`` has the name of each number, and ``in_order`` makes the arguments of the numbered forms: SQLite
-    binds those of many rows in two thirds of the time. ``has_rows`` is whether any come back.
+    binds those of many rows in two thirds of the time. ``has_rows`` is whether any come back, and
+    ``is_query`` whether it changes nothing.
     """
 
-    __slots__ = ("has_rows", "in_order", "named", "numbered", "numbered_for_sqlite", "order")
+    __slots__ = ("has_rows", "in_order", "is_query", "named", "numbered", "numbered_for_sqlite", "order")
 
     def __init__(self, named: str) -> None:
         self.named = named
         self.order = order = tuple(dict.fromkeys(NAMED.findall(named)))
+        self.is_query = named.startswith("SELECT")
         self.has_rows = "SELECT" in named or "RETURNING" in named
         self.numbered = NAMED.sub(lambda match: f"${order.index(match[1]) + 1}", named)
         self.numbered_for_sqlite = NAMED.sub(lambda match: f"?{order.index(match[1]) + 1}", named)
@@ -79,13 +82,7 @@ def key_arguments(key: Key) -> dict[str, object]:
     return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
 
 
-def lease_arguments(name: str, token: bytes, ttl: float, former: bytes) -> dict[str, object]:
-    """The arguments that take a lease."""
-    now = wall_time()
-    return {"name": name, "token": token, "former": former, "expires": now + ttl, "now": now}
-
-
-def taken_sessions(rows: Iterable[tuple[bytes, bytes]], until: float) -> list[DueSession]:
+def taken_sessions(rows: Iterable[Sequence[bytes]], until: float) -> list[DueSession]:
     """The sessions that were due, by tenant and session, which are taken until a time."""
     return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
@@ -156,11 +153,13 @@ DUE: Final = Statement(
 TAKE_DUE: Final = Statement(
     f"UPDATE turnkeeper_sessions SET due = :until WHERE id IN ({DUE.named}) RETURNING tenant, session"
 )
-SETTLE: Final = Statement(f"UPDATE turnkeeper_sessions SET due = :due WHERE {_THIS} AND due = :until")
+SETTLE: Final = Statement(
+    f"UPDATE turnkeeper_sessions SET due = :due WHERE {_THIS} AND due = :until RETURNING id"
+)
 ACQUIRE: Final = Statement(
     "INSERT INTO turnkeeper_leases (name, token, expires) VALUES (:name, :token, :expires)"
     " ON CONFLICT (name) DO UPDATE SET token = excluded.token, expires = excluded.expires"
-    " WHERE turnkeeper_leases.expires <= :now OR turnkeeper_leases.token IN (:token, :former)"
+    " WHERE turnkeeper_leases.expires <= :now OR turnkeeper_leases.token IN (:token, :former) RETURNING name"
 )
 HOLDER: Final = Statement("SELECT token FROM turnkeeper_leases WHERE name = :name")
 RELEASE: Final = Statement("DELETE FROM turnkeeper_leases WHERE name = :name AND token = :token")
@@ -169,6 +168,43 @@ EXPIRED: Final = Statement(
     " ORDER BY expires LIMIT :limit"
 )
 SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED.named})")
+
+
+class SqlStore:
+    """What the stores on SQLite and PostgreSQL do alike, and no call waits for."""
+
+    async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
+        """The rows of a statement, to whose arguments the time is added as ``now``."""
+        raise NotImplementedError
+
+    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
+        """The cold part."""
+        rows = await self.fetch(COLD, {**key_arguments(key), "start": start, "limit": limit})
+        return [blob for (blob,) in rows]
+
+    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
+        """A tenant's sessions, in the order of code points, whatever a database's collation is."""
+        arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+        rows = await self.fetch(LIST, arguments)
+        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
+
+    async def settle(self, session: DueSession, due: float) -> DueSession | None:
+        """Sets when a session is due again."""
+        due = max(due, wall_time())
+        arguments = {**key_arguments(session.key), "due": due, "until": float(session.lease)}
+        return DueSession(session.key, repr(due)) if await self.fetch(SETTLE, arguments) else None
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        """Takes or renews a lease."""
+        arguments = {"name": name, "token": token, "former": former, "expires": wall_time() + ttl}
+        if await self.fetch(ACQUIRE, arguments):
+            return None
+        rows = await self.fetch(HOLDER, arguments)
+        return bytes(rows[0][0]) if rows else b""  # it was released since
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Ends a lease."""
+        await self.fetch(RELEASE, {"name": name, "token": token})
 
 
 class Types(msgspec.Struct, frozen=True):

@@ -5,21 +5,17 @@ import contextlib
 import math
 import secrets
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
-
-import msgspec
+from typing import Final, NamedTuple, TypeVar
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sqlite_slices
 from proxy.memory.stores.sql import (
-    ACQUIRE,
     APPEND,
     CLEAR,
-    COLD,
     CREATE,
     DUE,
     EMPTY,
@@ -27,22 +23,17 @@ from proxy.memory.stores.sql import (
     EXPIRE,
     EXPIRE_COLD,
     EXPIRED,
-    HOLDER,
-    LIST,
     READ,
-    RELEASE,
     REPLACE,
-    SETTLE,
     STATE,
     SWEEP,
     TAKE_DUE,
     TOMBSTONE,
     Arguments,
+    Rows,
+    SqlStore,
     Statement,
-    id_bytes,
-    id_text,
     key_arguments,
-    lease_arguments,
     sweep_arguments,
     taken_sessions,
 )
@@ -62,14 +53,12 @@ from proxy.memory.stores.store import (
     BlobWrite,
     DueSession,
     Key,
-    ListedSession,
     Store,
     StoredBlob,
     draw_version,
 )
 
 T = TypeVar("T")
-Rows = list[tuple[Any, ...]]
 Outcome = bool | SessionDeleted
 """Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
 
@@ -96,27 +85,23 @@ def open(  # noqa: A001 - what every driver's entry is called
     return SqliteStore(Path(path), deadline=deadline, is_shared=is_shared)
 
 
-class _State(msgspec.Struct, frozen=True, gc=False):
-    """The version that a write must name, 0 where there is no session, the last deletion, and the expiry."""
+class _State(NamedTuple):
+    """The version that a write must name, 0 where there is no session, its last deletion and its expiry.
+
+    ``blob`` is its hot part, where a batch in flight writes it.
+    """
 
     version: int
     deleted: float
     expires: float
+    blob: bytes = b""
 
 
 _NO_STATE: Final = _State(0, -math.inf, -math.inf)
 
 
-class _Pending(msgspec.Struct, frozen=True, gc=False):
-    """A session as a batch in flight will leave it; it is read as if it were committed."""
-
-    blob: StoredBlob | None
-    expires: float
-    deleted: float
-
-
-class SqliteStore:
-    """Reads inline and writes in batches; writes in flight are read by this process at once.
+class SqliteStore(SqlStore):
+    """Reads inline and writes in batches; a write that is waited for is read by this process at once.
 
     Versions are random, so that a version names one state of one session for good: a session that was
     deleted and made anew, or another process's write, is never taken for what was read.
@@ -128,25 +113,26 @@ class SqliteStore:
         self._writer = FileWriter(self._file, chore=_sweep, gathering=gathering)
         self._reader = FileReader(self._file)
         self._deadline = deadline
-        self._pending: dict[Key, _Pending] = {}
+        self._pending: dict[Key, _State] = {}
         self._closed = False
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The write in flight, else the file: one look-up by key, some 30 µs."""
         now = wall_time()
         if (pending := self._pending.get(key)) is not None:
-            return pending.blob if pending.expires > now else None
+            is_there = pending.version and pending.expires > now
+            return StoredBlob(pending.blob, pending.version) if is_there else None
         within = BACKGROUND_DEADLINE if background else self._deadline
         if self._closed or self._file.identity is None:
             await self._opened(within)
         row = await self._reader.row(READ, {**key_arguments(key), "now": now}, within=within)
         return None if row is None else StoredBlob(*row)
 
-    def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
+    async def write(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
         if put.cold and not put.version and _is_large(put):
-            return self._write_in_slices(key, put)
-        return self._swap(key, put, _append, PATIENCE)
+            return await self._write_in_slices(key, put)
+        return await self._swap(key, put, _append, PATIENCE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, longer where there is much to write."""
@@ -155,18 +141,12 @@ class SqliteStore:
             return await self._write_in_slices(key, put)
         return await self._swap(key, put, _replace, BACKGROUND_DEADLINE)
 
-    async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part, read in a thread: thousands of entries would block the loop."""
-        rows = await self._fetch(COLD, {**key_arguments(key), "start": start, "limit": limit})
-        return [blob for (blob,) in rows]
-
     async def delete(self, key: Key) -> bool:
         """Deletes the session after the writes in flight."""
         now = wall_time()
         arguments, has_more = key_arguments(key) | {"blob": b"", "now": now}, list[bool]()
         work = partial(_delete, arguments, has_more)
-        outcome = self._submit(key, _Pending(None, 0.0, now), work)
-        existed = await self._writer.result(outcome, BACKGROUND_DEADLINE)
+        existed = await self._change(key, _State(0, now, 0.0), work, BACKGROUND_DEADLINE)
         if has_more[-1]:
             await self._work_on(partial(sqlite_slices.remove_deleted, arguments))
         return existed
@@ -176,12 +156,6 @@ class SqliteStore:
         state = await self._state(key)
         return state.deleted if state.deleted > 0 else None
 
-    async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions in the order of code points, read in a thread."""
-        arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-        rows = await self._fetch(LIST, arguments)
-        return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
-
     async def take_due(
         self,
         tenants: Sequence[str],  # noqa: ARG002 - the column's default has all that older versions wrote
@@ -190,30 +164,26 @@ class SqliteStore:
         lease: float,
     ) -> Sequence[DueSession]:
         """Sessions that are due; where there are none, nothing is written."""
-        await self._opened(BACKGROUND_DEADLINE)
-        arguments = {"now": wall_time(), "since": 0.0, "limit": limit}
-        if not await asyncio.to_thread(self._file.fetch, DUE, arguments):
+        arguments = {"since": 0.0, "limit": limit}
+        if not await self.fetch(DUE, arguments):
             return []
-        return await self._work(partial(_take_due, arguments, lease))
+        until = wall_time() + lease
+        return taken_sessions(await self.fetch(TAKE_DUE, arguments | {"until": until}), until)
 
-    async def settle(self, session: DueSession, due: float) -> DueSession | None:
-        """Sets when a session is due again."""
-        arguments = key_arguments(session.key) | {"due": due, "until": float(session.lease)}
-        settled = await self._work(partial(_execute, SETTLE, arguments))
-        return DueSession(session.key, repr(due)) if settled else None
-
-    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
-        """Takes or renews a lease."""
+    async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
+        """The rows of a statement that no call waits for; what changes nothing is read in a thread."""
+        arguments = {**arguments, "now": wall_time()}
+        if not statement.is_query:
+            return await self._work(lambda own: own.execute(statement.named, arguments).fetchall())
         await self._opened(BACKGROUND_DEADLINE)
-        return await self._work(partial(_acquire, lease_arguments(name, token, ttl, former)))
-
-    async def release(self, name: str, token: bytes) -> None:
-        """Ends a lease."""
-        await self._work(partial(_execute, RELEASE, {"name": name, "token": token}))
+        if self._pending:
+            with contextlib.suppress(StoreError):  # then nothing is in flight any more
+                await self._work(_no_operation)
+        return await asyncio.to_thread(self._file.fetch, statement, arguments)
 
     async def ping(self) -> None:
         """Writes something: nothing less shows a full disk."""
-        await self._writer.result(self._writer.submit(_touch), PATIENCE)
+        await self._writer.run(_touch, PATIENCE)
 
     async def aclose(self) -> None:
         """Closes the writer's connection last, which moves the log into the file."""
@@ -223,7 +193,7 @@ class SqliteStore:
 
     async def _work(self, work: Work[T]) -> T:
         """The outcome of work that no call waits for."""
-        return await self._writer.result(self._writer.submit(work), BACKGROUND_DEADLINE)
+        return await self._writer.run(work, BACKGROUND_DEADLINE)
 
     async def _work_on(self, work: Work[bool]) -> None:
         """Does work again and again, in a transaction each, until there is no more of it."""
@@ -269,23 +239,20 @@ class SqliteStore:
             "expires": expires,
             "due": put.due,
         }
-        pending = _Pending(StoredBlob(put.blob, version), expires, state.deleted)
-        outcome = self._submit(key, pending, partial(work, arguments, tuple(put.cold)))
-        changed = await self._writer.result(outcome, within)
+        pending = _State(version, state.deleted, expires, put.blob)
+        changed = await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
         if isinstance(changed, SessionDeleted):
             raise changed
         return changed
 
-    def _submit(self, key: Key, pending: _Pending, work: Work[T]) -> "asyncio.Future[T]":
-        """The outcome of work that leaves a session as it is ``pending``."""
-        outcome = self._writer.submit(work, partial(self._settled, key, pending))
+    async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
+        """The result of work that leaves a session as it is ``pending``."""
         self._pending[key] = pending
-        return outcome
-
-    def _settled(self, key: Key, pending: _Pending, _outcome: object) -> None:
-        """Has the file read again, which has it now, or never will."""
-        if self._pending.get(key) is pending:
-            del self._pending[key]
+        try:
+            return await self._writer.run(work, within)
+        finally:  # the file has it now, or will, or never
+            if self._pending.get(key) is pending:
+                del self._pending[key]
 
     async def _state(self, key: Key) -> _State:
         """The state that a write must name now."""
@@ -294,25 +261,17 @@ class SqliteStore:
         row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, within=PATIENCE)
         state = _NO_STATE if row is None else _State(*row)
         pending = self._pending.get(key)  # which may have come while the file was being read
-        if pending is not None:
-            version = pending.blob.version if pending.blob and pending.expires > now else 0
-            state = _State(version, max(state.deleted, pending.deleted), pending.expires)
-        return state
+        if pending is None:
+            return state
+        version = pending.version if pending.expires > now else 0
+        return pending._replace(version=version, deleted=max(state.deleted, pending.deleted))
 
     async def _opened(self, within: float) -> None:
         """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
-            await self._writer.result(self._writer.submit(_no_operation), within)
-
-    async def _fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        """All rows, writes in flight included."""
-        await self._opened(BACKGROUND_DEADLINE)
-        if self._pending:
-            with contextlib.suppress(StoreError):  # then nothing is in flight any more
-                await self._work(_no_operation)
-        return await asyncio.to_thread(self._file.fetch, statement, {**arguments, "now": wall_time()})
+            await self._writer.run(_no_operation, within)
 
 
 def _is_large(put: BlobWrite) -> bool:
@@ -363,27 +322,6 @@ def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Conn
     connection.execute(TOMBSTONE.named, arguments)
     has_more.append(sqlite_slices.remove_deleted(arguments, connection))
     return bool(rows)
-
-
-def _take_due(arguments: Arguments, lease: float, connection: sqlite3.Connection) -> list[DueSession]:
-    """Has the sessions that are due be due again after the lease."""
-    now = wall_time()
-    until = now + lease
-    rows = connection.execute(TAKE_DUE.named, {**arguments, "now": now, "until": until})
-    return taken_sessions(rows.fetchall(), until)
-
-
-def _acquire(arguments: Arguments, connection: sqlite3.Connection) -> bytes | None:
-    """Takes a lease, or tells the token of its holder."""
-    if connection.execute(ACQUIRE.named, arguments).rowcount:
-        return None
-    ((holder,),) = connection.execute(HOLDER.named, arguments).fetchall()
-    return bytes(holder)
-
-
-def _execute(statement: Statement, arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    """Makes one change; whether there was anything to change."""
-    return bool(connection.execute(statement.named, arguments).rowcount)
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:

@@ -10,10 +10,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import quote
-
-import msgspec
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.sql import (
@@ -333,10 +331,9 @@ class _Log:
             self._connection = None
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Job(NamedTuple):
     work: Work[Any]
     outcome: asyncio.Future[Any]
-    settled: Callable[[Any], None] | None
 
 
 class _NoTransaction(StoreError):
@@ -373,12 +370,10 @@ class FileWriter:
         self._commit_due = 0.0
         self._waits_for_lock = False
 
-    def submit(
-        self, work: Work[T], settled: Callable[[T | Exception], None] | None = None
-    ) -> asyncio.Future[T]:
-        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken.
+    async def run(self, work: Work[T], within: float) -> T:
+        """The result of ``work``, once it is durable; it goes on if the waiting ends.
 
-        ``settled`` is called with the result of the work, or its error, whoever waits for the outcome.
+        Raises StoreError after so many seconds, and at once where no more is taken.
         """
         if self._closed:
             raise StoreError("The memory has been closed.")
@@ -386,18 +381,11 @@ class FileWriter:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, outcome, settled))
+        self._jobs.put(_Job(work, outcome))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(loop,), name="memory", daemon=True)
             self._thread.start()
-        return outcome
-
-    async def result(self, outcome: asyncio.Future[T], within: float) -> T:
-        """What came of work that was submitted, which goes on if the waiting ends.
-
-        Raises StoreError after so many seconds.
-        """
-        timer = outcome.get_loop().call_later(within, self._give_up, outcome)
+        timer = loop.call_later(within, self._give_up, outcome)
         try:
             return await outcome
         finally:
@@ -510,8 +498,6 @@ class FileWriter:
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
     for job, result in outcomes:
-        if job.settled is not None:
-            job.settled(result)
         if job.outcome.done():
             continue
         if isinstance(result, Exception):

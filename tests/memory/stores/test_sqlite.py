@@ -377,7 +377,7 @@ async def test_a_file_that_was_taken_away_is_made_anew(store: SqliteStore, path:
 
 async def test_one_bad_job_spoils_no_other_of_its_batch(store: SqliteStore):
     await store.ping()
-    wrong = store._writer.submit(lambda connection: connection.execute("SELECT ?", (object(),)))
+    wrong = asyncio.ensure_future(store._writer.run(lambda own: own.execute("SELECT ?", (object(),)), 60.0))
     keys = [Key("acme", str(n)) for n in range(5)]
     writing = [store.write(key, BlobWrite(b"1", version=0, ttl=60)) for key in keys]
     assert await asyncio.gather(*writing) == [True] * 5
@@ -393,7 +393,7 @@ async def test_what_a_failed_batch_began_is_undone(store: SqliteStore, path: Pat
         connection.execute("SELECT ?", (object(),))
 
     with pytest.raises(StoreError):
-        await store._writer.submit(half)
+        await store._writer.run(half, 60.0)
     with other_program(path, "BEGIN IMMEDIATE", "ROLLBACK") as other:  # no lock is left behind
         assert other.execute(sql.APPLIED).fetchall() == STEPS
     await written(store)  # nor does the next job pay for it
@@ -425,7 +425,7 @@ async def test_a_batch_is_one_transaction(store: SqliteStore):
         busy.set()
         assert all_are_there.wait(10)
 
-    first = store._writer.submit(hold_up)
+    first = asyncio.ensure_future(store._writer.run(hold_up, 60.0))
     assert await asyncio.to_thread(busy.wait, 10)
     keys = [Key("acme", str(n)) for n in range(50)]
     writing = [asyncio.ensure_future(store.write(key, BlobWrite(b"1", version=0, ttl=60))) for key in keys]
@@ -447,7 +447,7 @@ async def test_what_failed_is_no_longer_read(hasty: SqliteStore, path: Path):
         with pytest.raises(StoreError):
             await writing
         with pytest.raises(StoreError):  # and by now it has failed, not merely taken too long
-            await hasty._writer.submit(lambda _: None)
+            await hasty._writer.run(lambda _: None, 60.0)
     assert await hasty.read(KEY) == StoredBlob(b"1", version)
 
 
@@ -605,7 +605,7 @@ async def test_the_file_is_in_the_mode_that_was_meant(hasty: SqliteStore):
         names = ("journal_mode", "synchronous", "secure_delete", "foreign_keys", "busy_timeout")
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
 
-    assert await hasty._writer.submit(modes) == ["wal", 1, 1, 1, 0]
+    assert await hasty._writer.run(modes, 60.0) == ["wal", 1, 1, 1, 0]
 
 
 async def test_a_log_is_moved_into_the_file_once_it_is_long(store: SqliteStore, path: Path):
@@ -664,7 +664,7 @@ async def test_a_log_that_no_thread_can_move_costs_no_write(
 
 async def test_a_connection_keeps_few_pages_of_the_file(hasty: SqliteStore):
     kept = "PRAGMA cache_size"
-    assert await hasty._writer.submit(lambda own: own.execute(kept).fetchone()) == (-512,)
+    assert await hasty._writer.run(lambda own: own.execute(kept).fetchone(), 60.0) == (-512,)
     with closing(hasty._file.connect(wait=0)) as another:
         assert another.execute(kept).fetchone() == (-512,)
 

@@ -80,12 +80,14 @@ async def test_another_program_that_reads_locks_nothing(store: SqliteStore, tmp_
 
 async def test_our_own_writer_that_is_behind_is_called_that(store: SqliteStore) -> None:
     let_go = threading.Event()
-    store._writer.submit(lambda _: let_go.wait())
+    busy = asyncio.ensure_future(store._writer.run(lambda _: let_go.wait(), 60.0))
+    await asyncio.sleep(0)
     try:
         with pytest.raises(StoreError) as caught:
             await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     finally:
         let_go.set()
+    await busy
     assert "too slow: what this process writes before it is not done" in str(caught.value)
     assert "program" not in str(caught.value)
 
@@ -105,7 +107,7 @@ async def test_a_second_store_of_this_process_is_no_other_program(store: SqliteS
     let_go, taken = threading.Event(), threading.Event()
     second = SqliteStore(tmp_path / "memory.db", deadline=0.05)
     await second.ping()
-    busy = second._writer.submit(lambda _: (taken.set(), let_go.wait()))
+    busy = asyncio.ensure_future(second._writer.run(lambda _: (taken.set(), let_go.wait()), 60.0))
     assert await asyncio.to_thread(taken.wait, 10)
     try:
         with pytest.raises(StoreError, match="locked by another writer or reader of this process"):
