@@ -75,12 +75,6 @@ class NamedDatabase:
         loaded = self._loaded or await self._load()
         return await self._database.read_inline(partial(_translated, loaded.names, work))
 
-    def read_nowait(self, work: Transaction[T]) -> T | None:
-        """Run the same steps without waiting; ``None`` where that is impossible."""
-        if self._loaded is None:
-            return None
-        return self._database.read_nowait(partial(_translated, self._loaded.names, work))
-
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
         """Return a query's rows without waiting; ``None`` where that is impossible."""
         if self._loaded is None:

@@ -77,9 +77,6 @@ class PostgresDatabase:
             return await _run(work, fetch)
         return await self.read(work)
 
-    def read_nowait(self, work: Transaction[T]) -> None:
-        """Return ``None``: a server is always waited for."""
-
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> None:
         """Return ``None``: a server is always waited for."""
 

@@ -581,9 +581,7 @@ class SessionWriter:
         if unknown := [part for part in unknown if part.key not in stored]:
             graves = [_all_tombstone_rows(keys, part) for part in unknown]
             work = partial(_read, self._codec, unknown, graves)
-            rows = self._database.read_nowait(work)  # a thread costs more than what it reads
-            if rows is None:
-                rows = await self._database.read(work)
+            rows = await self._database.read(work)
             stored |= zip((part.key for part in unknown), rows, strict=True)
 
     async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:

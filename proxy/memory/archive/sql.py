@@ -61,10 +61,6 @@ class Database(Protocol):
         """Run steps that read a few rows by their keys, on a call."""
         ...
 
-    def read_nowait(self, work: Transaction[T]) -> T | None:
-        """Run the same steps without waiting; ``None`` where that is impossible."""
-        ...
-
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
         """Return a query's rows without waiting; ``None`` where that is impossible."""
         ...

@@ -13,7 +13,7 @@ from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
-from proxy.memory.stores.sqlite_file import DatabaseFile, FileWriter
+from proxy.memory.stores.sqlite_file import DatabaseFile, FileConnection, FileWriter
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
@@ -35,11 +35,9 @@ class SqliteDatabase:
         self._file = DatabaseFile(path, wait=_WAIT)
         self._writer = FileWriter(self._file, lock_seconds=_LOCK_SECONDS)
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="recall")
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: dict[int, FileConnection] = {}
         self._reads = 0
-        self._loop_connection: sqlite3.Connection | None = None
-        self._loop_identity: tuple[int, int] | None = None
+        self._inline = FileConnection(self._file)
         self._closed = False
 
     async def write(self, work: Transaction[T]) -> T:
@@ -61,36 +59,22 @@ class SqliteDatabase:
 
     async def read_inline(self, work: Transaction[T]) -> T:
         """Run the steps on the event loop, which costs less than a thread; on a thread where that fails."""
-        found = self.read_nowait(work)
-        return await self.read(work) if found is None else found
-
-    def read_nowait(self, work: Transaction[T]) -> T | None:
-        """Run the steps on the event loop; ``None`` where the file is not open or is locked."""
-        try:
-            connection = self._loop_reader()
-            return None if connection is None else _run(work, connection)
-        except sqlite3.Error:
-            self._close_loop_connection()
-            return None
+        if not self._closed and self._file.identity is not None:
+            try:
+                return _run(work, self._inline.get())
+            except sqlite3.Error:
+                self._inline.close()
+        return await self.read(work)
 
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
         """Return a query's rows, read on the event loop; ``None`` where the file is not open or is locked."""
-        try:
-            connection = self._loop_reader()
-            return None if connection is None else connection.execute(statement.named, arguments).fetchall()
-        except sqlite3.Error:
-            self._close_loop_connection()
-            return None
-
-    def _loop_reader(self) -> sqlite3.Connection | None:
-        """A connection to the file that was opened last, which waits for no lock; ``None`` without one."""
         if self._closed or self._file.identity is None:
             return None
-        if self._loop_connection is None or self._loop_identity != self._file.identity:
-            self._close_loop_connection()
-            self._loop_connection = self._file.connect(wait=0)
-            self._loop_identity = self._file.identity
-        return self._loop_connection
+        try:
+            return self._inline.get().execute(statement.named, arguments).fetchall()
+        except sqlite3.Error:
+            self._inline.close()
+            return None
 
     async def scrub(self) -> None:
         """Merge the index's segments into one, without what was deleted, and empty the write-ahead log."""
@@ -107,44 +91,29 @@ class SqliteDatabase:
         """Finish reads and writes and close all connections."""
         self._closed = True
         await asyncio.to_thread(self._readers.shutdown)
-        self._close_loop_connection()
-        for connection in self._connections:
+        for connection in (self._inline, *self._connections.values()):
             connection.close()
         await self._writer.aclose()
 
     async def _submit(self, work: Callable[[sqlite3.Connection], T]) -> T:
         return await self._writer.run(work, _PATIENCE)
 
-    def _close_loop_connection(self) -> None:
-        connection, self._loop_connection = self._loop_connection, None
-        if connection is not None:
-            connection.close()
-
     def _read_ended(self, reading: "asyncio.Future[Any]") -> None:
         self._reads -= 1
         retrieve_exception(reading)
 
     def _read(self, work: Transaction[T]) -> T:
-        """Run the steps on this thread's own connection to the file that was opened last."""
+        """Run the steps on this thread's own connection."""
+        thread = threading.get_ident()
+        connection = self._connections.get(thread)
+        if connection is None:
+            connection = self._connections[thread] = FileConnection(self._file, wait=_WAIT, shared=True)
         with self._file.errors():
             try:
-                connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-                if connection is None or self._local.identity != self._file.identity:
-                    self._close_thread_connection()
-                    connection = self._file.connect(wait=_WAIT, shared=True)
-                    self._connections.append(connection)
-                    self._local.connection, self._local.identity = connection, self._file.identity
-                return _run(work, connection)
+                return _run(work, connection.get())
             except sqlite3.Error:
-                self._close_thread_connection()
+                connection.close()
                 raise
-
-    def _close_thread_connection(self) -> None:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is not None:
-            self._local.connection = None
-            self._connections.remove(connection)
-            connection.close()
 
 
 def _run(work: Transaction[T], connection: sqlite3.Connection) -> T:

@@ -42,7 +42,7 @@ from proxy.memory.stores.sqlite_file import (
     PATIENCE,
     SHARED_GATHERING,
     DatabaseFile,
-    FileReader,
+    FileConnection,
     FileWriter,
     Work,
 )
@@ -111,7 +111,7 @@ class SqliteStore(SqlStore):
         self._file = DatabaseFile(path, wait=max(deadline, _LOCK_WAIT))
         gathering = SHARED_GATHERING if is_shared else GATHERING
         self._writer = FileWriter(self._file, chore=_sweep, gathering=gathering)
-        self._reader = FileReader(self._file)
+        self._reader = FileConnection(self._file)
         self._deadline = deadline
         self._pending: dict[Key, _State] = {}
         self._closed = False

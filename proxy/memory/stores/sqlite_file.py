@@ -228,26 +228,40 @@ def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
     return pending_migrations([name for (name,) in connection.execute(APPLIED)])
 
 
-class FileReader:
-    """A connection of the event loop's own: a thread would cost more than a read of a few microseconds.
+class FileConnection:
+    """A connection to the file that was opened last, for one thread, which makes it when it needs it.
 
-    SQLite itself never waits here; a locked file is asked again.
+    A lock is waited for so many seconds. One that is ``shared`` may be closed by another thread.
     """
 
-    def __init__(self, file: DatabaseFile) -> None:
+    def __init__(self, file: DatabaseFile, *, wait: float = 0, shared: bool = False) -> None:
         self._file = file
+        self._wait = wait
+        self._shared = shared
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
+    def get(self) -> sqlite3.Connection:
+        """The connection. Raises StoreError where the file has not been opened yet, and sqlite3.Error."""
+        identity = self._file.identity
+        if self._connection is None or self._identity != identity:
+            self.close()
+            if identity is None:
+                raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
+            self._connection = self._file.connect(wait=self._wait, shared=self._shared)
+            self._identity = identity
+        return self._connection
+
     async def row(self, statement: Statement, arguments: Arguments, *, within: float) -> Row | None:
-        """The only row, if any. Raises StoreError, for a lock after so many seconds."""
+        """The only row, if any. Raises StoreError, for a lock after so many seconds.
+
+        It is read on the event loop: a thread would cost more than a read of a few microseconds.
+        """
         due = 0.0
         while True:
             try:
-                if self._connection is None or self._identity != self._file.identity:
-                    self._connection = self._connected()
                 # All rows are fetched, so that no statement stays open and holds an old state of the file.
-                rows: list[Row] = self._connection.execute(statement.named, arguments).fetchall()
+                rows: list[Row] = self.get().execute(statement.named, arguments).fetchall()
             except sqlite3.Error as error:
                 if not is_locked(error):
                     self.close()
@@ -260,18 +274,10 @@ class FileReader:
             await asyncio.sleep(_LOCK_PAUSE)
 
     def close(self) -> None:
-        """Closes the connection; the next read connects anew."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def _connected(self) -> sqlite3.Connection:
-        self.close()
-        if self._file.identity is None:
-            raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
-        connection = self._file.connect(wait=0)
-        self._identity = self._file.identity
-        return connection
+        """Closes the connection, which is made anew where it is needed."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
 
 class _Log:
@@ -283,8 +289,8 @@ class _Log:
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._thread: threading.Thread | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None
+        # It is kept: SQLite has the folder stored for good, too, for each new one.
+        self._connection = FileConnection(file, shared=True)
 
     def move_if_long(self) -> None:
         """Begins to move the log, if it is long and is not being moved."""
@@ -299,7 +305,7 @@ class _Log:
         """Ends once the log is not being moved any more."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
-        self._disconnect()
+        self._connection.close()
 
     def _is_long(self) -> bool:
         """Whether the log has so many pages: what is left of a former one has other salts than its head."""
@@ -314,21 +320,10 @@ class _Log:
 
     def _move(self) -> None:
         """Moves as much as readers let it; where that fails, as on a full disk, the log goes on."""
-        if self._identity != self._file.identity:
-            self._disconnect()
         try:
-            if self._connection is None:
-                # It is kept: SQLite has the folder stored for good, too, for each new one.
-                self._connection = self._file.connect(wait=0, shared=True)
-                self._identity = self._file.identity
-            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._connection.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
             self._connection.close()
-            self._connection = None
 
 
 class _Job(NamedTuple):

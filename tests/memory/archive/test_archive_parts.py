@@ -157,14 +157,15 @@ async def test_what_is_saved_already_is_not_looked_at_again(
 
 
 async def test_what_was_broken_off_is_completed(archive: Archive):
-    saving = asyncio.create_task(archive.save_session(KEY, session(), as_of=8.0))
+    long = session(4 * COUNT)
+    saving = asyncio.create_task(archive.save_session(KEY, long, as_of=8.0))
     while not await texts(archive):  # noqa: ASYNC110 - it saves when it likes
         await asyncio.sleep(0.001)
     saving.cancel()
     await asyncio.wait({saving})
-    assert 0 < len(await texts(archive)) < COUNT
-    await archive.save_session(KEY, session(), as_of=8.0)
-    assert await texts(archive) == [entry.text for entry in session().entries]
+    assert 0 < len(await texts(archive)) < 4 * COUNT
+    await archive.save_session(KEY, long, as_of=8.0)
+    assert await texts(archive) == [entry.text for entry in long.entries]
     shorter = msgspec.structs.replace(session(20), updated=9.0)
     await archive.save_session(KEY, shorter, as_of=9.0)
     assert await texts(archive) == [entry.text for entry in shorter.entries]

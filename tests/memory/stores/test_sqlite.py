@@ -705,7 +705,7 @@ async def test_every_query_that_names_a_session_goes_by_an_index(store: SqliteSt
     asked += ["EMPTY", "CLEAR", "ERASED_SINCE"]
     given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(sql, name).named for name in asked)), 1)
     for name in asked:
-        plan = store._reader._connected().execute("EXPLAIN QUERY PLAN " + getattr(sql, name).named, given)
+        plan = store._reader.get().execute("EXPLAIN QUERY PLAN " + getattr(sql, name).named, given)
         assert [row[3] for row in plan if row[3].startswith("SCAN")] == [], name
 
 
