@@ -8,9 +8,9 @@ from starlette.responses import Response
 
 from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest
-from proxy.page.trials import CallTrial, Choices, Draft, RequestTrial, SentPrompt, as_yaml
+from proxy.page.trials import CallTrial, Choices, Draft, RequestTrial, as_yaml
 from proxy.trace import Trace
-from proxy.trial.replay import read_recording
+from proxy.trial.replay import SentPrompt, read_recording
 
 _FIRST: Final = "agora"
 TITLES: Final[Mapping[str, str]] = {
@@ -103,7 +103,7 @@ def _sent(traces: Sequence[Trace]) -> Sequence[SentPrompt]:
     for trace in traces:
         if trace.content and trace.content.sent and trace.pipeline:
             target = trace.target_of(trace.pipeline)
-            sent.append(SentPrompt(trace.content, trace.content.sent, target.provider.name))
+            sent.append(SentPrompt(trace.content, target.provider.name))
     return sent
 
 

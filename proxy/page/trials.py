@@ -24,7 +24,7 @@ from proxy.settings.filter_registry import OWN_FILES, FilterRegistry, PluginErro
 from proxy.settings.load import Steps, load_steps, step_warnings
 from proxy.trial import explain
 from proxy.trial.explain import Explanation, explain_request, run_filters
-from proxy.trial.replay import Recording, ReplayedTurn, replay, sent_turn
+from proxy.trial.replay import Recording, ReplayedTurn, SentPrompt, replay
 from proxy.turn.context import filter_context
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.state import TurnContent
@@ -251,14 +251,6 @@ class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
 # --- a recorded call
 
 
-class SentPrompt(msgspec.Struct, frozen=True):
-    """A kept turn, with the body that was sent and the name of the provider that got it."""
-
-    content: TurnContent
-    body: bytes
-    provider: str
-
-
 class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt: ``groups`` lead from what was sent, or would be now, to what would be sent."""
 
@@ -300,9 +292,8 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
             if isinstance(each, DraftErrors):
                 return _html(renderer, "errors.html", step_errors=each.step_errors, error=each.error)
         assert isinstance(pipeline, Pipeline) and isinstance(present, Pipeline)  # noqa: S101, PT018 - as above
-        sent = [sent_turn(each.content, each.body, PROVIDERS[each.provider]) for each in self.sent]
         try:
-            turns = list(replay(self.recording, pipeline, present, sent=sent))
+            turns = list(replay(self.recording, pipeline, present, sent=self.sent))
         except TurnkeeperError as error:
             return _html(renderer, "errors.html", error=_message(error), doubts=doubts)
         return _html(

@@ -22,7 +22,7 @@ from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
 from proxy.turn.state import TurnContent
-from proxy.upstream.providers import Provider
+from proxy.upstream.providers import PROVIDERS, Provider
 
 _PAGE: Final = 1000
 _ANSWERED: Final = frozenset({"user", "tool", "function"})
@@ -50,14 +50,11 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class SentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn whose prompt was kept: its request, what memory held then, and what was sent."""
+class SentPrompt(msgspec.Struct, frozen=True):
+    """A turn that was kept with the body that was sent, and the name of the provider that got it."""
 
-    request: ClientRequest
-    identity: Identity
-    now: float
-    memory: Snapshot
-    prompt: Prompt
+    content: TurnContent
+    provider: str
 
 
 class ReplayedTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,23 +119,12 @@ async def _archived_session(memory: Memory, key: Key) -> Session:
     return Session(entries=entries, user=user, created=created)
 
 
-def sent_turn(content: TurnContent, body: bytes, provider: Provider) -> SentTurn:
-    """A turn that was kept whole, and whose ``body`` was sent to a provider, for ``replay``."""
-    return SentTurn(
-        request=content.marked_request,
-        identity=content.identity,
-        now=content.now,
-        memory=content.memory,
-        prompt=_prompt(body, provider),
-    )
-
-
 def replay(
     recording: Recording,
     pipeline: Pipeline,
     present: Pipeline,
     *,
-    sent: Sequence[SentTurn] = (),
+    sent: Sequence[SentPrompt] = (),
     window: int | None = None,
 ) -> Iterator[ReplayedTurn]:
     """The prompts of a recording as ``pipeline`` would send them, the oldest first.
@@ -149,18 +135,19 @@ def replay(
     Memory holds what it held then: the turns before, the summaries and facts that there were. Passages from
     other calls and episodes are known of kept turns alone.
     """
-    kept = list(sent)
+    kept = [(one.content, one.content.marked_request, PROVIDERS[one.provider]) for one in sent]
     for number, end in enumerate(_request_ends(recording.session.entries), 1):
         newest = recording.session.entries[end - 1]
         entries = _window(recording.session.entries, end)[-(window or 0) :]
         messages = [message_of(entry) for entry in entries]
         words = newest_words(messages)
-        match = next((i for i, one in enumerate(kept) if newest_words(one.request.messages) == words), None)
+        match = next((i for i, (_, own, _) in enumerate(kept) if newest_words(own.messages) == words), None)
         if match is not None:
-            one = kept[match]
+            content, request, provider = kept[match]
             del kept[: match + 1]
-            before, user, messages, at = one.prompt, one.identity.user, [*one.request.messages], one.now
-            after = _run(one.request, one.identity, pipeline, at, one.memory)
+            user, messages, at = content.identity.user, [*request.messages], content.now
+            before = _prompt(content.sent, provider)
+            after = _run(request, content.identity, pipeline, at, content.memory)
         else:
             at, user = newest.at, newest.speaker or recording.session.user
             identity = Identity(recording.key.tenant, recording.key.session, user, background=False)

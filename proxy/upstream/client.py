@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstream.connection import Connection, DecodedResponse, HttpResponse, StaleConnection, decoder_for
-from proxy.upstream.dial import Dialer, Route, Trust, system_trust
+from proxy.upstream.dial import Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
 # An aborted transport reports its loss within a few turns of the loop.
@@ -56,7 +56,7 @@ class HttpUpstream:
         self._forwarded = route.proxy is not None and not route.tunnelled
         self._head = route.request_head
         self._last_head: tuple[str, str, Headers, bytes] = ("", "", (), b"")
-        self._pool = Pool(Dialer(route), self._peer, size=max_connections, connect=connect, idle=idle)
+        self._pool = Pool(route, self._peer, size=max_connections, connect=connect, idle=idle)
         self._warmer = Warmer(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
@@ -121,8 +121,8 @@ class Pool:
     are never more connections than places.
     """
 
-    def __init__(self, dialer: Dialer, peer: str, *, size: int, connect: float, idle: float) -> None:
-        self._dialer = dialer
+    def __init__(self, route: Route, peer: str, *, size: int, connect: float, idle: float) -> None:
+        self._route = route
         self._peer = peer
         self._connect = connect
         self._idle_for = idle
@@ -189,7 +189,7 @@ class Pool:
         try:
             async with dial:
                 self._dials.add(dial)
-                await self._dialer.dial(connection)
+                await self._route.dial(connection)
         except BaseException as error:
             connection.drop()
             if not isinstance(error, TimeoutError):

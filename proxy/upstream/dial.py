@@ -9,15 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from typing import Final
-from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamUnreachable
-from proxy.hostname import is_host_name
+from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.upstream.connection import Connection, RequestHead
 
 Trust = Callable[[], ssl.SSLContext]
 
 _PORTS = {"http": 80, "https": 443}
+_BASE_URL: Final = "write an address such as https://api.example.com/v1, or practice: for the practice model"
+_CHAT_COMPLETIONS: Final = "/chat/completions"
 _HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 _PREFIX = re.compile(r"[\x21\x24-\x3e\x40-\x7e]*")
 _NO_PROXY_ENTRY = re.compile(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?")
@@ -44,19 +46,24 @@ class Origin:
 
     @classmethod
     def of(cls, base_url: str) -> "Origin":
-        """The origin that `base_url` names; raises ValueError, which says what is wrong with it."""
+        """The origin that `base_url` names; raises ValueError, which says what to write and shows no key."""
+        if re.search(r"[^!-~]", base_url):
+            raise ValueError("an address has no spaces, and no characters beyond ASCII")
+        rest, host = base_url.partition("://")[2], host_of(base_url)
+        if not host:
+            raise ValueError(_BASE_URL)
+        if not is_host_name(host):
+            raise ValueError(ADVICE)
+        if "@" in rest.partition("/")[0]:
+            raise ValueError("an address has no user or password before its host; use api_key or headers")
+        if "?" in rest or "#" in rest:
+            raise ValueError("cut the address before its '?' or '#'")
+        if rest.rstrip("/").endswith(_CHAT_COMPLETIONS):
+            raise ValueError(f"cut {_CHAT_COMPLETIONS} from the end; it is added for every call")
         parts = urlsplit(base_url)
-        if parts.scheme not in _PORTS:
-            raise ValueError(
-                f"base_url must begin with http:// or https://, not {parts.scheme or 'nothing'!r}"
-            )
-        if "@" in parts.netloc:
-            raise ValueError("base_url must not hold a user name or password; send an authorization header")
-        if parts.query or parts.fragment:
-            raise ValueError("base_url must not hold a query or a fragment")
-        if not parts.hostname or not _PREFIX.fullmatch(parts.path):
-            raise ValueError("base_url needs a host, and a path of plain ASCII without spaces")
-        return cls(parts.scheme, _ascii_host(parts.hostname), _port_of(parts), parts.path.rstrip("/"))
+        if not (_HOST.fullmatch(host) and _PREFIX.fullmatch(parts.path)):
+            raise ValueError(_BASE_URL)
+        return cls(parts.scheme, host, parts.port or _PORTS[parts.scheme], parts.path.rstrip("/"))
 
     @property
     def authority(self) -> str:
@@ -91,7 +98,8 @@ class Proxy:
         if parts.username is not None or parts.password is not None:
             user, password = unquote_to_bytes(parts.username or ""), unquote_to_bytes(parts.password or "")
             authorization = b"Basic " + b64encode(user + b":" + password)
-        return cls(parts.scheme, _ascii_host(parts.hostname), _port_of(parts), authorization)
+        port = parts.port or _PORTS[parts.scheme]
+        return cls(parts.scheme, _ascii_host(parts.hostname), port, authorization)
 
     @classmethod
     def between(cls, origin: Origin, environ: Mapping[str, str]) -> "Proxy | None":
@@ -140,14 +148,6 @@ def _covers(entry: str, origin: Origin) -> bool:
         return address in ip_network(name, strict=False)
     except ValueError:
         return False
-
-
-def _port_of(parts: SplitResult) -> int:
-    try:
-        return parts.port or _PORTS[parts.scheme]
-    except ValueError:
-        # What stands in its place may be a piece of a password: it is not shown.
-        raise ValueError("the port in a base_url or proxy URL must be a number up to 65535") from None
 
 
 def _bracketed(host: str) -> str:
@@ -217,50 +217,42 @@ class Route:
     def __str__(self) -> str:
         return f"{self.origin} through the proxy {self.proxy}" if self.proxy else f"{self.origin}"
 
-
-class Dialer:
-    """Opens connections along one route."""
-
-    def __init__(self, route: Route) -> None:
-        self._route = route
-
     async def dial(self, connection: Connection) -> None:
         """Connect `connection`, so that it can carry requests.
 
         Raises UpstreamUnreachable, TooManyOpenFiles and TimeoutError.
         """
-        route, first = self._route, self._route.first
-        tls = route.tls if first.scheme == "https" else None
-        loop = asyncio.get_running_loop()
+        first, loop = self.first, asyncio.get_running_loop()
+        tls = self.tls if first.scheme == "https" else None
         try:
-            if route.tunnelled:
+            if self.tunnelled:
                 await self._dial_through_tunnel(connection, tls)
             else:
                 await loop.create_connection(lambda: connection, first.host, first.port, ssl=tls)
         except ssl.SSLCertVerificationError as error:
             raise UpstreamUnreachable(
-                f"the TLS certificate of {route} was not accepted: {error.verify_message}; "
+                f"the TLS certificate of {self} was not accepted: {error.verify_message}; "
                 "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
             ) from None
         except TimeoutError:
             raise
         except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
-            what = f"cannot connect to {route}: {error}"
+            what = f"cannot connect to {self}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
                 raise TooManyOpenFiles(f"{what}; let this server have more of them (ulimit -n)") from None
             raise UpstreamUnreachable(f"{what}; check its address") from None
 
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:
         """``tls`` is for the way to the proxy."""
-        route, loop, first = self._route, asyncio.get_running_loop(), self._route.first
-        if route.tls is None:
-            raise UpstreamUnreachable(f"no TLS for {route.origin}")
+        loop, first = asyncio.get_running_loop(), self.first
+        if self.tls is None:
+            raise UpstreamUnreachable(f"no TLS for {self.origin}")
         raw, tunnel = await loop.create_connection(
             lambda: Tunnel(str(first)), first.host, first.port, ssl=tls
         )
         try:
-            await tunnel.open(raw, route.connect_request)
-            transport = await loop.start_tls(raw, connection, route.tls, server_hostname=route.origin.host)
+            await tunnel.open(raw, self.connect_request)
+            transport = await loop.start_tls(raw, connection, self.tls, server_hostname=self.origin.host)
         except BaseException:
             # Aborting one that has ended raises in asyncio (3.11), and TLS may have ended it already.
             if not raw.is_closing():

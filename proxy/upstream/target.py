@@ -33,7 +33,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     headers: Headers
     secrets: tuple[bytes, ...] = ()
     model: str | None = None
-    models: tuple[str, ...] = ()
     allow: frozenset[str] = frozenset()
     forward_headers: tuple[str, ...] = ()
     forward_key: bool = False

@@ -9,7 +9,7 @@ import pytest
 
 from proxy.errors import TooManyOpenFiles, UpstreamUnreachable
 from proxy.upstream.client import Pool, Warmer
-from proxy.upstream.dial import Dialer, Origin, Route
+from proxy.upstream.dial import Origin, Route
 from tests.contract_upstream import now
 
 pytestmark = pytest.mark.anyio
@@ -17,7 +17,7 @@ NAMES = ["a..b", f"{'x' * 64}.example"]
 
 
 def pool_to(route: Route) -> Pool:
-    return Pool(Dialer(route), "the model", size=2, connect=2, idle=5)
+    return Pool(route, "the model", size=2, connect=2, idle=5)
 
 
 @pytest.mark.parametrize("name", NAMES)

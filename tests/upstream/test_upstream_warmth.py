@@ -11,7 +11,7 @@ import pytest
 import trustme
 
 from proxy.upstream.client import HttpUpstream, Pool, Warmer
-from proxy.upstream.dial import Dialer, Route, system_trust
+from proxy.upstream.dial import Route, system_trust
 from tests.contract_upstream import Make, now, server_context, trusting, whole
 from tests.peers.http_peer import Peer, Talk, answering, serve, sized
 
@@ -31,7 +31,7 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 @asynccontextmanager
 async def warmed(url: str, active: float = 60.0) -> AsyncIterator[tuple[Pool, Warmer]]:
     """A pool whose warmth looks often."""
-    pool = Pool(Dialer(Route.of(url, {}, system_trust)), url, size=1, connect=1, idle=60)
+    pool = Pool(Route.of(url, {}, system_trust), url, size=1, connect=1, idle=60)
     warmth = Warmer(pool, every=0.01, pause=PAUSE, active=active)
     async with running(warmth.run()):
         yield pool, warmth

@@ -13,9 +13,10 @@ from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import Key, Owner
 from proxy.settings.build import build_memory
 from proxy.settings.load import load
-from proxy.trial.replay import Prompt, Recording, SentTurn, read_recording, replay
+from proxy.trial.explain import message_dict
+from proxy.trial.replay import Recording, SentPrompt, read_recording, replay
 from proxy.turn.identity import Identity
-from proxy.turn.request import ClientRequest
+from proxy.turn.state import TurnContent
 from tests.ready import UPSTREAM, pipeline_of
 
 STEPS = "[repair_history, restore_history, inject_summaries, restore_interrupted, inject_facts]"
@@ -115,19 +116,20 @@ def test_a_shorter_window_is_restored_where_the_chain_does(pipeline):
 
 
 def test_a_turn_that_was_kept_is_compared_with_what_was_sent(pipeline):
-    request = ClientRequest(
+    window = [Message(role="system", content="Be brief."), *TALK[:4]]
+    content = TurnContent(
         headers={},
         query={},
-        fields={"model": msgspec.Raw(b'"m"'), "temperature": msgspec.Raw(b"0.5")},
-        messages=[Message(role="system", content="Be brief."), *TALK[:4]],
-    )
-    sent = SentTurn(
-        request=request,
+        body=msgspec.json.encode(
+            {"model": "m", "temperature": 0.5, "messages": list(map(message_dict, window))}
+        ),
         identity=Identity("default", "s", "ann", background=False),
+        marked=None,
         now=T + 20.0,
         memory=Snapshot(),
-        prompt=Prompt(messages=[{"role": "user", "content": "as sent"}], parameters={"model": "m"}),
+        sent=b'{"model": "m", "messages": [{"role": "user", "content": "as sent"}]}',
     )
+    sent = SentPrompt(content, "openai")
     turns = list(replay(recording(), pipeline("[]"), pipeline(), sent=[sent]))
     assert [turn.against for turn in turns] == ["present", "sent", "present"]
     assert texts(turns[1].before) == ["as sent"]
