@@ -228,14 +228,4 @@ class Covered(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def as_covered(message: Message) -> Covered:
     """The same message, marked."""
-    return Covered(
-        role=message.role,
-        content=message.content,
-        name=message.name,
-        tool_calls=message.tool_calls,
-        tool_call_id=message.tool_call_id,
-        turn_id=message.turn_id,
-        timestamp=message.timestamp,
-        metadata=message.metadata,
-        others=message.others,
-    )
+    return Covered(**msgspec.structs.asdict(message))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from proxy.admission.gate import Gate, Webhook
+from proxy.admission.gate import Keys, Webhook
 from proxy.admission.quota import Quota
 from proxy.background.worker import Worker
 from proxy.errors import NotFound
@@ -44,7 +44,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     health: Mapping[str, Health]
     memory: Memory | None
     privacy: PrivacyRegistry
-    gate: Gate
+    keys: Keys
     max_body: int
     agora_webhook: Webhook | None = None
     log_content: bool = False

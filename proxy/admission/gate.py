@@ -44,7 +44,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """All API keys; without any, none is needed."""
+    """All API keys; without any, this machine alone is admitted."""
 
     entries: tuple[ApiKey, ...] = ()
 
@@ -82,6 +82,38 @@ class Keys(msgspec.Struct, frozen=True):
         """Finds the key of a request: ``Authorization: Bearer <secret>``, or ``api-key: <secret>``."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         return self.find(secret.strip() if scheme.lower() == "bearer" else headers.get("api-key", ""))
+
+    def admit(self, headers: Mapping[str, str], path: str) -> str:
+        """Returns the tenant, which is ``default`` where no key is needed.
+
+        Raises Unauthorized without a key that is needed, and Forbidden for a key of too small a scope, for
+        another host's name without keys, and for a browser that asks on behalf of another site.
+        """
+        if path in _WITHOUT_KEY:
+            return "default"
+        # A page sends no key with its preflight, and may not read any answer but one that allows it.
+        if "access-control-request-method" in headers:
+            raise _site_not_allowed()
+        if not self.entries:
+            host = headers.get("host")
+            if host is not None and not _HOST.fullmatch(host):
+                check_host(headers)
+            # A page may post what looks like a form to loopback under its right name, without a preflight.
+            site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+            if site is None and origin is not None:  # an older browser
+                site = "same-site" if is_loopback_name(origin.partition("://")[2]) else "cross-site"
+            if site == "cross-site":
+                raise _site_not_allowed()
+            return "default"
+        key = self.match(headers)
+        if key is None:
+            raise Unauthorized(
+                "Send a key's secret as 'Authorization: Bearer <secret>': what stands behind 'name:' in"
+                " TURNKEEPER_KEYS."
+            )
+        if key.scope == "chat" and not path.startswith(_FOR_ALL_KEYS):
+            raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
+        return key.tenant
 
 
 class Webhook(msgspec.Struct, frozen=True):
@@ -121,51 +153,13 @@ def _digest(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-class Gate(msgspec.Struct, frozen=True):
-    """Admits requests under their tenant; without ``keys``, from this machine alone."""
-
-    keys: Keys
-
-    def admit(self, headers: Mapping[str, str], path: str) -> str:
-        """Returns the tenant, which is ``default`` where no key is needed.
-
-        Raises Unauthorized without a key that is needed, and Forbidden for a key of too small a scope, for
-        another host's name without keys, and for a browser that asks on behalf of another site.
-        """
-        if path in _WITHOUT_KEY:
-            return "default"
-        # A page sends no key with its preflight, and may not read any answer but one that allows it.
-        if "access-control-request-method" in headers:
-            raise _site_not_allowed()
-        if not self.keys.entries:
-            host = headers.get("host")
-            if host is not None and not _HOST.fullmatch(host):
-                self.check_host(headers)
-            # A page may post what looks like a form to loopback under its right name, without a preflight.
-            site, origin = headers.get("sec-fetch-site"), headers.get("origin")
-            if site is None and origin is not None:  # an older browser
-                site = "same-site" if is_loopback_name(origin.partition("://")[2]) else "cross-site"
-            if site == "cross-site":
-                raise _site_not_allowed()
-            return "default"
-        key = self.keys.match(headers)
-        if key is None:
-            raise Unauthorized(
-                "Send a key's secret as 'Authorization: Bearer <secret>': what stands behind 'name:' in"
-                " TURNKEEPER_KEYS."
-            )
-        if key.scope == "chat" and not path.startswith(_FOR_ALL_KEYS):
-            raise Forbidden("This key may chat, and nothing else.", code="insufficient_scope")
-        return key.tenant
-
-    @staticmethod
-    def check_host(headers: Mapping[str, str]) -> None:
-        """Raises Forbidden where this machine is called by a name that is not loopback's."""
-        host = headers.get("host")
-        # A page in a browser of this machine can reach loopback under its own name (DNS rebinding).
-        if host is not None and not is_loopback_name(host):
-            advice = "set TURNKEEPER_KEYS to be called by other names"
-            raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
+def check_host(headers: Mapping[str, str]) -> None:
+    """Raises Forbidden where this machine is called by a name that is not loopback's."""
+    host = headers.get("host")
+    # A page in a browser of this machine can reach loopback under its own name (DNS rebinding).
+    if host is not None and not is_loopback_name(host):
+        advice = "set TURNKEEPER_KEYS to be called by other names"
+        raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
 
 
 def is_loopback_address(host: str) -> bool:

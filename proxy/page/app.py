@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 from starlette.responses import Response
 from starlette.routing import compile_path
 
+from proxy.admission.gate import check_host
 from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
 from proxy.http.request import BodyLimit, Request, read_body
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
@@ -43,7 +44,7 @@ class PageApp:
 
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
-        viewer = identify(request.headers, runtime.gate.keys)
+        viewer = identify(request.headers, runtime.keys)
         try:
             response = await self._response(request, runtime, viewer)
         except UNREADABLE:
@@ -64,8 +65,8 @@ class PageApp:
 
     async def _response(self, request: Request, runtime: Runtime, viewer: Viewer) -> Response:
         headers = request.headers
-        if not runtime.gate.keys:
-            runtime.gate.check_host(headers)
+        if not runtime.keys:
+            check_host(headers)
         if viewer.tenant is None and not request.path.startswith(_WITHOUT_KEY):
             return redirect("login")
         handler, params = self._match(request)
@@ -130,7 +131,7 @@ async def _login_form(request: PageRequest) -> Response:
 
 
 async def _log_in(request: PageRequest) -> Response:
-    key = request.runtime.gate.keys.find(request.form.get("key", "").strip())
+    key = request.runtime.keys.find(request.form.get("key", "").strip())
     if key is None or key.scope != "all":
         await asyncio.sleep(_WRONG_KEY_DELAY)
         wrong = "This key may only chat: use one that may do more." if key else "Unknown key."

@@ -91,7 +91,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def is_only_tenant(self) -> bool:
         """Whether the server's own figures are of no other tenant's calls."""
-        return all(key.tenant == self.tenant for key in self.runtime.gate.keys.entries)
+        return all(key.tenant == self.tenant for key in self.runtime.keys.entries)
 
     @property
     def memory(self) -> Memory:

@@ -21,7 +21,7 @@ from proxy.page.renderer import Renderer
 from proxy.settings.build_pipelines import with_filters
 from proxy.settings.diagnostics import Diagnostic
 from proxy.settings.filter_registry import OWN_FILES, FilterRegistry, PluginError, load_file
-from proxy.settings.load import Steps, load_steps, step_warnings
+from proxy.settings.load import Steps, load_steps
 from proxy.trial import explain
 from proxy.trial.explain import Explanation, explain_request, run_filters
 from proxy.trial.replay import Recording, ReplayedTurn, SentPrompt, replay
@@ -172,12 +172,12 @@ class DraftErrors(msgspec.Struct, frozen=True, tag="errors"):
 def _pipeline(draft: Draft) -> tuple[Pipeline | DraftErrors, Sequence[Diagnostic]]:
     """The pipeline of a draft, or what is wrong with it; and what is doubtful of it."""
     try:
-        steps = load_steps(draft.yaml, loaded_filters(draft.own_filters))
+        checked = load_steps(draft.yaml, loaded_filters(draft.own_filters))
     except PluginError as error:
         return DraftErrors(error=f"A filter of this server's own cannot be run: {error}."), ()
-    if not isinstance(steps, Steps):
-        return DraftErrors(step_errors=steps), ()
-    return draft.with_steps(steps), step_warnings(draft.yaml, steps)
+    if checked.settings is None:
+        return DraftErrors(step_errors=checked.errors), ()
+    return draft.with_steps(checked.settings), checked.warnings
 
 
 def _message(error: TurnkeeperError) -> str:

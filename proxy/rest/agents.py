@@ -1,6 +1,5 @@
 """Agents over HTTP: the episodes of each."""
 
-import asyncio
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
@@ -18,6 +17,7 @@ from proxy.rest.endpoint import (
     body_of,
     json_response,
     key_of,
+    long_response,
     memory_of,
     validated,
     validated_query,
@@ -87,10 +87,7 @@ async def _list(request: Request) -> Response:
     query = validated_query(EpisodesQuery, request)
     since = window_start(wall_time(), query.hours)
     recent = await episodes.recent(agent, since=since, limit=query.limit, background=True)
-    # In a thread: it may be long, and calls wait on the loop.
-    return await asyncio.to_thread(
-        lambda: json_response({"object": "list", "data": [_episode_fields(each) for each in recent]})
-    )
+    return long_response({"object": "list", "data": [_episode_fields(each) for each in recent]})
 
 
 def _episode_fields(episode: EpisodicMemory) -> dict[str, Any]:

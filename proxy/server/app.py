@@ -246,7 +246,7 @@ class App:
     async def _answer_call(self, request: Request, runtime: Runtime, chat: re.Match[str] | None) -> None:
         """Answers a request for a completion, or for an explanation of one."""
         reply, headers = request.reply, request.headers
-        tenant = runtime.gate.admit(headers, request.path)
+        tenant = runtime.keys.admit(headers, request.path)
         if request.method != "POST":
             raise MethodNotAllowed(f"{request.path} takes POST.", allow="POST")
         query = parse_query(request.query_string) if request.query_string else {}
@@ -284,7 +284,7 @@ class App:
         if self._page.owns(request.path, request.method):
             await self._page.answer(request, runtime)
         else:
-            tenant = runtime.gate.admit(request.headers, request.path)
+            tenant = runtime.keys.admit(request.headers, request.path)
             await self._routes.answer(request, runtime, tenant)
 
 

@@ -3,9 +3,8 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any, Final, NoReturn
-from typing import Protocol as Interface
 from urllib.parse import unquote
 
 import httptools
@@ -15,6 +14,7 @@ from uvicorn.server import ServerState
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
 from proxy.http.reply import STATUS_LINES, Reply
 from proxy.http.request import Request
+from proxy.server.app import App
 
 LARGEST_HEAD: Final = 65_536
 HEAD_TIMEOUT: Final = 20.0
@@ -30,16 +30,6 @@ _MOST_PIPELINED: Final = 8
 _READ_AHEAD: Final = 65_536
 """How many bytes of a body are read before they are asked for."""
 _FRAMING: Final = ("content-length", "transfer-encoding")
-
-
-class Application(Interface):
-    """What answers requests; one with at most ``small_body`` bytes is begun once it has come whole."""
-
-    small_body: int
-
-    def answer(self, request: Request) -> Coroutine[Any, Any, None]:
-        """Answers one request; a larger body may still be on its way."""
-        ...
 
 
 class Protocol(asyncio.Protocol):
@@ -62,7 +52,7 @@ class Protocol(asyncio.Protocol):
         self.server_state = server_state
         self.write_paused = False
         self._loop = _loop or asyncio.get_running_loop()
-        self._app: Application = config.app  # type: ignore[assignment]
+        self._app: App = config.app  # type: ignore[assignment]
         self._idle_timeout = config.timeout_keep_alive
         self._open: list[Request] = []
         """The requests that are not answered yet, in their order; the first one is running."""

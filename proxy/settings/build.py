@@ -8,7 +8,7 @@ import msgspec
 
 from filters.inject_last_call import InjectLastCall
 from filters.redact import Redact
-from proxy.admission.gate import Gate, Webhook
+from proxy.admission.gate import Webhook
 from proxy.admission.quota import Quota, RateLimits
 from proxy.background.extractor import Extractor
 from proxy.background.models import HttpEmbedder, HttpReranker, ModelClient, PromptRedaction
@@ -146,7 +146,7 @@ def build_runtime(
         exact=token_counter,
         upstreams=tuple(target.upstream for target in targets.values()),
         health={name: target.health for name, target in targets.items()},
-        gate=Gate(settings.keys),
+        keys=settings.keys,
         max_body=settings.listen.max_body,
         worker=worker,
         runs_worker=settings.memory.work if settings.memory else False,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -27,6 +27,8 @@ from proxy.settings.filter_registry import BROKEN, FilterRegistry
 from proxy.settings.settings import Settings
 from proxy.settings.values import AnswerStep, RequestStep, SettingsModel, ValidationContext
 
+M = TypeVar("M", bound=SettingsModel)
+
 Reader = Callable[[Path], bytes]
 """Reads the bytes of a file. Raises DocumentError."""
 
@@ -34,26 +36,26 @@ _SHIPPED = FilterRegistry()
 _DEFAULT_PIPELINE = ("pipelines", "default")
 
 
-class CheckedConfig(NamedTuple):
-    """The settings of a file, or all errors in it, and warnings of what it cannot mean, line by line."""
+class Checked(NamedTuple, Generic[M]):
+    """The settings in a text, or all errors in it, and warnings of what it cannot mean, line by line."""
 
-    settings: Settings | None
+    settings: M | None
     errors: list[Diagnostic]
     warnings: list[Diagnostic]
 
 
 def check_config(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
-) -> CheckedConfig:
+) -> Checked[Settings]:
     """A file as ``reader`` reads it, with its filters built."""
     document, result = _read(path, environ, registry, reader or read_bytes)
     if not isinstance(result, Settings):
-        return CheckedConfig(None, _diagnostics(str(path), result), [])
+        return Checked(None, _diagnostics(str(path), result), [])
     warnings = [
         Diagnostic(str(path), document.line(at), dotted_path(at), f"warning: {message}")
         for at, message in settings_warnings(result)
     ]
-    return CheckedConfig(result, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
+    return Checked(result, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
 
 
 def load_with_warnings(
@@ -128,16 +130,13 @@ def _read(
         upstreams=tuple(upstreams) if isinstance(upstreams, dict) else None,
         keyless=isinstance(keys, str) and not keys.strip() and ("keys",) not in unreadable,
     )
-    try:
-        settings = Settings.model_validate(value, context=context)
-    except ValidationError as error:
-        found = [_problem(each, document, value, registry) for each in _mistakes(error)]
-        problems += [problem for problem in found if not _is_within(problem.path, unreadable)]
+    result = _validate(Settings, document, value, context, unreadable)
+    problems += result if isinstance(result, list) else []
     is_missing = isinstance(pipelines, dict) and "default" not in pipelines
     if is_missing and not _is_within(_DEFAULT_PIPELINE, unreadable):
         message = "this pipeline is missing; name one of the pipelines 'default'"
         problems.append(Problem(_DEFAULT_PIPELINE, document.line(_DEFAULT_PIPELINE), message))
-    return document, sorted(problems, key=lambda problem: problem.line) or settings
+    return document, sorted(problems, key=lambda problem: problem.line) or result
 
 
 def _with_files(
@@ -149,6 +148,17 @@ def _with_files(
     at = [i for i, file in enumerate(files) if isinstance(file, str) and ("filters", i) not in unreadable]
     registry, errors = registry.with_files([folder / files[i] for i in at])
     return registry, {("filters", at[i]): message for i, message in errors.items()}
+
+
+def _validate(
+    model: type[M], document: Document, value: Any, context: ValidationContext, unreadable: set[KeyPath]
+) -> M | list[Problem]:
+    """A document's value as a model, or what is wrong with it beside what cannot be read at all."""
+    try:
+        return model.model_validate(value, context=context)
+    except ValidationError as error:
+        found = [_problem(each, document, value, context.registry, model) for each in _mistakes(error)]
+        return [problem for problem in found if not _is_within(problem.path, unreadable)]
 
 
 def _is_within(path: KeyPath, paths: set[KeyPath]) -> bool:
@@ -171,8 +181,8 @@ class Steps(SettingsModel):
     """The filters between the model's answer and the client, in the order in which they run."""
 
 
-def load_steps(text: str, registry: FilterRegistry) -> Steps | list[Diagnostic]:
-    """The steps in a text, or all errors in it, in the order of its lines.
+def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
+    """The steps in a text.
 
     It is checked as a whole configuration is, but nothing is read from the environment or from files: a
     ``$`` is a ``$``.
@@ -180,23 +190,18 @@ def load_steps(text: str, registry: FilterRegistry) -> Steps | list[Diagnostic]:
     try:
         document = _parse_steps(text)
     except DocumentError as error:
-        return [Diagnostic("pipeline", error.line, dotted_path(()), str(error))]
-    problems, unreadable = list(document.problems), {problem.path for problem in document.problems}
-    try:
-        steps = Steps.model_validate(document.value, context=ValidationContext(registry))
-    except ValidationError as error:
-        found = [_problem(each, document, document.value, registry, Steps) for each in _mistakes(error)]
-        problems += [problem for problem in found if problem.path not in unreadable]
-    return _diagnostics("pipeline", sorted(problems, key=lambda problem: problem.line)) or steps
-
-
-def step_warnings(text: str, steps: Steps) -> list[Diagnostic]:
-    """What a text without errors cannot mean."""
-    document = _parse_steps(text)
-    return [
+        return Checked(None, [Diagnostic("pipeline", error.line, dotted_path(()), str(error))], [])
+    unreadable = {problem.path for problem in document.problems}
+    result = _validate(Steps, document, document.value, ValidationContext(registry), unreadable)
+    problems = [*document.problems, *(result if isinstance(result, list) else ())]
+    if problems or isinstance(result, list):
+        problems.sort(key=lambda problem: problem.line)
+        return Checked(None, _diagnostics("pipeline", problems), [])
+    warnings = [
         Diagnostic("pipeline", document.line(("request", i)), dotted_path(("request", i)), message)
-        for i, message in order_warnings(steps.request)
+        for i, message in order_warnings(result.request)
     ]
+    return Checked(result, [], warnings)
 
 
 def _parse_steps(text: str) -> Document:
@@ -247,7 +252,7 @@ def _problem(
     document: Document,
     value: Any,
     registry: FilterRegistry,
-    root: type[SettingsModel] = Settings,
+    root: type[SettingsModel],
 ) -> Problem:
     """An error of validating a document's value as a ``root``."""
     is_extra = error["type"] == "extra_forbidden"

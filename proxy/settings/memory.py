@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from functools import cached_property
-from importlib.metadata import EntryPoint
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
 
 from filters import option_types
 from filters.option_types import Whole, template_with
+from filters.redact import Redact
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
 from proxy.memory.archive.archive import is_archive
@@ -25,14 +25,9 @@ from proxy.settings.values import (
     store_address,
 )
 
-# Redaction is rare: its filter is loaded only where it is configured.
-_REDACT: Final = EntryPoint("redact", "filters.redact:Redact", "turnkeeper.filters")
 FactStore = Literal["archive", "mem0"]
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
 Description = Annotated[str, Field(min_length=1, max_length=300)]
-
-if TYPE_CHECKING:
-    from filters.redact import Redact
 
 
 class Redaction(SettingsModel):
@@ -56,10 +51,9 @@ class Redaction(SettingsModel):
         return self
 
     @cached_property
-    def marking(self) -> "Redact":
+    def marking(self) -> Redact:
         """What finds and marks it."""
-        redact: type[Redact] = _REDACT.load()
-        return redact(
+        return Redact(
             kinds=self.kinds, patterns=self.patterns, max_length=self.max_length, template=self.template
         )
 

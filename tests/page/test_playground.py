@@ -32,7 +32,7 @@ EMPTY = msgspec.structs.replace(
 
 
 def assert_read_back(pipeline: Pipeline, among: Mapping[str, Pipeline]) -> None:
-    draft = load_steps(as_yaml(pipeline), loaded_filters(own_filters(among)))
+    draft = load_steps(as_yaml(pipeline), loaded_filters(own_filters(among))).settings
     assert isinstance(draft, Steps), draft
     assert written(draft.request, draft.answer) == written(pipeline.filters, pipeline.answer_filters)
 
@@ -67,7 +67,7 @@ def test_whatever_a_filler_waits_for_is_read_back(after: str):
 
 @pytest.mark.parametrize("text", ["- repair_history", "repair_history", "---"])
 def test_what_names_no_side_is_told_the_two_that_there_are(text: str):
-    (fault,) = load_steps(text, loaded_filters({}))
+    (fault,) = load_steps(text, loaded_filters({})).errors
     assert isinstance(fault, Diagnostic)
     assert "'request" in fault.message
     assert "'answer" in fault.message

@@ -2,11 +2,11 @@
 
 import pytest
 
-from proxy.admission.gate import Gate, Keys, is_loopback_address, is_loopback_name
+from proxy.admission.gate import Keys, is_loopback_address, is_loopback_name
 from proxy.errors import RequestError, Unauthorized
 
-OPEN = Gate(Keys())
-LOCKED = Gate(Keys.parse("acme:whole,phone:part:chat"))
+OPEN = Keys()
+LOCKED = Keys.parse("acme:whole,phone:part:chat")
 WHOLE = {"authorization": "Bearer whole"}
 PART = {"authorization": "Bearer part"}
 FOREIGN = {"host": "evil.example", "sec-fetch-site": "cross-site", "origin": "https://evil.example"}

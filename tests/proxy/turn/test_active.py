@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.admission.gate import Gate
+from proxy.admission.gate import Keys
 from proxy.errors import RequestError, Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
@@ -97,7 +97,7 @@ def test_a_turn_whose_client_has_left_already_does_not_run():
             client.leave()
             return "default"
 
-        with patch.object(Gate, "admit", leave):
+        with patch.object(Keys, "admit", leave):
             await (await begun(client, turns, unrun := work()))
         unrun.close()
         assert client.outcome == "hangup"
