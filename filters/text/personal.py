@@ -232,16 +232,18 @@ class Sensitive:
                 done = end
         return found
 
-    def marked(self, text: str, marks: Mapping[str, str]) -> str:
-        """A text with ``marks``, by kind, in the place of finds; the very same object without any."""
-        found = self.find(text)
-        if not found:
-            return text
-        pieces, done = [], 0
-        for begin, end, kind in found:
+    def marked(self, text: str, marks: Mapping[str, str], start: int = 0, stop: int | None = None) -> str:
+        """A text from ``start`` to ``stop`` with ``marks``, by kind, in the place of the finds in it.
+
+        It is the very same object where that is all of it, and there are none.
+        """
+        pieces, done, stop = [], start, len(text) if stop is None else stop
+        for begin, end, kind in self.find(text, start):
+            if end > stop:
+                break
             pieces += [text[done:begin], marks[kind]]
             done = end
-        return "".join([*pieces, text[done:]])
+        return "".join([*pieces, text[done:stop]]) if pieces else text[start:stop]
 
     def settled(self, text: str, start: int = 0) -> int:
         """Up to where the finds from ``start`` on stay the same, whatever text follows; no find spans it.
@@ -282,13 +284,7 @@ class Redaction:
 
     def _settle(self, place: int) -> str:
         """The text up to a place, with marks; two characters before it are kept to be looked back at."""
-        pieces, done = [], self._start
-        for begin, end, kind in self._sensitive.find(self._text, self._start):
-            if end > place:
-                break
-            pieces += [self._text[done:begin], self._marks[kind]]
-            done = end
-        pieces.append(self._text[done:place])
+        marked = self._sensitive.marked(self._text, self._marks, self._start, place)
         cut = max(0, place - _LOOKED_BACK_AT)
         self._text, self._start = self._text[cut:], place - cut
-        return "".join(pieces)
+        return marked

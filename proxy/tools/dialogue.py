@@ -8,7 +8,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.answer.sse import whole_characters
-from proxy.answer.transcript import has_whole_arguments, transcript
+from proxy.answer.transcript import function_name, has_whole_arguments, transcript
 from proxy.tools.memory_tools import MemoryTools, Offer
 
 Call = dict[str, Any]
@@ -38,6 +38,10 @@ class Round:
     usage: dict[str, Any]
     silent: bool
 
+    def __init__(self, dialogue: "Dialogue") -> None:
+        self._dialogue = dialogue
+        self.begin()
+
     def begin(self) -> None:
         """Starts over, for the next answer."""
         self.text = ""
@@ -45,6 +49,20 @@ class Round:
         self.side_calls = ()
         self.usage = {}
         self.silent = False
+
+    def _split(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
+        """The calls of memory tools, and those of the client's own tools."""
+        ours = [call for call in calls if function_name(call) in self._dialogue.names]
+        return ours, [call for call in calls if function_name(call) not in self._dialogue.names]
+
+    def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call], *, says_something: bool) -> bool:
+        """Notes which calls of memory tools are to run; whether this round is the client's last."""
+        if ours and not theirs and not self._dialogue.is_last_round:
+            self.calls = ours
+            return False
+        self.side_calls = () if self._dialogue.is_last_round else ours
+        self.silent = bool(ours) and not (theirs or says_something)
+        return True
 
 
 class Dialogue:

@@ -1,7 +1,7 @@
 """Joins the answers of several rounds of memory tools into one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from proxy.answer.response import Headers, Response, is_stream, read_all
@@ -12,7 +12,6 @@ from proxy.answer.transcript import (
     decode_object,
     finish_reason,
     first_choice,
-    function_name,
     has_content,
     normalize_call,
     object_in,
@@ -20,7 +19,7 @@ from proxy.answer.transcript import (
     text_of,
 )
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
-from proxy.tools.dialogue import Call, Dialogue, Round
+from proxy.tools.dialogue import Dialogue, Round
 
 Ask = Callable[[float], Awaitable[Response]]
 """Asks the model to go on from the dialogue, with a deadline. Raises UpstreamError on refusal."""
@@ -132,29 +131,7 @@ class Rounds:
         self._whole.begin()
 
 
-class _AnswerRound(Round):
-    """A round as it comes from an upstream."""
-
-    def __init__(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
-        self.begin()
-
-    def _split(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
-        """The calls of memory tools, and those of the client's own tools."""
-        ours = [call for call in calls if function_name(call) in self._dialogue.names]
-        return ours, [call for call in calls if function_name(call) not in self._dialogue.names]
-
-    def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call], *, says_something: bool) -> bool:
-        """Notes which calls of memory tools are to run; whether this round is the client's last."""
-        if ours and not theirs and not self._dialogue.is_last_round:
-            self.calls = ours
-            return False
-        self.side_calls = () if self._dialogue.is_last_round else ours
-        self.silent = bool(ours) and not (theirs or says_something)
-        return True
-
-
-class StreamedRound(_AnswerRound):
+class StreamedRound(Round):
     """Rounds of one stream: words go on at once, calls are held until all of them are there.
 
     ``ended`` is whether the round says that it is over. The first round passes as it came where it calls
@@ -276,7 +253,7 @@ def _event_of(chunk: Chunk) -> bytes:
     return b"data: " + encode_json(chunk) + b"\n\n"
 
 
-class WholeRound(_AnswerRound):
+class WholeRound(Round):
     """Rounds of one whole answer: the client gets the last, with the words and the token counts of all."""
 
     def __init__(self, dialogue: Dialogue) -> None:
