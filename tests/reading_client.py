@@ -2,12 +2,12 @@
 
 import asyncio
 
-from proxy.http.reply import NoClient, Reply
+from proxy.http.reply import Client, Reply
 from proxy.http.request import Request
 from proxy.observe.observation import Observation, Outcome
 
 
-class ReadingClient(NoClient):
+class ReadingClient(Client):
     """Keeps what it is sent. It may be ``stalled`` for a while, and leave."""
 
     def __init__(self) -> None:

@@ -14,7 +14,8 @@ from collections.abc import (
     Sequence,
 )
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from starlette.responses import StreamingResponse
@@ -22,6 +23,9 @@ from starlette.types import Receive, Scope, Send
 
 from proxy.errors import Superseded, TurnkeeperError
 from proxy.observe.observation import Observation
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
 
 Header = tuple[bytes, bytes]
 _PHRASES: Final = {status.value: status.phrase for status in HTTPStatus}
@@ -48,37 +52,32 @@ _SLICE: Final = 64_000
 _LEVELS: Final = 4
 
 
-class AnswerDefaults(Protocol):
-    """What all answers of a server have in common."""
+class _Nowhere(asyncio.Transport):
+    """A connection that leads nowhere."""
 
-    @property
-    def default_headers(self) -> Sequence[Header]:
-        """The headers of each answer."""
-        ...
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Drops bytes."""
 
 
-class Client(Protocol):
-    """The connection to a client, as a reply uses it; ``write_paused`` is while the client does not read."""
+class Client:
+    """The connection to a client, as a reply uses it; this one leads nowhere.
 
-    transport: asyncio.Transport
-    write_paused: bool
+    ``write_paused`` is while the client does not read. ``server_state`` has the headers of all answers.
+    """
 
-    @property
-    def server_state(self) -> AnswerDefaults:
-        """What all answers have in common."""
-        ...
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport = _Nowhere()
+        self.write_paused = False
+        self.server_state: ServerState = SimpleNamespace(default_headers=())  # type: ignore[assignment]
 
     async def drain(self) -> None:
         """Returns once the client reads, or has disconnected."""
-        ...
 
     def resume_reading(self) -> None:
         """Reads from the client again, if that was paused; a disconnect goes unnoticed until then."""
-        ...
 
     def answered(self) -> None:
         """Goes on behind an answer that is complete."""
-        ...
 
 
 def _ignore(data: bytes) -> None:
@@ -206,32 +205,6 @@ class Reply(msgspec.Struct, eq=False):
         own = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in error.headers().items()]
         origin = (b"x-turnkeeper-error", error.origin.encode("ascii"))
         await self.begin(error.status, [_JSON, _NO_SNIFFING, origin, *own], error.body(), ends=True)
-
-
-class _Nowhere(asyncio.Transport):
-    """A connection that leads nowhere."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Drops bytes."""
-
-
-class NoClient:
-    """In the place of a client where an answer goes nowhere."""
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport = _Nowhere()
-        self.write_paused = False
-        self.server_state = self
-        self.default_headers: Sequence[Header] = ()
-
-    async def drain(self) -> None:
-        """Waits for nothing."""
-
-    def resume_reading(self) -> None:
-        """Nothing is read."""
-
-    def answered(self) -> None:
-        """Nothing follows."""
 
 
 class EventStream(StreamingResponse):

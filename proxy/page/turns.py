@@ -18,7 +18,7 @@ from filters.message import Message, newest_words
 from filters.tokens import in_message
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, TurnkeeperError
-from proxy.http.reply import NoClient, Reply
+from proxy.http.reply import Client, Reply
 from proxy.observe.observation import Observation, usage_of
 from proxy.page.difference import (
     Group,
@@ -430,7 +430,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
 
 async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
     """Why there is no whole answer, if there is none; it goes to ``observation`` alone."""
-    reply = Reply(NoClient(), observation)
+    reply = Reply(Client(), observation)
     reply.note_sent = observation.answer.add
     try:
         await pass_on(await dispatch.begin(), None, reply)

@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from proxy.errors import HeadTooLarge, RequestError, TooSlow, TurnkeeperError
-from proxy.http.reply import STATUS_LINES, Reply
+from proxy.http.reply import STATUS_LINES, Client, Reply
 from proxy.http.request import Request
 from proxy.server.app import App
 
@@ -32,7 +32,7 @@ _READ_AHEAD: Final = 65_536
 _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
-class Protocol(asyncio.Protocol):
+class Protocol(asyncio.Protocol, Client):
     """One connection. Errors are in OpenAI's shape, and never inside another request's answer.
 
     A request has a timeout for its head and another for its body, and the client one to read its answer. A
