@@ -18,6 +18,7 @@ from filters.inject_summaries import InjectSummaries
 from filters.recall import Recall
 from filters.repair_history import RepairHistory
 from filters.restore_history import RestoreHistory
+from filters.restore_interrupted import RestoreInterrupted
 from proxy.admission.gate import is_loopback_name
 from proxy.errors import filter_name
 from proxy.settings.document import KeyPath
@@ -189,14 +190,6 @@ class Order(msgspec.Struct, frozen=True):
     when: Callable[[Any], bool] = lambda _: True
 
 
-class NoOp(msgspec.Struct, frozen=True):
-    """A filter whose options leave it nothing to do, and what to write instead."""
-
-    name: str
-    holds: Callable[[Any], bool]
-    message: str
-
-
 def _touches_answers(step: Any) -> bool:
     return "assistant" in getattr(step, "roles", ())
 
@@ -279,19 +272,6 @@ ORDERS: Final = (
     ),
 )
 
-NO_OPS: Final = (
-    NoOp(
-        "restore_interrupted",
-        lambda step: getattr(step, "show", None) == "heard",
-        "with 'show: heard' this changes nothing; take it out, or write 'show: both'",
-    ),
-    NoOp(
-        "repair_history",
-        lambda step: not any(getattr(step, name, True) for name in ("tools", "empty", "repeated", "control")),
-        "all that this does is switched off; take it out",
-    ),
-)
-
 _UNCOVERED: Final = "turns that a summary covers come back, and nothing puts the summary in their place"
 _CLOSED: Final = "a tool call without a result would come back otherwise than it went"
 
@@ -322,7 +302,12 @@ def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
     repeated = duplicates(steps)
     for i, step in enumerate(steps):
         name = filter_name(step)
-        yield from ((i, rule.message) for rule in NO_OPS if rule.name == name and rule.holds(step))
+        if isinstance(step, RestoreInterrupted) and step.show == "heard":
+            yield i, "with 'show: heard' this changes nothing; take it out, or write 'show: both'"
+        if isinstance(step, RepairHistory) and not (
+            step.tools or step.empty or step.repeated or step.control
+        ):
+            yield i, "all that this does is switched off; take it out"
         conditions = {option: set(getattr(step, option, ())) for option in dropped}
         # The user's newest message is never dropped, so steps other than dropping still find it.
         finds_newest = name != "drop_messages" and "user" in getattr(step, "roles", ("user",))

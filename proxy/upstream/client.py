@@ -57,7 +57,6 @@ class HttpUpstream:
         self._head = route.request_head
         self._last_head: tuple[str, str, Headers, bytes] = ("", "", (), b"")
         self._pool = Pool(route, self._peer, size=max_connections, connect=connect, idle=idle)
-        self._warmer = Warmer(self._pool)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
@@ -67,8 +66,8 @@ class HttpUpstream:
         if body or method != "GET":
             head += b"content-length: %d\r\n" % len(body)
         head += b"\r\n"
-        self._warmer.requested = True
         pool = self._pool
+        pool.requested = True
         if pool.free and not pool.closed:
             pool.free -= 1
         else:
@@ -107,7 +106,7 @@ class HttpUpstream:
 
     async def keep_warm(self) -> None:
         """Open a connection early, and keep one while requests come, until cancelled or closed."""
-        await self._warmer.run()
+        await self._pool.keep_warm()
 
     async def aclose(self) -> None:
         """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
@@ -133,6 +132,7 @@ class Pool:
         self._dials: set[asyncio.Timeout] = set()
         self._sweeper: asyncio.TimerHandle | None = None
         self.closed = False
+        self.requested = True
         self._closing = f"the client for {peer} was closed"
 
     def __len__(self) -> int:
@@ -207,7 +207,7 @@ class Pool:
         self._all.add(connection)
         return connection
 
-    async def warm(self, due: float) -> None:
+    async def _warm(self, due: float) -> None:
         """Have a connection open and idle. Raises UpstreamError."""
         await self.acquire(due)
         try:
@@ -216,6 +216,29 @@ class Pool:
             self.release()
             raise
         self._keep(connection)
+
+    async def keep_warm(
+        self, *, every: float = _EVERY, pause: float = _PAUSE, active: float = _ACTIVE
+    ) -> None:
+        """Keep a connection open, until cancelled or closed: a handshake takes longer than all else we do.
+
+        One is opened at once, and anew when none is left, at most every ``pause`` seconds, until ``active``
+        seconds after the last request, which sets ``requested``. After a failure nothing is opened before the
+        next request.
+        """
+        now = asyncio.get_running_loop().time
+        until = rested = -math.inf
+        while not self.closed:
+            if self.requested:
+                self.requested, until = False, now() + active
+            if not self._all and rested <= now() < until:
+                rested = now() + pause
+                try:
+                    await self._warm(now() + _WAIT)
+                except UpstreamError as error:
+                    _log.debug("No connection was opened early: %s", error.message)
+                    until = -math.inf
+            await asyncio.sleep(every)
 
     async def aclose(self) -> None:
         """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
@@ -262,37 +285,3 @@ class Pool:
             connection.drop()
         if self._idle:
             self._sweeper = loop.call_at(self._idle[0].expires, self._sweep)
-
-
-class Warmer:
-    """Keeps a connection of a pool open: a handshake takes longer than all else before the first token.
-
-    One is opened at once, and anew when none is left, at most every ``pause`` seconds, until ``active``
-    seconds after the last request, which sets ``requested``. After a failure nothing is opened before the
-    next request.
-    """
-
-    def __init__(
-        self, pool: Pool, *, every: float = _EVERY, pause: float = _PAUSE, active: float = _ACTIVE
-    ) -> None:
-        self.requested = True
-        self._pool = pool
-        self._every = every
-        self._pause = pause
-        self._active = active
-
-    async def run(self) -> None:
-        """Run until cancelled, or until the pool is closed."""
-        now = asyncio.get_running_loop().time
-        until = rested = -math.inf
-        while not self._pool.closed:
-            if self.requested:
-                self.requested, until = False, now() + self._active
-            if not len(self._pool) and rested <= now() < until:
-                rested = now() + self._pause
-                try:
-                    await self._pool.warm(now() + _WAIT)
-                except UpstreamError as error:
-                    _log.debug("No connection was opened early: %s", error.message)
-                    until = -math.inf
-            await asyncio.sleep(self._every)

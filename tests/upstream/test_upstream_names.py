@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import TooManyOpenFiles, UpstreamUnreachable
-from proxy.upstream.client import Pool, Warmer
+from proxy.upstream.client import Pool
 from proxy.upstream.dial import Origin, Route
 from tests.contract_upstream import now
 
@@ -41,9 +41,8 @@ async def test_a_server_without_files_left_is_told_so() -> None:
 
 async def test_who_keeps_connections_warm_lives_on(caplog: Any) -> None:
     pool = pool_to(Route(Origin("http", "a..b", 80, ""), None, None))
-    warmth = Warmer(pool, every=0.01)
     with caplog.at_level(logging.DEBUG, logger="turnkeeper"):
-        keeping = asyncio.get_running_loop().create_task(warmth.run())
+        keeping = asyncio.get_running_loop().create_task(pool.keep_warm(every=0.01))
         await asyncio.sleep(0.1)
         assert not keeping.done()
         assert [record.levelname for record in caplog.records] == ["DEBUG"]

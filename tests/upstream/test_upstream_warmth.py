@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trustme
 
-from proxy.upstream.client import HttpUpstream, Pool, Warmer
+from proxy.upstream.client import HttpUpstream, Pool
 from proxy.upstream.dial import Route, system_trust
 from tests.contract_upstream import Make, now, server_context, trusting, whole
 from tests.peers.http_peer import Peer, Talk, answering, serve, sized
@@ -29,12 +29,11 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 
 
 @asynccontextmanager
-async def warmed(url: str, active: float = 60.0) -> AsyncIterator[tuple[Pool, Warmer]]:
-    """A pool whose warmth looks often."""
+async def warmed(url: str, active: float = 60.0) -> AsyncIterator[Pool]:
+    """A pool that looks often whether it is warm."""
     pool = Pool(Route.of(url, {}, system_trust), url, size=1, connect=1, idle=60)
-    warmth = Warmer(pool, every=0.01, pause=PAUSE, active=active)
-    async with running(warmth.run()):
-        yield pool, warmth
+    async with running(pool.keep_warm(every=0.01, pause=PAUSE, active=active)):
+        yield pool
     await pool.aclose()
 
 
@@ -91,18 +90,18 @@ async def test_what_the_peer_closes_is_opened_anew_and_not_often() -> None:
 
 
 async def test_without_requests_what_is_closed_stays_closed() -> None:
-    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url, active=0.03) as (_, warmth):
+    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url, active=0.03) as pool:
         await until(lambda: peer.open)
         await asyncio.sleep(PAUSE)
         await lose(peer)
         await asyncio.sleep(2 * PAUSE)
         assert len(peer.talks) == 1
-        warmth.requested = True
+        pool.requested = True
         await until(lambda: peer.open)
 
 
 async def test_while_a_connection_is_in_use_no_other_is_opened() -> None:
-    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url) as (pool, _):
+    async with serve(answering(sized(b"hi"))) as peer, warmed(peer.url) as pool:
         await until(lambda: len(pool))
         taken = pool.take_idle()
         await asyncio.sleep(2 * PAUSE)
@@ -113,11 +112,11 @@ async def test_a_dead_upstream_costs_one_look_and_a_line_for_those_who_debug(cap
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with caplog.at_level(logging.DEBUG, logger="turnkeeper"):
-        async with warmed(f"http://127.0.0.1:{port}") as (pool, warmth):
+        async with warmed(f"http://127.0.0.1:{port}") as pool:
             await until(lambda: caplog.records)
             await asyncio.sleep(3 * PAUSE)
             assert [(r.levelname, f":{port}" in r.getMessage()) for r in caplog.records] == [("DEBUG", True)]
-            warmth.requested = True
+            pool.requested = True
             await until(lambda: len(caplog.records) == 2)
             assert not len(pool)
 
