@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from functools import cached_property
 from importlib.util import find_spec
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
 
 from filters import option_types
 from filters.option_types import Whole, template_with
-from filters.redact import Redact
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
 from proxy.memory.archive.archive import is_archive
@@ -24,6 +23,9 @@ from proxy.settings.values import (
     encryption_keys,
     store_address,
 )
+
+if TYPE_CHECKING:
+    from filters.redact import Redact
 
 FactStore = Literal["archive", "mem0"]
 FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
@@ -51,8 +53,10 @@ class Redaction(SettingsModel):
         return self
 
     @cached_property
-    def marking(self) -> Redact:
+    def marking(self) -> "Redact":
         """What finds and marks it."""
+        from filters.redact import Redact  # noqa: PLC0415 - for those who have something redacted
+
         return Redact(
             kinds=self.kinds, patterns=self.patterns, max_length=self.max_length, template=self.template
         )
