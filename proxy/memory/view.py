@@ -223,7 +223,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     if "tool" in map(_role, alignment.lines):
         part, result_places, results = _without_stray_results(session, redacted, part)
     one_sided = _NONE
-    if not part.alignment.is_continuation:
+    if not part.alignment.unchanged:
         part = _without_copies(part) if needs.history else part
         part = _with_answers_in_place(part)
         one_sided = _lines_without_answers(part) if needs.history else _NONE
@@ -245,12 +245,8 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     if one_sided.indices:
         part = part.without(one_sided.indices)
     marked = part.window
-    if not alignment.is_continuation:
-        marked = mark_interrupted(marked, part.alignment)
-        if needs.history:
-            marked = _with_recorded_spelling(part, marked)
-    elif True in map(_interrupted, entries):
-        marked = mark_interrupted(marked, part.alignment)
+    if not alignment.unchanged or True in map(_interrupted, entries):
+        marked = mark_interrupted(marked, part.alignment, respelt=needs.history)
     if segments:
         marked = _mark_covered(session, part, marked)
     snapshot = Snapshot(
@@ -290,43 +286,44 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
     return blake2b(compacted, digest_size=_EPOCH_BYTES).digest()
 
 
-def mark_interrupted(window: Sequence[Message], alignment: Alignment) -> Sequence[Message]:
+def mark_interrupted(
+    window: Sequence[Message], alignment: Alignment, *, respelt: bool = False
+) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine shows less than was generated.
 
     So are those whose client left before their end. An answer that the engine marks itself is left as it is,
-    and so is everything else.
+    and so is everything else. What is ``respelt`` is spelt as it comes back once the window has slid past it,
+    so that a prompt begins as the one before did, wherever the window begins.
     """
     entries, lines = alignment.entries, alignment.lines
-    originals: dict[int, str | None] = {}
+    changed: dict[int, Message] = {}
     for index, place in enumerate(alignment.places):
         if place < 0 or lines[index].role != "assistant":
             continue
-        message, entry = alignment.whole_line(index), entries[place]
+        shown, entry = alignment.whole_line(index), entries[place]
         # Most answers stand as they were generated, and some engines mark those that do not.
-        if message.interrupted or (not entry.interrupted and entry.content == message.content):
+        if shown.interrupted or (not entry.interrupted and entry.content == shown.content):
             continue
-        renewed = renew_entry(entry, message) if entry.content != message.content else entry
-        if not renewed.interrupted:
-            continue
-        original = renewed.original or None
         split = alignment.split_answers.get(index)
-        if split:
-            original = original and split.last_of(original)
-            index += split.last  # noqa: PLW2901 - the last words are marked
-        position = alignment.positions[index]
-        if window[position] is lines[index]:
-            originals[position] = original
-    if not originals:
-        return window
-    marked = list(window)
-    for position, original in originals.items():
+        last = index + split.last if split else index  # the last words are marked
+        position = alignment.positions[last]
         message = window[position]
-        marks = {**(message.metadata or {}), "interrupted": True}
-        if original is not None:
-            marks["original"] = original
-            message = without_ellipsis(message, original)
-        marked[position] = msgspec.structs.replace(message, metadata=marks)
-    return marked
+        if message is not lines[last]:
+            continue
+        renewed = renew_entry(entry, shown) if entry.content != shown.content else entry
+        if renewed.interrupted:
+            marks, original = {**(message.metadata or {}), "interrupted": True}, renewed.original
+            if original:
+                marks["original"] = split.last_of(original) if split else original
+                message = without_ellipsis(message, marks["original"])
+            message = msgspec.structs.replace(message, metadata=marks)
+        if respelt and not split and isinstance(entry.content, str) and renewed.content == entry.content:
+            message = msgspec.structs.replace(message, content=entry.content)
+        if message is not lines[last]:
+            changed[position] = message
+    if not changed:
+        return window
+    return [changed.get(position, message) for position, message in enumerate(window)]
 
 
 def missing_messages(
@@ -344,18 +341,13 @@ def missing_messages(
     messages at some places.
     """
     entries = alignment.entries
-    if alignment.is_continuation:
-        first = alignment.places[0]
-    else:
-        first = min(alignment.matched, default=len(entries))
-        if first and alignment.is_stale:
-            first = min(first, last_user(entries) or 0)
+    first = alignment.start
+    if first and alignment.is_stale:
+        first = min(first, last_user(entries) or 0)
     if not first and not also:
         return ()
-    places = sorted({*range(first), *also})
-    if not alignment.is_continuation:
-        gone = retracted(alignment)
-        places = [place for place in places if place not in gone]
+    gone = retracted(alignment)
+    places = [place for place in sorted({*range(first), *also}) if place not in gone]
     if behind > START:
         places = places[bisect_left(places, count_until(entries, behind)) :]
     if preamble.last_turns:
@@ -556,33 +548,6 @@ def _lines_without_answers(part: _WindowPart) -> _OneSided:
     if len(answers) < _MIN_ANSWERS_LEFT_OUT or not all(entry.pending for entry in answers):
         return _NONE
     return _OneSided(shown, span)
-
-
-# --- spelling -----------------------------------------------------------------------------------------------
-def _with_recorded_spelling(part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
-    """The window's answers spelt as they come back once it has slid past them.
-
-    So a prompt begins as the one before did, wherever the window begins.
-    """
-    alignment, spelling = part.alignment, {}
-    for index, (line, place) in enumerate(zip(alignment.lines, alignment.places, strict=True)):
-        if place < 0 or line.role != "assistant" or index in alignment.split_answers:
-            continue
-        entry, position = alignment.entries[place], alignment.positions[index]
-        words = entry.content
-        if (
-            words != line.content
-            and isinstance(words, str)
-            and part.window[position] is line
-            and renew_entry(entry, line).content == words
-        ):
-            spelling[position] = words
-    if not spelling:
-        return marked
-    return [
-        msgspec.structs.replace(message, content=spelling[i]) if i in spelling else message
-        for i, message in enumerate(marked)
-    ]
 
 
 # --- signatures ---------------------------------------------------------------------------------------------

@@ -60,8 +60,8 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     window. ``shows_answers`` is whether the window tells what the assistant said. ``pause`` is for how many
     seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
     answers that the window shows in pieces, by the index of the first, which alone has their place.
-    ``is_continuation`` is whether the window is the newest entries, to the letter, and new words of the user
-    behind them, as nearly always; so many of its first lines are ``unchanged`` since they were recorded.
+    Of a window that is the newest entries, to the letter, and new words of the user behind them, as nearly
+    always, so many of the first lines are ``unchanged`` since they were recorded; else none is known to be.
     """
 
     entries: Sequence[Entry]
@@ -73,7 +73,6 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     new_call: bool = False
     pause: float = math.inf
     split_answers: Mapping[int, SplitAnswer] = {}
-    is_continuation: bool = False
     unchanged: int = 0
 
     def whole_line(self, index: int) -> Message:
@@ -85,6 +84,11 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def matched(self) -> list[int]:
         """The places of the entries that the window shows."""
         return [place for place in self.places if place >= 0]
+
+    @property
+    def start(self) -> int:
+        """The place of the first entry that the window shows; behind all entries, where it shows none."""
+        return self.places[0] if self.unchanged else min(self.matched, default=len(self.entries))
 
     @property
     def question(self) -> int | None:
@@ -131,8 +135,10 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
         They come while these are being answered: what comes later is said anew.
         """
+        if self.pause:
+            return False
         question, last = self.question, last_user(self.entries)
-        if self.pause or question is None or last is None:
+        if question is None or last is None:
             return False
         words, entry = self.lines[question], self.entries[last]
         if self.places[question] not in {NEW, last} or entry.replaces(words.text):
@@ -153,7 +159,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             lines=[self.lines[i] for i in kept],
             places=[self.places[i] for i in kept],
             positions=[p - bisect_left(gone, p) for p in (self.positions[i] for i in kept)],
-            is_continuation=False,
+            unchanged=0,
             split_answers={new: splits[old] for new, old in enumerate(kept) if old in splits}
             if splits
             else {},
@@ -175,7 +181,6 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             places=[place for _, place, _ in merged],
             positions=[position for _, _, position in merged],
             split_answers={kept[i]: split for i, split in self.split_answers.items()},
-            is_continuation=False,
         )
 
 

@@ -34,7 +34,6 @@ _REPLACED_WITHIN: Final = 0.3
 # So many lines may be of turns that failed: nothing of them is recorded.
 _FAILED: Final = 6
 _role: Final = attrgetter("role")
-_content: Final = attrgetter("content")
 
 
 class WindowKind(Enum):
@@ -131,7 +130,6 @@ def align(
         pause=pause,
         places=spread_places(alignment.places, counts, REPEATED),
         split_answers=split_answers(lines, alignment.places, counts),
-        is_continuation=False,
     )
 
 
@@ -204,8 +202,6 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     places = _suffix_places(c) or _revised_suffix_places(c)
     if places is None:
         return None
-    if _is_continuation(c, places):
-        return msgspec.structs.replace(c.aligned(places), is_continuation=True)
     is_numbered = turn_id_of(lines[-1]) is not None
     return c.aligned(places, max(places) + 1 if is_numbered and places[-1] >= 0 else None)
 
@@ -368,17 +364,6 @@ def _suffix_places(c: Comparison) -> list[int] | None:
         if fits and (start != once or is_latest_again(c)):
             return [*[NEW] * older, *range(first, first + length), *[NEW] * (count - older - length)]
     return None
-
-
-def _is_continuation(c: Comparison, places: Sequence[int]) -> bool:
-    """Whether places are those of the newest entries, to the letter, and of new words of the user."""
-    entries, lines, first = c.entries, c.lines, places[0]
-    count = len(entries) - first
-    if first < 0 or count >= len(lines) or places[count - 1] != len(entries) - 1:
-        return False
-    if not {"user"}.issuperset(map(_role, lines[count:])):
-        return False
-    return [*map(_content, entries[first:])] == [*map(_content, lines[:count])]
 
 
 def _revised_suffix_places(c: Comparison) -> list[int] | None:

@@ -42,8 +42,13 @@ class SessionBuilder:
         """
         alignment, session = self._alignment, self._session
         run = _leading_run(alignment, self._revised)
-        for index in range(run):
-            self._add_recorded(index)
+        if run:
+            first = alignment.places[0]
+            shown = alignment.entries[first : first + run]
+            self._pass_to(first)
+            self.entries += map(renew_entry, shown, map(alignment.whole_line, range(run)))
+            self.indices += range(run)
+            self._end = first + run
         order = _speaking_order(alignment, run)
         following, next_places = alignment.end, {}
         for index in reversed(order):

@@ -83,7 +83,6 @@ def continuation(
         shows_answers=True,
         positions=speech.positions,
         pause=pause_since(last, latest, arrival.at),
-        is_continuation=True,
         unchanged=count,
     )
     return speech, encoded, fingerprint, alignment

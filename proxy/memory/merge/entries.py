@@ -177,11 +177,13 @@ def retracted(alignment: Alignment) -> set[int]:
     What stands before the window's start is not retracted: windows slide. What was heard once stays heard,
     unless the whole turn is taken back.
     """
+    if alignment.unchanged:
+        return set()
     matched = set(alignment.matched)
     if not matched:
         last = alignment.superseded
         return set() if last is None else set(range(last, len(alignment.entries)))
-    if matched.issuperset(range(min(matched), alignment.end)):
+    if matched.issuperset(range(alignment.start, alignment.end)):
         return set()
     entries = alignment.entries
     absent = [place for place in range(alignment.end) if place not in matched]
@@ -207,7 +209,7 @@ def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: 
             continue
         answers_early_words = revised is not None and entry.pending and i > revised
         taken_back = 0 <= newest < i and any(user > i for user in users)
-        spanned = i > min(matched) and i < passed and (entry.broken or alignment.shows_answers)
+        spanned = alignment.start < i < passed and (entry.broken or alignment.shows_answers)
         answers_retracted = entry.pending and last_user(entries, i) in users
         if (
             answers_early_words

@@ -8,7 +8,7 @@ from proxy.memory.align.forgotten import close_forgotten
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
 from proxy.memory.merge.answer import no_question, question_before, question_ref
 from proxy.memory.merge.builder import SessionBuilder
-from proxy.memory.merge.entries import new_entry, renew_entry, retracted, shows_as_recorded
+from proxy.memory.merge.entries import new_entry, renew_entry, retracted
 from proxy.memory.session import (
     NO_ATTEMPT,
     Arrival,
@@ -76,7 +76,7 @@ def _merge(
     is_late = latest is not None and now < latest.at
     if is_late or alignment is None:
         alignment = align(session, speech, arrival, WindowKind.OVERTAKEN if is_late else WindowKind.LATEST)
-    if not alignment.is_continuation and (alignment.is_stale or not (alignment.lines or speech.instructions)):
+    if alignment.is_stale or not (alignment.lines or speech.instructions):
         return session
     if session.forgotten is not None:
         session = close_forgotten(session, alignment.lines)
@@ -100,10 +100,7 @@ def _merge(
         return msgspec.structs.replace(
             session, latest_request=latest, created=session.created or now, updated=now
         )
-    if alignment.is_continuation:
-        merged = continued(session, alignment, fingerprint, now=now)
-    else:
-        merged = SessionBuilder(session, alignment, retracted(alignment), now=now).build(fingerprint)
+    merged = SessionBuilder(session, alignment, retracted(alignment), now=now).build(fingerprint)
     latest = merged.latest_request and msgspec.structs.replace(
         merged.latest_request, name_digest=arrival.attempt.name_digest, wordless=speech.wordless
     )
@@ -122,37 +119,6 @@ def _merge(
         started=started,
         created=session.created or now,
         updated=now,
-    )
-
-
-def continued(session: Session, alignment: Alignment, fingerprint: bytes, *, now: float) -> Session:
-    """The session with the new words of a continuation behind its entries, as the builder would build it."""
-    entries, lines, before = list(session.entries), alignment.lines, len(session.entries)
-    first = before - len(alignment.entries) + alignment.places[0]
-    renewed = alignment.unchanged
-    for place, message in enumerate(lines[renewed : before - first], start=first + renewed):
-        if not shows_as_recorded(entries[place], message):
-            entries[place] = renew_entry(entries[place], message)
-    next_turn = session.next_turn
-    for message in lines[before - first :]:
-        entry = new_entry(message, call=session.call, turn=next_turn, now=now)
-        if entry.engine_turn is not None and entry.engine_turn == entries[-1].engine_turn:
-            entry = msgspec.structs.replace(entry, turn=entries[-1].turn)
-        next_turn = max(next_turn, entry.turn + 1)
-        entries.append(entry)
-    return msgspec.structs.replace(
-        session,
-        entries=tuple(entries),
-        next_turn=next_turn,
-        latest_request=LatestRequest(
-            at=now,
-            fingerprint=fingerprint,
-            line_count=len(lines),
-            start=session.cold_count + first,
-            shows_answers=alignment.shows_answers,
-            shows_call_start=not alignment.places[0],
-            question=QuestionRef(session.call, entries[-1].turn),
-        ),
     )
 
 
