@@ -7,8 +7,9 @@ import hashlib
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import pairwise
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -46,7 +47,6 @@ _SIZE_BYTES: Final = 4
 _others: Final = attrgetter("others")
 _call_and_turn: Final = attrgetter("call", "turn")
 T = TypeVar("T")
-Turned = TypeVar("Turned", "Entry", "Segment")
 
 
 # --- turns and entries --------------------------------------------------------------------------------------
@@ -525,41 +525,13 @@ def disorder(session: Session) -> str | None:
         ("summary", session.summaries, START),
     )
     for name, items, first in parts:
-        # Asked by each read of a session: comparing numbers takes a tenth of what making references does.
-        call, turn = first
-        for position, item in enumerate(items, start=1):
-            if item.call < call or (item.call == call and item.turn < turn):
+        turns = [first, *(TurnRef(item.call, item.turn) for item in items)]
+        for position, (before, turn) in enumerate(pairwise(turns), start=1):
+            if turn < before:
                 return f"{name} {position} goes back behind the turn before it"
-            call, turn = item.call, item.turn
-        if items and (call, turn) > last:
+        if items and turns[-1] > last:
             return f"{name} {len(items)} lies beyond 'life' and 'turns'"
     return None
-
-
-def ordered(session: Session) -> Session:
-    """The session with its turns in order: earlier versions may have written some that go back."""
-    if disorder(session) is None:
-        return session
-    entries = tuple(_raised(session.entries, _FIRST))
-    newest = entries[-1].turn_ref if entries else START
-    last = max(newest, TurnRef(session.call, session.next_turn - 1), START)
-    return msgspec.structs.replace(
-        session,
-        entries=entries,
-        call=last.call,
-        next_turn=last.turn + 1,
-        summaries=tuple(_raised(session.summaries, START, last)),
-    )
-
-
-def _raised(items: Sequence[Turned], first: TurnRef, last: TurnRef | None = None) -> Iterator[Turned]:
-    """The items; what goes back or lies outside is of the nearest turn that does not."""
-    least = first
-    for item in items:
-        own = TurnRef(item.call, item.turn)
-        least = max(own, least)
-        least = least if last is None else min(least, last)
-        yield item if own == least else msgspec.structs.replace(item, call=least.call, turn=least.turn)
 
 
 # --- codec --------------------------------------------------------------------------------------------------
@@ -610,8 +582,8 @@ def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, Enc
 
 
 def decode(blob: bytes) -> Session:
-    """A session from a store's bytes, its turns in order; raises msgspec.DecodeError for anything else."""
-    return ordered(_decoded(blob, Session))
+    """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
+    return _decoded(blob, Session)
 
 
 def person_of(blob: bytes) -> str | None:

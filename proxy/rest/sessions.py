@@ -30,7 +30,7 @@ from proxy.memory.interchange import (
 )
 from proxy.memory.memory import Memory
 from proxy.memory.redacted_view import WindowRedaction
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode, ordered
+from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import Key
@@ -408,7 +408,7 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
 
 def export_fields(session: Session, entries: tuple[Entry, ...]) -> dict[str, Any]:
     """The body of an export, of a session and all of its entries."""
-    session = ordered(msgspec.structs.replace(session, entries=entries, cold_count=0))
+    session = msgspec.structs.replace(session, entries=entries, cold_count=0)
     return {**session_fields(session), _REMAINDER: remainder_fields(session)}
 
 

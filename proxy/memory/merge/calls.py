@@ -8,7 +8,7 @@ stored.
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -17,7 +17,7 @@ from filters.message import LARGEST, MARKS, Message, epoch_seconds, turn_id_of
 from proxy.memory.align.line import CUT, Line, similarity
 from proxy.memory.align.strategies import WindowKind, align
 from proxy.memory.merge.request import apply_request
-from proxy.memory.session import COMMAND, NO_CALL, Agents, Entry, QuestionRef, Session, Turned
+from proxy.memory.session import COMMAND, NO_CALL, Agents, Entry, QuestionRef, Segment, Session
 from proxy.memory.speakers import without_prompts
 from proxy.memory.speech import Speech, as_tool_call, is_speech, speech_of
 
@@ -25,12 +25,11 @@ _MAX_EVENTS: Final = 32
 _MAX_AGENTS: Final = 16
 # So many seconds an agent may seem to begin late, and to be gone early, though the call is its own.
 _EARLY, _SLACK = 2.0, 60.0
-_STATE_KEY: Final = "agora"
-"""Where earlier versions kept the agents in the client's state."""
 _MESSAGE_KEYS: Final = frozenset({"role", "content", "turn_id", "timestamp", "metadata"})
 _SPEECH_TIME: Final = "speech_start_ms"
 _INJECTED: Final = "[think API injected]"
 _EARLIEST, _LATEST = 1e9, 1e11
+Turned = TypeVar("Turned", Entry, Segment)
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,22 +45,22 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 def has_seen(session: Session, event_id: str) -> bool:
     """Whether this event was taken already."""
-    return event_id in _agents_and_state(session)[0].event_ids
+    return event_id in _agents(session).event_ids
 
 
 def with_event(session: Session, event_id: str, agent: Agent, call: int | None) -> Session:
     """The session with an event as seen, and with the call of its agent."""
-    agents, state = _agents_and_state(session)
+    agents = _agents(session)
     event_ids = (*agents.event_ids, event_id)[-_MAX_EVENTS:]
     calls = agents.calls | ({agent.id: call} if agent.id and call is not None else {})
     calls = dict([*calls.items()][-_MAX_AGENTS:])
     agents = msgspec.structs.replace(agents, event_ids=event_ids, calls=calls)
-    return msgspec.structs.replace(session, agents=agents, state=state)
+    return msgspec.structs.replace(session, agents=agents)
 
 
 def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
     """The session once an agent has joined, and the agent's call: a new one, unless it has begun already."""
-    call = _agents_and_state(session)[0].calls.get(agent.id)
+    call = _agents(session).calls.get(agent.id)
     if call is None:
         call = _call_of(session, agent)
     if call is None:
@@ -181,15 +180,8 @@ def _with_speech_time(message: Message, *, timed: bool) -> Message:
     return message
 
 
-def _agents_and_state(session: Session) -> tuple[Agents, dict[str, Any]]:
-    """The agents, and the client's state without them."""
-    if session.agents is not None:
-        return session.agents, session.state
-    try:
-        agents = msgspec.convert(session.state.get(_STATE_KEY), Agents)
-    except msgspec.ValidationError:
-        return Agents((), {}), session.state
-    return agents, {name: value for name, value in session.state.items() if name != _STATE_KEY}
+def _agents(session: Session) -> Agents:
+    return session.agents or Agents((), {})
 
 
 def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -> int | None:
@@ -197,7 +189,7 @@ def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -
 
     A call in which nothing was said before another agent joined is the other's.
     """
-    calls = _agents_and_state(session)[0].calls
+    calls = _agents(session).calls
     if agent.id in calls:
         call = calls[agent.id]
         last = [id_ for id_, of in calls.items() if of == call][-1]
@@ -230,7 +222,7 @@ def _said_since(session: Session, at: float) -> bool:
 
 def _went_on(session: Session, agent: Agent) -> bool:
     """Whether something was said after an agent had left whose beginning is not known."""
-    is_known = agent.id in _agents_and_state(session)[0].calls
+    is_known = agent.id in _agents(session).calls
     return not is_known and agent.stop is not None and _said_since(session, agent.stop + _SLACK)
 
 
@@ -259,7 +251,7 @@ def _insert_call(
     alone = merge_history(Session(call=call, forgotten=forgotten), messages, now=now)
     if not alone.entries:
         return session, None
-    agents, state = _agents_and_state(session)
+    agents = _agents(session)
     shifted = msgspec.structs.replace(
         session,
         entries=(*session.entries[:first], *alone.entries, *map(_in_next_call, session.entries[first:])),
@@ -269,7 +261,6 @@ def _insert_call(
         agents=msgspec.structs.replace(
             agents, calls={id_: of + (of == call) for id_, of in agents.calls.items()}
         ),
-        state=state,
     )
     if session.learned_until.call == call:
         learned_until = session.learned_until._replace(call=call + 1)

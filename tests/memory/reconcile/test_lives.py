@@ -216,17 +216,6 @@ def test_a_session_notes_no_more_than_it_needs():
     assert len(encode(session)) < 1000
 
 
-def test_what_earlier_versions_kept_in_the_clients_state_is_known_and_leaves_it():
-    before = {"plan": "small", "agora": {"notices": ["n"], "lives": {"a": 0}}}
-    session = msgspec.structs.replace(heard(Session(), B), state=before)
-    assert has_seen(session, "n")
-    assert agent_joined(session, A) == (session, 0)
-    session = with_event(session, "m", B, 0)
-    assert session.state == {"plan": "small"}
-    assert has_seen(session, "n") and has_seen(session, "m")
-    assert session.agents.calls == {"a": 0, "b": 0}
-
-
 @pytest.mark.parametrize(
     "own", [None, 1, "n", {}, {"notices": 1, "lives": 1}, {"notices": ["n"]}, {"notices": [1], "lives": {}}]
 )
