@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from filters.base import Snapshot
-from filters.message import SYSTEM, Message, as_covered, epoch_seconds, turn_id_of
+from filters.message import SYSTEM, Message, as_covered, epoch_seconds, newest_user, turn_id_of
 from filters.tool_groups import call_id, call_ids
-from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment, last_user
+from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment
 from proxy.memory.align.strategies import align
 from proxy.memory.merge.continuation import NEW_LINES, continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
@@ -343,7 +343,7 @@ def missing_messages(
     entries = alignment.entries
     first = alignment.start
     if first and alignment.is_stale:
-        first = min(first, last_user(entries) or 0)
+        first = min(first, newest_user(entries) or 0)
     if not first and not also:
         return ()
     gone = retracted(alignment)

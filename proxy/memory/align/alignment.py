@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from filters.letters import bare
-from filters.message import Message, turn_id_of
+from filters.message import Message, newest_user, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, continues_by_words, offset_of_letters, same_words
@@ -93,10 +93,10 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     @property
     def question(self) -> int | None:
         """The index of the newest words of the user."""
-        for i in range(len(self.lines) - 1, -1, -1):
-            if self.lines[i].role == "user" and self.places[i] != FORGOTTEN:
-                return i
-        return None
+        newest = newest_user(self.lines)
+        while newest is not None and self.places[newest] == FORGOTTEN:
+            newest = newest_user(self.lines[:newest])
+        return newest
 
     @property
     def revised(self) -> int | None:
@@ -118,7 +118,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         Later they are a turn of their own ("Yes." and "Yes, please."). Once the answer is whole they go on by
         words: within a word only what is being said is guessed at.
         """
-        question, last = self.question, last_user(self.entries)
+        question, last = self.question, newest_user(self.entries)
         if question is None or last is None or self.matched:
             return None
         answers = self.entries[last + 1 :]
@@ -137,7 +137,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         """
         if self.pause:
             return False
-        question, last = self.question, last_user(self.entries)
+        question, last = self.question, newest_user(self.entries)
         if question is None or last is None:
             return False
         words, entry = self.lines[question], self.entries[last]
@@ -182,14 +182,6 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             positions=[position for _, _, position in merged],
             split_answers={kept[i]: split for i, split in self.split_answers.items()},
         )
-
-
-def last_user(entries: Sequence[Entry], before: int | None = None) -> int | None:
-    """The place of the newest words of the user, of all or of those ``before`` a place."""
-    for i in range((len(entries) if before is None else before) - 1, -1, -1):
-        if entries[i].role == "user":
-            return i
-    return None
 
 
 def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int]:

@@ -1,6 +1,6 @@
 """Which entry of a session each line of a window is: strategies, tried in order until one answers."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +15,6 @@ from proxy.memory.align.alignment import (
     REPEATED,
     Alignment,
     join_pieces,
-    last_user,
     piece_counts,
     split_answers,
     spread_places,
@@ -88,9 +87,6 @@ class Comparison:
         return Alignment((), self.lines, places, 0, self.speech.shows_answers, new_call=True)
 
 
-Strategy = Callable[[Comparison], Alignment | None]
-
-
 def align(
     session: Session,
     speech: Speech,
@@ -118,7 +114,13 @@ def align(
     counts = piece_counts(entries_of_call(session), lines) if in_a_row else []
     whole = join_pieces(lines, counts) if counts else lines
     comparison = Comparison(session, speech, whole, arrival, kind)
-    alignment = _first_answer(comparison)
+    alignment = (
+        single_message(comparison)
+        or exact_suffix(comparison)
+        or suffix_and_new_words(comparison)
+        or content(comparison)
+        or turn_ids(comparison)
+    )
     entries = comparison.entries
     pause = pause_since(entries[-1] if entries else None, comparison.latest, arrival.at)
     if not counts:
@@ -131,13 +133,6 @@ def align(
         places=spread_places(alignment.places, counts, REPEATED),
         split_answers=split_answers(lines, alignment.places, counts),
     )
-
-
-def _first_answer(comparison: Comparison) -> Alignment:
-    for strategy in STRATEGIES:
-        if (alignment := strategy(comparison)) is not None:
-            return alignment
-    raise AssertionError("the last strategy always answers")
 
 
 def entries_of_call(session: Session) -> Sequence[Entry]:
@@ -191,19 +186,15 @@ def single_message(c: Comparison) -> Alignment | None:
 def exact_suffix(c: Comparison) -> Alignment | None:
     """The fast path: a window that shows, line by line, the newest entries, and perhaps one line more.
 
-    Applies to windows that end with words of the user. With turn ids it may show whole turns more: those of
-    calls that are yet to be recorded. Answers may be spelt otherwise, and of the last less may have been
-    heard. The newest words may be an early or a later form of the recorded ones. Where the oldest entries
-    have moved to the cold part, the window may begin before all others.
+    Applies to windows that end with words of the user. Answers may be spelt otherwise, and of the last less
+    may have been heard. The newest words may be an early or a later form of the recorded ones. Where the
+    oldest entries have moved to the cold part, the window may begin before all others.
     """
     entries, lines = c.entries, c.lines
     if not lines or not entries or lines[-1].role != "user":
         return None
     places = _suffix_places(c) or _revised_suffix_places(c)
-    if places is None:
-        return None
-    is_numbered = turn_id_of(lines[-1]) is not None
-    return c.aligned(places, max(places) + 1 if is_numbered and places[-1] >= 0 else None)
+    return None if places is None else c.aligned(places)
 
 
 def suffix_and_new_words(c: Comparison) -> Alignment | None:
@@ -231,17 +222,20 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
     return msgspec.structs.replace(alignment, shows_answers=alignment.shows_answers or (told and slid))
 
 
-def content_or_new_call(c: Comparison) -> Alignment | None:
-    """A window without turn ids by its content, unless that is too little or it begins another call.
+def content(c: Comparison) -> Alignment | None:
+    """Anchors, lines that are equal to the letter on both sides, and likeness in the gaps between them.
 
-    Applies to latest requests. A window that would take back several turns on the strength of a few equal
-    lines has mistaken a new turn for an old one.
+    Applies where the window or the entries have no turn ids. The latest request may begin another call; one
+    without turn ids that would take back several turns on the strength of a few equal lines has mistaken a
+    new turn for an old one.
     """
-    if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
+    if c.has_turn_ids and any(entry.engine_turn is not None for entry in c.entries):
         return None
     places = align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older)
+    if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
+        return c.aligned(places)
     # Calls alone are rather new ones than those of a former turn: the last words made the same.
-    last = last_user(c.entries)
+    last = newest_user(c.entries)
     only_calls = all(message.tool_calls or message.role == "tool" for message in c.lines)
     if only_calls and last is not None and max(places, default=NEW) < last:
         return c.aligned([NEW] * len(c.lines))
@@ -252,40 +246,16 @@ def content_or_new_call(c: Comparison) -> Alignment | None:
     return c.another_call() if _starts_over(c, places) else c.aligned(places)
 
 
-def content(c: Comparison) -> Alignment | None:
-    """Anchors, lines that are equal to the letter on both sides, and likeness in the gaps between them.
+def turn_ids(c: Comparison) -> Alignment:
+    """By turn id and role, and within these by time and words.
 
-    Applies where the window or the entries have no turn ids.
+    A window whose turn ids are those of other turns than are recorded begins another call.
     """
-    if c.has_turn_ids and any(entry.engine_turn is not None for entry in c.entries):
-        return None
-    return c.aligned(align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older))
-
-
-def contradicting_turn_ids(c: Comparison) -> Alignment | None:
-    """A window whose turn ids are those of other turns than are recorded begins another call."""
-    if c.kind is WindowKind.HISTORY:
-        return None
     judge = begins_call if c.kind is WindowKind.LATEST else contradicts
-    return c.another_call() if judge(c.recorded_lines, c.window_lines) else None
-
-
-def turn_id_matching(c: Comparison) -> Alignment | None:
-    """Matched by turn id and role; within these, by time and words."""
+    if c.kind is not WindowKind.HISTORY and judge(c.recorded_lines, c.window_lines):
+        return c.another_call()
     places = match_turn_ids(c.recorded_lines, c.window_lines)
     return c.aligned(places, first_newer(c.recorded_lines, c.window_lines))
-
-
-STRATEGIES: Final[Sequence[Strategy]] = (
-    single_message,
-    exact_suffix,
-    suffix_and_new_words,
-    content_or_new_call,
-    content,
-    contradicting_turn_ids,
-    turn_id_matching,
-)
-"""In the order in which they are tried; the last one always answers."""
 
 
 # --- the same request again ---------------------------------------------------------------------------------
@@ -348,13 +318,6 @@ def _suffix_places(c: Comparison) -> list[int] | None:
     # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    if (newest := entries[-1].engine_turn) is not None:
-        # The window's last lines may be of turns behind all that is recorded.
-        ahead = 0
-        while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
-            ahead += 1
-        if 0 < ahead < count:
-            starts.append(size - count + ahead)
     for start in starts:
         first, older = max(start, 0), max(-start, 0)
         length = min(count - older, size - first)

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import UNSET
 
 from filters.letters import bare
-from filters.message import Message, turn_id_of
+from filters.message import Message, newest_user, turn_id_of
 from filters.tool_groups import call_id
-from proxy.memory.align.alignment import Alignment, last_user
+from proxy.memory.align.alignment import Alignment
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
 from proxy.memory.wording import continues, ends_alike, offset_of_letters, reordered, same_words
@@ -210,7 +210,7 @@ def _unheard(alignment: Alignment, absent: list[int], matched: set[int], users: 
         answers_early_words = revised is not None and entry.pending and i > revised
         taken_back = 0 <= newest < i and any(user > i for user in users)
         spanned = alignment.start < i < passed and (entry.broken or alignment.shows_answers)
-        answers_retracted = entry.pending and last_user(entries, i) in users
+        answers_retracted = entry.pending and newest_user(entries[:i]) in users
         if (
             answers_early_words
             or taken_back
