@@ -197,56 +197,56 @@ class HostBus:
     def _on_data(self, at: float, data: bytes) -> None:
         # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
-            sent = self._decoder.decode(data)
-            if sent.host != self._own[0]:
-                self._on_presence(sent)
-            if sent.start:
-                self._on_start(at, sent, sent.start)
-            elif sent.host != self._own[0]:
-                self._on_body(sent)
+            message = self._decoder.decode(data)
+            if message.host != self._own[0]:
+                self._on_presence(message)
+            if message.start:
+                self._on_start(at, message, message.start)
+            elif message.host != self._own[0]:
+                self._on_body(message)
 
-    def _on_presence(self, sent: _HostMessage) -> None:
-        other = sent.host, sent.process
+    def _on_presence(self, message: _HostMessage) -> None:
+        other = message.host, message.process
         is_news, is_first = other not in self._others, not self._others
-        has_come = not sent.body and sent.presence in {_ALONE, _JOINED}
-        if not sent.body and sent.presence == _LEFT:
+        has_come = not message.body and message.presence in {_ALONE, _JOINED}
+        if not message.body and message.presence == _LEFT:
             self._others.discard(other)
             return
         self._others.add(other)
-        if has_come and (is_news or sent.presence == _ALONE):
+        if has_come and (is_news or message.presence == _ALONE):
             self._say(_HERE)
         if is_first:
             self._announce_all()
 
-    def _on_body(self, sent: _HostMessage) -> None:
-        if not sent.body:
-            if sent.presence in {_HERE, _LEFT}:
+    def _on_body(self, message: _HostMessage) -> None:
+        if not message.body:
+            if message.presence in {_HERE, _LEFT}:
                 return
             since = time.monotonic() - _RELIABLE_TRIES * _RELIABLE_PAUSE
             for at, data in tuple(self._reliable.values()):
                 if at > since:
                     self._start(self._publish(data, tries=_TRIES, pause=_PAUSE))
             return
-        id_ = sent.host, sent.process, sent.number
+        id_ = message.host, message.process, message.number
         if id_ in self._received:
             return
-        if sent.number:
+        if message.number:
             self._received[id_] = None
             if len(self._received) > _MOST_RECEIVED:
                 del self._received[next(iter(self._received))]
-        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, sent.body)))
+        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, message.body)))
 
-    def _on_start(self, at: float, sent: _HostMessage, start: _Start) -> None:
+    def _on_start(self, at: float, message: _HostMessage, start: _Start) -> None:
         key = start.key
         if self._names:
             key = key._replace(session=self._names.decrypted(key.session))
         slot = key, start.pipeline
-        id_ = sent.host, sent.process, start.number
-        if (sent.host, sent.process) == self._own:
+        id_ = message.host, message.process, start.number
+        if (message.host, message.process) == self._own:
             self._turns.set_order(slot, id_, at)
-        elif sent.host != self._own[0]:
+        elif message.host != self._own[0]:
             if self._turns.has(slot):
-                claim = self._claims.decode(self._codec.decode(_SEALED_FOR, sent.body))
+                claim = self._claims.decode(self._codec.decode(_SEALED_FOR, message.body))
                 # Its host may have had no turn yet to compare with when these were announced.
                 for turn in self._turns.contend(slot, Rival(id_, at, claim)):
                     self.announce(slot, turn)

@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
-from redis.exceptions import RedisClusterException, RedisError
 
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
@@ -371,17 +370,13 @@ class RedisStore:
         """Removes both parts, then the session's place in its tenant's list."""
         keys, place = self._names.session(key), place_of(key)
         self._places.pop(key, None)
-
-        async def work(client: Client) -> bool:
-            now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
-            existed = bool(await REMOVE(client, keys, now, ttl))
-            # A place without a session is not shown, and goes when the session would have expired.
-            with contextlib.suppress(RedisError, RedisClusterException):
-                await LEAVE(client, self._names.index(place), place)
-                await LEAVE(client, self._names.former_index(key.tenant), member(key.session))
-            return existed
-
-        return await self._background.run(work)
+        now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
+        existed = bool(await self._background.script(REMOVE, keys, now, ttl))
+        # A place without a session is not shown, and goes when the session would have expired.
+        with contextlib.suppress(StoreError):
+            former = ScriptCall(LEAVE, self._names.former_index(key.tenant), (member(key.session),))
+            await self._background.scripts(ScriptCall(LEAVE, self._names.index(place), (place,)), former)
+        return existed
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last."""
@@ -413,22 +408,20 @@ class RedisStore:
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
         """Sessions that are due; on a Cluster, one call looks into a part of the buckets after the other."""
+        for tenant in tenants:
+            if asyncio.get_running_loop().time() >= self._move_at.get(tenant, 0.0):
+                await self._background.run(partial(self._move_former, tenant))
         names, milliseconds = self._names.due, int(lease * 1000)
-
-        async def work(client: Client) -> list[DueSession]:
-            for tenant in tenants:
-                await self._move_former(client, tenant)
-            taken: list[DueSession] = []
-            for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
-                name = names[self._next_bucket % len(names)]
-                until, *places = await TAKE_DUE(client, (name,), limit - len(taken), milliseconds)
-                taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
-                if len(taken) == limit:
-                    break
-                self._next_bucket += 1
-            return taken
-
-        return await self._background.run(work)
+        taken: list[DueSession] = []
+        for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
+            name = names[self._next_bucket % len(names)]
+            arguments = limit - len(taken), milliseconds
+            until, *places = await self._background.script(TAKE_DUE, (name,), *arguments)
+            taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
+            if len(taken) == limit:
+                break
+            self._next_bucket += 1
+        return taken
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
         """Sets when a session is due again."""
@@ -520,14 +513,11 @@ class RedisStore:
     def _schedule_late(self, key: Key, due: float, ttl: int) -> None:
         """Notes that there is work on a session that was written, where that failed or came too early."""
 
-        async def run(client: Client) -> None:
-            script, keys, arguments = self._schedule(key, max(_SETTLING, due - wall_time()), ttl)
-            await script(client, keys, *arguments)
-
         async def schedule() -> None:
             for attempt in range(1, _LATE_ATTEMPTS + 1):
                 with contextlib.suppress(StoreError):
-                    await self._background.run(run)
+                    delay = max(_SETTLING, due - wall_time())
+                    await self._background.scripts(self._schedule(key, delay, ttl))
                     return
                 await asyncio.sleep(_LATE.pause(attempt))
 
@@ -551,22 +541,20 @@ class RedisStore:
         members = dict.fromkeys(heapq.merge(*pages))
         return [each for each in members if end is None or each <= end]
 
-    async def _move_former(self, client: Client, tenant: str) -> None:
+    async def _move_former(self, tenant: str, client: Client) -> None:
         """Moves a tenant's index into buckets, as far as time allows; each session is due within a while."""
         now = asyncio.get_running_loop().time()
-        if now < self._move_at.get(tenant, 0.0):
-            return
         former, lease = self._names.former_index(tenant), self._names.lease(f"move {tenant}")
         while members := await client.execute_command("ZRANGE", former.first, 0, _MOVED_AT_ONCE - 1):
             if not await client.execute_command("SET", lease, b"", "NX", "PX", _MOVE_MILLISECONDS):
                 return
-            await self._move(client, tenant, members)
+            await self._move(tenant, members, client)
             await client.execute_command("DEL", lease)
             if asyncio.get_running_loop().time() > now + BACKGROUND_DEADLINE / 4:
                 return
         self._move_at[tenant] = now + _MOVE_EVERY
 
-    async def _move(self, client: Client, tenant: str, members: Sequence[bytes]) -> None:
+    async def _move(self, tenant: str, members: Sequence[bytes], client: Client) -> None:
         keys = [Key(tenant, each.decode("utf-8", "surrogatepass")) for each in members]
         pipeline = client.pipeline(transaction=False)
         for key in keys:

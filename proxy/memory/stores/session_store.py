@@ -339,12 +339,7 @@ class SessionStore:
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Writes both parts, encoded by the codec."""
         self._written.pop(key, None)  # what is written here lasts as long as it says
-        encode = partial(self._codec.encode, key)
-
-        def work() -> BlobWrite:
-            return put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
-
-        put = await in_thread_if_long(work, len(put.cold), len(put.blob))
+        put = await self._through_codec(key, put)
         return await self._ask(
             "write",
             lambda driver: driver.write(key, put),
@@ -354,11 +349,9 @@ class SessionStore:
         )
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces both parts, which are encoded in a thread: they may be large."""
+        """Replaces both parts, encoded by the codec."""
         self._forget(key)
-        encode = partial(self._codec.encode, key)
-        blob, *cold = await asyncio.to_thread(lambda: [*map(encode, (put.blob, *put.cold))])
-        put = put._replace(blob=blob, cold=cold)
+        put = await self._through_codec(key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = _PAGE) -> list[bytes]:
@@ -430,6 +423,14 @@ class SessionStore:
         finally:
             self._meter(operation, outcome, time.perf_counter() - began)
         return result
+
+    async def _through_codec(self, key: Key, put: BlobWrite) -> BlobWrite:
+        encode = partial(self._codec.encode, key)
+
+        def work() -> BlobWrite:
+            return put._replace(blob=encode(put.blob), cold=[*map(encode, put.cold)])
+
+        return await in_thread_if_long(work, len(put.cold), len(put.blob) + sum(map(len, put.cold)))
 
     def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite, EncodedEntries]:
         """The session as it is stored, and what the driver writes: encoded, and through the codec.
