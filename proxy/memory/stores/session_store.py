@@ -192,7 +192,7 @@ class SessionStore:
         """Removes the head of a deleted session; calls that read one of its ``versions`` begin anew."""
         self._forget(key)
         now = asyncio.get_running_loop().time()
-        self._keep(key, _Cached(NOT_STORED, now, 0.0, EncodedEntries(), versions))
+        self._cache[key] = _Cached(NOT_STORED, now, 0.0, EncodedEntries(), versions)
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
@@ -259,7 +259,12 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             stored = StoredSession(session, encoded.new_version, put.latest_lines)
-            self._keep(key, _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of))
+            self._cache.pop(key, None)
+            self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of)
+            while len(self._cache) > _CACHE_SIZE:
+                del self._cache[next(iter(self._cache))]
+            if self._timer is None:
+                self._timer = loop.call_later(self._cache_seconds, self._sweep)
             self._written.pop(key, None)
             self._written[key] = _Written(put.version, until)
             if len(self._written) > _MAX_WRITTEN:
@@ -475,15 +480,6 @@ class SessionStore:
         if is_lost != written.is_lost and self._written.get(key) is written:
             self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
-
-    def _keep(self, key: Key, cached: _Cached) -> None:
-        self._cache.pop(key, None)
-        self._cache[key] = cached
-        if len(self._cache) > _CACHE_SIZE:
-            del self._cache[next(iter(self._cache))]
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._cache_seconds, self._sweep)
 
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)

@@ -5,10 +5,12 @@ import contextlib
 import math
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
@@ -85,7 +87,7 @@ def open(  # noqa: A001 - what every driver's entry is called
     return SqliteStore(Path(path), deadline=deadline, is_shared=is_shared)
 
 
-class _State(NamedTuple):
+class _State(msgspec.Struct, frozen=True, gc=False):
     """The version that a write must name, 0 where there is no session, its last deletion and its expiry.
 
     ``blob`` is its hot part, where a batch in flight writes it.
@@ -128,11 +130,11 @@ class SqliteStore(SqlStore):
         row = await self._reader.row(READ, {**key_arguments(key), "now": now}, within=within)
         return None if row is None else StoredBlob(*row)
 
-    async def write(self, key: Key, put: BlobWrite) -> bool:
+    def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
         """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
         if put.cold and not put.version and _is_large(put):
-            return await self._write_in_slices(key, put)
-        return await self._swap(key, put, _append, PATIENCE)
+            return self._write_in_slices(key, put)
+        return self._swap(key, put, _append, PATIENCE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Waits for the commit, longer where there is much to write."""
@@ -264,7 +266,7 @@ class SqliteStore(SqlStore):
         if pending is None:
             return state
         version = pending.version if pending.expires > now else 0
-        return pending._replace(version=version, deleted=max(state.deleted, pending.deleted))
+        return _State(version, max(state.deleted, pending.deleted), pending.expires)
 
     async def _opened(self, within: float) -> None:
         """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""

@@ -10,8 +10,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
+
+import msgspec
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.sql import (
@@ -260,8 +262,11 @@ class FileConnection:
         due = 0.0
         while True:
             try:
+                connection = self._connection
+                if connection is None or self._identity != self._file.identity:
+                    connection = self.get()
                 # All rows are fetched, so that no statement stays open and holds an old state of the file.
-                rows: list[Row] = self.get().execute(statement.named, arguments).fetchall()
+                rows: list[Row] = connection.execute(statement.named, arguments).fetchall()
             except sqlite3.Error as error:
                 if not is_locked(error):
                     self.close()
@@ -326,7 +331,7 @@ class _Log:
             self._connection.close()
 
 
-class _Job(NamedTuple):
+class _Job(msgspec.Struct, frozen=True):
     work: Work[Any]
     outcome: asyncio.Future[Any]
 
