@@ -119,6 +119,7 @@ class Recorder:
         unwritten.turns.append(turn)
         unwritten.is_applied = False
         task = asyncio.get_running_loop().create_task(work)
+        unwritten.task = unwritten.task or task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -141,15 +142,13 @@ class Recorder:
         These are a tenant's turns, or those of one session; a successor may write them.
         """
         until = time.monotonic() + within
-        waits = [
-            asyncio.ensure_future(unwritten.written_event().wait())
+        tasks = [
+            unwritten.task
             for key, unwritten in self._unwritten.items()
-            if key.tenant == tenant and session in {None, key.session}
+            if unwritten.task and key.tenant == tenant and session in {None, key.session}
         ]
-        if waits:
-            _, late = await asyncio.wait(waits, timeout=within)
-            for wait in late:
-                wait.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=within)
         if self.current.recorder is not self:
             await self.current.recorder.written(tenant, session, within=until - time.monotonic())
 
@@ -164,7 +163,6 @@ class Recorder:
             self._writer.store.heads.pop(key, None)
             for turn in unwritten.turns:
                 successor.put(without_view(turn))
-            unwritten.set_written()
         successor.backlog, self.backlog = self.backlog, Backlog()
 
     async def drain(self) -> None:
@@ -250,7 +248,6 @@ class Recorder:
                 await self._drop_first(unwritten, lost=True)
         del self._unwritten[key]
         self._writer.store.heads.pop(key, None)
-        unwritten.set_written()
 
     async def _pause(self, seconds: float) -> None:
         """Waits for so many seconds, or until a session that waited, too, has been written."""
@@ -307,21 +304,21 @@ class CurrentRecorder:
 class _Unwritten:
     """A session whose newest turns are not written yet.
 
-    Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after them. It is to
-    replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false while there
-    are turns still to apply, and ``has_lost`` whether another writer was faster than one of its writes.
-    ``head_versions`` are those of its heads that were not written, which calls may have read.
+    ``task`` writes it. Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after
+    them. It is to replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false
+    while there are turns still to apply, and ``has_lost`` whether another writer was faster than one of its
+    writes. ``head_versions`` are those of its heads that were not written, which calls may have read.
     ``may_apply_at_once`` until its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turns: deque[TurnRecord] = deque()
+        self.task: asyncio.Task[None] | None = None
         self.may_apply_at_once = True
         self.head_versions: list[int] = []
         self.has_lost = False
         self._on_applied: asyncio.Event | None = None
-        self._on_written: asyncio.Event | None = None
         self.reset()
 
     def reset(self, stored: StoredSession | None = None) -> None:
@@ -331,7 +328,7 @@ class _Unwritten:
         self.head = stored
         self.cold: list[Entry] = []
 
-    # Hardly a turn is waited for, so that there are a lock and events for these alone.
+    # Hardly a turn is waited for, so that there are a lock and an event for these alone.
 
     @cached_property
     def lock(self) -> asyncio.Lock:
@@ -344,23 +341,12 @@ class _Unwritten:
             self._on_applied = asyncio.Event()
         return self._on_applied
 
-    def written_event(self) -> asyncio.Event:
-        """An event that is set once there are no more turns."""
-        if self._on_written is None:
-            self._on_written = asyncio.Event()
-        return self._on_written
-
     def set_applied(self) -> None:
         """Ends the waiting for turns that were being applied."""
         self.is_applied = True
         if self._on_applied is not None:
             self._on_applied.set()
             self._on_applied = None
-
-    def set_written(self) -> None:
-        """Ends the waiting for turns that were being written here."""
-        if self._on_written is not None:
-            self._on_written.set()
 
 
 class Writer:
