@@ -11,7 +11,7 @@ import asyncpg
 
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.postgres_tables import Connection, NewTables
+from proxy.memory.stores.postgres_tables import Connection, make_indexes, migrate
 from proxy.memory.stores.sql import NAMED, Arguments, BoundStatement, Each, Statement
 from proxy.memory.tasks import Tasks, retrieve_exception, wait_until_done
 
@@ -68,7 +68,6 @@ class Pool:
 
     def __init__(self, url: str, *, timeout: float, size: int) -> None:
         self._url = checked_address(url)
-        self._tables = NewTables(self._url, timeout)
         self._timeout = timeout
         self._size = size
         self._tasks = Tasks()
@@ -125,7 +124,7 @@ class Pool:
     async def _open(self) -> Any:
         """The pool of a database with its tables up to date."""
         try:
-            direct, unindexed = await self._tables.migrate()
+            direct, unindexed = await migrate(self._url, self._timeout)
         except _UNREADABLE:
             raise StoreError("The address of the memory database cannot be understood.") from None
         # Connections are handed on as they are: nothing is set in a session that would have to be undone.
@@ -150,7 +149,7 @@ class Pool:
             pool.terminate()
             raise
         if unindexed and not self._closed:
-            self._indexing = asyncio.create_task(self._tables.index())
+            self._indexing = asyncio.create_task(make_indexes(self._url, self._timeout))
             self._indexing.add_done_callback(retrieve_exception)
         return pool
 

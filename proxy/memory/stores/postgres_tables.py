@@ -64,60 +64,54 @@ _INDEXING_AGAIN: Final = Backoff(5.0, 600.0)
 _log: Final = logging.getLogger(__name__)
 
 
-class NewTables:
-    """Brings the tables at an address up to date."""
+async def migrate(url: str, within: float) -> tuple[bool, bool]:
+    """Makes the tables usable; whether the server is talked to itself, and whether indexes are missing.
 
-    def __init__(self, url: str, timeout: float) -> None:
-        self._url = url
-        self._timeout = timeout
+    A pooler such as PgBouncer shows its clients a process number of its own, and may go on with another
+    connection to the server.
+    """
+    connection = await _connect(url, within, command_timeout=within)
+    try:
+        process, unindexed = await _migrate(connection)
+        return process == int(connection.get_server_pid()), unindexed
+    finally:
+        connection.terminate()
 
-    async def migrate(self) -> tuple[bool, bool]:
-        """Makes the tables usable; whether the server is talked to itself, and whether indexes are missing.
 
-        A pooler such as PgBouncer shows its clients a process number of its own, and may go on with another
-        connection to the server.
-        """
-        connection = await self._connect(self._timeout)
+async def make_indexes(url: str, within: float) -> None:
+    """Makes and drops indexes, unless another process does, until none is left to be made or dropped."""
+    failures = 0
+    while True:
         try:
-            process, unindexed = await _migrate(connection)
-            return process == int(connection.get_server_pid()), unindexed
-        finally:
-            connection.terminate()
+            if await _make_indexes(url, within):
+                return
+            pause = _INDEXED_ELSEWHERE
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            failures += 1
+            pause = _INDEXING_AGAIN.pause(failures)
+            reason = getattr(error, "sqlstate", "") or type(error).__name__
+            _log.warning("An index of the database cannot be made (%s); again in %.0f s", reason, pause)
+        await asyncio.sleep(pause)
 
-    async def index(self) -> None:
-        """Makes and drops indexes, unless another process does, until none is left to be made or dropped."""
-        failures = 0
-        while True:
-            try:
-                if await self._index():
-                    return
-                pause = _INDEXED_ELSEWHERE
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-                failures += 1
-                pause = _INDEXING_AGAIN.pause(failures)
-                reason = getattr(error, "sqlstate", "") or type(error).__name__
-                _log.warning("An index of the database cannot be made (%s); again in %.0f s", reason, pause)
-            await asyncio.sleep(pause)
 
-    async def _index(self) -> bool:
-        """Whether all are made that are to be made; not so where another process is at it."""
-        with contextlib.ExitStack() as stack:
-            lock = await self._connect(_MIGRATION_WAIT)
-            stack.callback(lock.terminate)
-            await lock.execute(_BEGIN)
-            if await lock.execute(_ALONE_WITH_INDEXES) != "SELECT 1":
+async def _make_indexes(url: str, within: float) -> bool:
+    """Whether all are made that are to be made; not so where another process is at it."""
+    with contextlib.ExitStack() as stack:
+        lock = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
+        stack.callback(lock.terminate)
+        await lock.execute(_BEGIN)
+        if await lock.execute(_ALONE_WITH_INDEXES) != "SELECT 1":
+            return False
+        connection = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
+        stack.callback(connection.terminate)
+        for migration in pending_migrations(await _applied(connection)):
+            if migration in INDEXING and not await _change_indexes(connection, migration):
                 return False
-            connection = await self._connect(_MIGRATION_WAIT)
-            stack.callback(connection.terminate)
-            for migration in pending_migrations(await _applied(connection)):
-                if migration in INDEXING and not await _change_indexes(connection, migration):
-                    return False
-            return True
+        return True
 
-    async def _connect(self, command_timeout: float) -> Connection:
-        return await asyncpg.connect(
-            self._url, timeout=self._timeout, command_timeout=command_timeout, statement_cache_size=0
-        )
+
+async def _connect(url: str, within: float, *, command_timeout: float) -> Connection:
+    return await asyncpg.connect(url, timeout=within, command_timeout=command_timeout, statement_cache_size=0)
 
 
 async def _migrate(connection: Connection) -> tuple[int, bool]:
