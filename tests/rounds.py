@@ -2,9 +2,8 @@
 
 import json
 
-from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import TOOLS, Offer
-from proxy.tools.rounds import Rounds
+from proxy.tools.rounds import Dialogue, Rounds, Tools
 from tests.peers.fake_upstream import DONE, ROLE, delta, event
 
 OWN = frozenset(TOOLS)

@@ -145,7 +145,7 @@ def worker(config: ConfigArgument) -> None:
     with reported_errors():
         loaded = _load(config)
     typer.echo("Turnkeeper works in the background.")
-    background.run(*loaded, lambda: _reload(config), _jobs_alone)
+    background.run(loaded, lambda: _reload(config), _jobs_alone)
 
 
 def _load(config: Path) -> tuple[Settings, Runtime]:

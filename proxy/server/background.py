@@ -24,26 +24,18 @@ _SWITCH_INTERVAL: Final = 0.0001
 Loaded = tuple[Settings, Runtime]
 Reload = Callable[[], Loaded | None]
 """Reads the configuration again; ``None`` where it stays as it was."""
+Working = Callable[[Generation], AbstractAsyncContextManager[None]]
 
 
-def run(
-    settings: Settings,
-    runtime: Runtime,
-    reload: Reload,
-    working: Callable[[Generation], AbstractAsyncContextManager[None]],
-) -> None:
+def run(loaded: Loaded, reload: Reload, working: Working) -> None:
     """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
-        runner.run(_work(settings, runtime, reload, working))
+        runner.run(_work(loaded, reload, working))
 
 
-async def _work(
-    settings: Settings,
-    runtime: Runtime,
-    reload: Reload,
-    working: Callable[[Generation], AbstractAsyncContextManager[None]],
-) -> None:
+async def _work(loaded: Loaded, reload: Reload, working: Working) -> None:
+    settings, runtime = loaded
     loop, received = asyncio.get_running_loop(), asyncio.Queue[int]()
     ignore_late_lookups(loop)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -297,7 +297,7 @@ class Workers:
 
         link = background.ServersLink(self._background_inbox, self._inboxes, self._lifeline)
         runtime = build_runtime(self._settings, self._environ)
-        background.run(self._settings, runtime, reload, link.working)
+        background.run((self._settings, runtime), reload, link.working)
 
     def _close_sockets(self) -> None:
         # Each worker has its own: with these open, clients would reach a port that no process answers.

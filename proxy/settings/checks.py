@@ -117,12 +117,13 @@ _NO_ARCHIVE: Final = (
 
 def _memory_warnings(settings: Settings, memory: Memory) -> Warnings:
     steps = {type(step) for pipeline in settings.pipelines.values() for step in pipeline.request}
-    if memory.summaries and not any(issubclass(step, InjectSummaries) for step in steps):
-        message = "no pipeline shows summaries to a model; add inject_summaries to one, or take this out"
-        yield ("memory", "summaries"), message
-    if memory.facts and not any(issubclass(step, InjectFacts) for step in steps):
-        message = "no pipeline shows facts to a model; add inject_facts to one, or take this out"
-        yield ("memory", "facts"), message
+    for name, task, kind in (
+        ("summaries", memory.summaries, InjectSummaries),
+        ("facts", memory.facts, InjectFacts),
+    ):
+        if task and not any(issubclass(step, kind) for step in steps):
+            message = f"no pipeline shows {name} to a model; add inject_{name} to one, or take this out"
+            yield ("memory", name), message
     if 3 * memory.window.messages_after_cut > 2 * memory.window.max_messages:
         message = "so little is cut that it is cut every few turns; keep at most two thirds of 'max_messages'"
         yield ("memory", "window", "keep_messages"), message

@@ -25,8 +25,8 @@ from proxy.memory.tasks import Begun, in_thread_if_long
 from proxy.memory.turn_record import may_overgrow, overgrows
 from proxy.memory.view import RequestView, RetractedTexts, read_session
 from proxy.observe.observation import NO_SESSION
-from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import MemoryTools, offer_tools
+from proxy.tools.rounds import Tools
 from proxy.turn.identity import Identity, first_id, is_from_platform
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.state import Turn

@@ -15,7 +15,7 @@ from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, Upstrea
 from proxy.http.reply import CHUNK, Header, Reply
 from proxy.memory.tasks import in_thread_if_long
 from proxy.observe.observation import LARGEST_COPY, AnswerCopy
-from proxy.tools.dialogue import Dialogue
+from proxy.tools.rounds import Dialogue
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.attempt import ERROR_KEY, UpstreamAnswer, client_headers, retry_policy, split_at_error
 from proxy.upstream.routing import Dispatch

@@ -13,7 +13,7 @@ from filters.base import Fields, Messages
 from filters.message import SYSTEM, Content, Message, parts_of
 from proxy.answer.response import Headers
 from proxy.errors import RequestError
-from proxy.tools.dialogue import Tools
+from proxy.tools.rounds import Tools
 from proxy.upstream.providers import Names, Provider
 from proxy.upstream.target import Target
 

@@ -58,7 +58,7 @@ class PracticeModel:
                 return PracticeResponse.of_json(msgspec.json.encode(models), due)
             if path.endswith("/chat/completions"):
                 _check_method(method, "POST")
-                completion = Completion.of(body)
+                completion = Completion(body)
             else:
                 raise NotFound(
                     f"The practice model knows no path {path!r}; it has /chat/completions and /models."
@@ -131,22 +131,10 @@ class PracticeResponse:
             self._closed.set_result(None)
 
 
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one request, and the form that it takes."""
+class Completion:
+    """The answer to a request's body, and the form that it takes; raises RequestError for no chat request."""
 
-    id: str
-    created: int
-    model: str
-    text: str
-    call: "ToolCall | None"
-    choices: int
-    usage: dict[str, int]
-    stream: bool
-    include_usage: bool
-
-    @classmethod
-    def of(cls, body: bytes) -> Self:
-        """The answer to a request's body; raises RequestError for what is no chat request."""
+    def __init__(self, body: bytes) -> None:
         try:
             request = msgspec.json.decode(body)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
@@ -157,70 +145,67 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         for i, message in enumerate(messages):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise RequestError("A message is an object with a role.", param=f"messages[{i}]")
-        call = _required_call(request)
-        text = "" if call else _formatted(request.get("response_format")) or describe_request(request)
         model, n, options = request.get("model"), request.get("n"), request.get("stream_options")
-        choices = max(1, min(n, _MOST_CHOICES)) if isinstance(n, int) else 1
+        self.stream = request.get("stream") is True
+        self._id, self._created = f"chatcmpl-{uuid4().hex}", int(time.time())
+        self._model = model if isinstance(model, str) else MODEL
+        self._call = _required_call(request)
+        self._text = ""
+        if not self._call:
+            self._text = _formatted(request.get("response_format")) or describe_request(request)
+        self._choices = max(1, min(n, _MOST_CHOICES)) if isinstance(n, int) else 1
+        self._counts_usage = isinstance(options, dict) and options.get("include_usage") is True
         prompt = sum(map(_tokens, messages))
-        answer = choices * _tokens({"content": call.arguments if call else text})
-        return cls(
-            id=f"chatcmpl-{uuid4().hex}",
-            created=int(time.time()),
-            model=model if isinstance(model, str) else MODEL,
-            text=text,
-            call=call,
-            choices=choices,
-            usage={
-                "prompt_tokens": prompt,
-                "completion_tokens": answer,
-                "total_tokens": prompt + answer,
-            },
-            stream=request.get("stream") is True,
-            include_usage=isinstance(options, dict) and options.get("include_usage") is True,
-        )
+        words = self._call.arguments if self._call else self._text
+        answer = self._choices * _tokens({"content": words})
+        self._usage = {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+        }
 
     def as_dict(self) -> dict[str, Any]:
         """The answer as one object."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.text, "refusal": None}
-        if self.call:
-            message |= {"content": None, **self.call.as_fields(self.call.arguments)}
+        message: dict[str, Any] = {"role": "assistant", "content": self._text, "refusal": None}
+        if self._call:
+            message |= {"content": None, **self._call.as_fields(self._call.arguments)}
         choices = [
             {"index": index, "message": message, "logprobs": None, "finish_reason": self._finish}
-            for index in range(self.choices)
+            for index in range(self._choices)
         ]
-        return {**self._envelope("chat.completion", choices), "usage": self.usage}
+        return {**self._envelope("chat.completion", choices), "usage": self._usage}
 
     def events(self) -> Iterator[bytes]:
         """The answer as the events of a stream, in OpenAI's order."""
-        if self.call:
-            start = self.call.as_fields("", index=0)
+        if self._call:
+            start = self._call.as_fields("", index=0)
             yield self._deltas({"role": "assistant", "content": None, "refusal": None, **start})
-            for piece in _FEW_CHARACTERS.findall(self.call.arguments):
-                yield self._deltas(self.call.as_delta(piece))
+            for piece in _FEW_CHARACTERS.findall(self._call.arguments):
+                yield self._deltas(self._call.as_delta(piece))
         else:
             yield self._deltas({"role": "assistant", "content": "", "refusal": None})
-            for words in _FEW_WORDS.findall(self.text):
+            for words in _FEW_WORDS.findall(self._text):
                 yield self._deltas({"content": words})
         yield self._deltas({}, finish=self._finish)
-        if self.include_usage:
-            yield _event({**self._envelope("chat.completion.chunk", []), "usage": self.usage})
+        if self._counts_usage:
+            yield _event({**self._envelope("chat.completion.chunk", []), "usage": self._usage})
         yield _DONE
 
     @property
     def _finish(self) -> str:
-        return self.call.finish if self.call else "stop"
+        return self._call.finish if self._call else "stop"
 
     def _deltas(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
         """One event for each choice."""
         deltas = []
-        for index in range(self.choices):
+        for index in range(self._choices):
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
             chunk = self._envelope("chat.completion.chunk", [choice])
-            deltas.append(_event({**chunk, "usage": None} if self.include_usage else chunk))
+            deltas.append(_event({**chunk, "usage": None} if self._counts_usage else chunk))
         return b"".join(deltas)
 
     def _envelope(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        head = {"id": self._id, "object": kind, "created": self._created, "model": self._model}
         return {**head, "system_fingerprint": "practice", "choices": choices}
 
 

@@ -16,8 +16,7 @@ from proxy.errors import (
     UpstreamUnreachable,
 )
 from proxy.observe.observation import Attempts
-from proxy.tools.dialogue import Dialogue
-from proxy.tools.rounds import Rounds
+from proxy.tools.rounds import Dialogue, Rounds
 from proxy.upstream.attempt import Deadlines, UpstreamAnswer, attempt, open_response, retry_policy
 from proxy.upstream.body import ChatRequest, UpstreamRequest
 from proxy.upstream.target import Target

@@ -57,7 +57,7 @@ async def working(_):
     yield
 
 settings = load(Path(sys.argv[1]), os.environ)
-background.run(settings, build_runtime(settings, os.environ), lambda: None, working)
+background.run((settings, build_runtime(settings, os.environ)), lambda: None, working)
 """
 """Tells for how long a thread of the background that computes lets others wait."""
 Start = Callable[..., ServingProcess]

@@ -12,8 +12,8 @@ import pytest
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 from proxy.observe.observation import Attempts
-from proxy.tools.dialogue import Tools
 from proxy.tools.memory_tools import Offer
+from proxy.tools.rounds import Tools
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch

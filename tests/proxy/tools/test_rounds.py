@@ -7,9 +7,8 @@ from msgspec import Raw
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamBroken, UpstreamRefused
-from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import TOOLS, Offer, offer_tools
-from proxy.tools.rounds import Rounds
+from proxy.tools.rounds import Dialogue, Rounds, Tools
 from tests.peers.fake_upstream import DONE, ROLE, delta, stream_of
 from tests.rounds import DUE, JSON, OWN, SSE, Answer, Kit, calling, chunks, shown, usage
 

@@ -9,8 +9,8 @@ from proxy.memory.archive.recall import Retriever, VectorSearch
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import PendingChanges, UserFacts
 from proxy.memory.stores.store import Owner
-from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import TOOLS, MemoryTools, Offer
+from proxy.tools.rounds import Dialogue, Tools
 from tests.hurried_loop import run
 from tests.peers.fake_upstream import delta
 

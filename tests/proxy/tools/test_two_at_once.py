@@ -6,9 +6,8 @@ import pytest
 
 from proxy.answer.transcript import transcript
 from proxy.errors import UpstreamTimeout
-from proxy.tools.dialogue import Dialogue, Tools
 from proxy.tools.memory_tools import Offer
-from proxy.tools.rounds import Rounds
+from proxy.tools.rounds import Dialogue, Rounds, Tools
 from tests.peers.fake_upstream import stream_of
 from tests.rounds import DUE, OWN, Answer, Kit, calling
 
