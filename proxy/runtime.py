@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import UTC, tzinfo
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -185,42 +185,83 @@ class Generation:
             await asyncio.to_thread(runtime.tracing.close)
 
 
-class ServerState(Protocol):
-    """What pages and routes show of the server: its ``phase``, and the name of this process of several."""
+class ServerState:
+    """What a server answers with, and how it does. Its ``phase`` is starting, ready or draining.
 
-    phase: str
-    process_name: str
+    ``process_name`` says which of several worker processes this is, for the foot of a page.
+    ``background_failures`` says of each background job whether it fails; the process whose
+    ``counts_background`` is true counts them in its metrics.
+    """
 
-    @property
-    def runtime(self) -> Runtime:
-        """What new calls are answered with."""
-        ...
-
-    @property
-    def degraded(self) -> Sequence[str]:
-        """The names of the components and of the kinds of background work that are degraded."""
-        ...
-
-    @property
-    def status(self) -> str:
-        """The server's status in a word: starting, ready, degraded, unavailable or draining."""
-        ...
+    def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
+        self.phase = "starting"
+        self.process_name = ""
+        self.background_failures: Mapping[str, bool] = {}
+        self.counts_background = True
+        self.traces = traces
+        self._metrics = metrics
+        self._generation = Generation(runtime)
+        self._closing: dict[asyncio.Task[None], Generation] = {}
+        self._lost_turns = 0
+        self._turns = 0
+        metrics.add_gauges(self.gauges)
+        traces.set_retention(runtime.trace_retention)
+        traces.shared = runtime.shared_traces
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of all turns that have ended by now."""
-        ...
+        """The metrics of turns that have ended."""
+        return self._metrics
 
     @property
     def feed(self) -> Feed:
         """Turns as they happen."""
-        ...
+        return self.traces.feed
 
     @property
-    def traces(self) -> Traces:
-        """The newest turns."""
-        ...
+    def runtime(self) -> Runtime:
+        """What new calls are answered with."""
+        return self._generation.runtime
+
+    @property
+    def memory(self) -> Memory | None:
+        """The memory of new calls, if any."""
+        return self._generation.runtime.memory
+
+    @property
+    def pending_turns(self) -> int:
+        """How many turns are yet to be written to memory."""
+        return self.memory.recorder.pending if self.memory else 0
+
+    @property
+    def degraded(self) -> Sequence[str]:
+        """The names of the components and of the kinds of background work that are degraded."""
+        failing = (job for job, fails in self._background_failures.items() if fails)
+        return [*self.runtime.degraded, *failing]
+
+    @property
+    def status(self) -> str:
+        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
+        if self.phase != "ready":
+            return self.phase
+        if not self.runtime.is_available:
+            return "unavailable"
+        return "degraded" if self.degraded else "ready"
+
+    @property
+    def _background_failures(self) -> Mapping[str, bool]:
+        return self.runtime.background_failures or self.background_failures
 
     def gauges(self) -> GaugeValues:
         """The state of the server now."""
-        ...
+        runtime = self.runtime
+        generations = (self._generation, *self._closing.values())
+        return GaugeValues(
+            in_flight=self._turns,
+            queued=self.pending_turns,
+            lost=self._lost_turns + sum(generation.lost_turns for generation in generations),
+            failing=bool(runtime.memory and runtime.memory.degraded),
+            breakers=runtime.breakers,
+            background=self._background_failures if self.counts_background else {},
+            clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
+        )

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
@@ -17,12 +17,10 @@ from proxy.clock import wall_time
 from proxy.errors import MethodNotAllowed, ShuttingDown, TurnkeeperError
 from proxy.http.reply import Reply, json_slices
 from proxy.http.request import SMALL_BODY, BodyLimit, ClientDisconnected, Request, parse_query, read_body
-from proxy.memory.memory import Memory
 from proxy.memory.recorder import WriteListener
-from proxy.observe.feed import Feed
-from proxy.observe.metrics import GaugeValues, Metrics
+from proxy.observe.metrics import Metrics
 from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
-from proxy.runtime import Generation, Runtime
+from proxy.runtime import Generation, Runtime, ServerState
 from proxy.server.reporter import TurnReporter
 from proxy.server.routes import FEED, LazyPage, Routes
 from proxy.settings.build import build_runtime
@@ -55,37 +53,23 @@ def build_app(
     return App(build_runtime(settings, environ, metrics, traces, notify=notify), metrics, traces)
 
 
-class App:
-    """The application; ASGI's lifespan starts and ends it. Its ``phase`` is starting, ready or draining.
+class App(ServerState):
+    """The application; ASGI's lifespan starts and ends it.
 
-    ``process_name`` says which of several worker processes this is, for the foot of a page. A ``small_body``
-    is awaited before a request is answered, in bytes. ``background_failures`` says of each background job
-    whether it fails; the process whose ``counts_background`` is true counts them in its metrics. ``orphaned``
-    is whether the process that started this one is dead.
+    A ``small_body`` is awaited before a request is answered, in bytes. ``orphaned`` is whether the process
+    that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
-        self.phase = "starting"
-        self.process_name = ""
-        self.background_failures: Mapping[str, bool] = {}
-        self.counts_background = True
+        super().__init__(runtime, metrics, traces)
         self.orphaned = False
-        self.traces = traces
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, runtime)
-        self._metrics = metrics
-        self._generation = Generation(runtime)
         self.small_body = min(SMALL_BODY, runtime.max_body)
-        self._closing: dict[asyncio.Task[None], Generation] = {}
-        self._lost_turns = 0
-        self._turns = 0
         # To draw a random id for each request costs more than to filter a turn.
         self._id_prefix, self._ids = secrets.token_hex(8), itertools.count(0x1000)
         self._page = LazyPage(self)
         self._routes = Routes(self)
-        metrics.add_gauges(self.gauges)
-        traces.set_retention(runtime.trace_retention)
-        traces.shared = runtime.shared_traces
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """Takes part in ASGI's lifespan."""
@@ -159,45 +143,6 @@ class App:
         self.reporter.flush()
         return self._metrics
 
-    @property
-    def feed(self) -> Feed:
-        """Turns as they happen."""
-        return self.traces.feed
-
-    @property
-    def runtime(self) -> Runtime:
-        """What new calls are answered with."""
-        return self._generation.runtime
-
-    @property
-    def degraded(self) -> Sequence[str]:
-        """The names of the components and of the kinds of background work that are degraded."""
-        failing = (job for job, fails in self._background_failures.items() if fails)
-        return [*self.runtime.degraded, *failing]
-
-    @property
-    def status(self) -> str:
-        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
-        if self.phase != "ready":
-            return self.phase
-        if not self.runtime.is_available:
-            return "unavailable"
-        return "degraded" if self.degraded else "ready"
-
-    @property
-    def _background_failures(self) -> Mapping[str, bool]:
-        return self.runtime.background_failures or self.background_failures
-
-    @property
-    def memory(self) -> Memory | None:
-        """The memory of new calls, if any."""
-        return self._generation.runtime.memory
-
-    @property
-    def pending_turns(self) -> int:
-        """How many turns are yet to be written to memory."""
-        return self.memory.recorder.pending if self.memory else 0
-
     def swap(self, runtime: Runtime) -> None:
         """Answers new calls with ``runtime``; active turns end with what they began with.
 
@@ -228,20 +173,6 @@ class App:
         self.phase = "draining"
         self.feed.close()
         self._page.close()
-
-    def gauges(self) -> GaugeValues:
-        """The state of the server now."""
-        runtime = self.runtime
-        generations = (self._generation, *self._closing.values())
-        return GaugeValues(
-            in_flight=self._turns,
-            queued=self.pending_turns,
-            lost=self._lost_turns + sum(generation.lost_turns for generation in generations),
-            failing=bool(runtime.memory and runtime.memory.degraded),
-            breakers=runtime.breakers,
-            background=self._background_failures if self.counts_background else {},
-            clock_skew=runtime.clock.skew if runtime.clock and self.counts_background else None,
-        )
 
     async def _answer_call(self, request: Request, runtime: Runtime, chat: re.Match[str] | None) -> None:
         """Answers a request for a completion, or for an explanation of one."""
