@@ -8,8 +8,8 @@ from functools import wraps
 from typing import Any, Final
 
 import msgspec
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError, PydanticUndefined
 
 from proxy.errors import expected_type
 from proxy.settings.document import KeyPath
@@ -102,11 +102,19 @@ def nearest(text: str, names: Sequence[str]) -> str | None:
     return synonym if synonym in names else next(iter(get_close_matches(text, names, n=1)), None)
 
 
-def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a pydantic validator whose ValueError never quotes the value: its message is always shown."""
+def check_with(check: Callable[..., Any]) -> AfterValidator:
+    """Validates a value by a check whose ValueError never quotes it: its message is always shown."""
+    return AfterValidator(_shown_errors(check))
 
+
+def parse_with(check: Callable[..., Any], written: Any = PydanticUndefined) -> BeforeValidator:
+    """Reads a value as it stands in the file, which has the type ``written``, by a check of this kind."""
+    return BeforeValidator(_shown_errors(check), json_schema_input_type=written)
+
+
+def _shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(check)
-    def checked(*args: Any) -> Any:
+    def shown(*args: Any) -> Any:
         try:
             return check(*args)
         except (ValidationError, PydanticCustomError):
@@ -114,7 +122,7 @@ def shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
         except ValueError as error:
             raise PydanticCustomError(_CUSTOM, "{text}", {"text": str(error)}) from None
 
-    return checked
+    return shown
 
 
 def _got(value: object) -> str:

@@ -5,7 +5,7 @@ from functools import cached_property
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, model_validator
+from pydantic import Field, SecretStr, ValidationInfo, model_validator
 
 from filters import option_types
 from filters.option_types import Whole, template_with
@@ -13,7 +13,7 @@ from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind
 from proxy.memory.archive.archive import is_archive
 from proxy.memory.user_values import LASTING
-from proxy.settings.diagnostics import shown_errors
+from proxy.settings.diagnostics import check_with
 from proxy.settings.values import (
     Duration,
     Retention,
@@ -96,7 +96,7 @@ class Facts(SettingsModel):
     """The model that is tried when the first one fails; empty tries none."""
     max: Annotated[Whole, Field(ge=1, le=1000)] = 100
     """How many facts are kept of a user at the most; beyond it the least important go."""
-    store: Annotated[FactStore, AfterValidator(shown_errors(_installed))] = "archive"
+    store: Annotated[FactStore, check_with(_installed)] = "archive"
     """Where facts are kept: in the archive, else beside the sessions, or in Mem0, with its library."""
     mem0: dict[str, Any] = Field(default_factory=dict)
     """Mem0's own options, as its ``Memory.from_config`` takes them."""
@@ -156,9 +156,7 @@ class Window(SettingsModel):
 
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
     """A session with more messages than this is cut down, by whole turns."""
-    keep_messages: Annotated[
-        Annotated[Whole, Field(ge=1, le=1000)] | None, AfterValidator(shown_errors(_below_maximum))
-    ] = None
+    keep_messages: Annotated[Annotated[Whole, Field(ge=1, le=1000)] | None, check_with(_below_maximum)] = None
     """How many messages are left then, at the least; left out, a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
     """A session whose turns not yet summarised have more tokens is cut down, too; only with ``summaries``."""
@@ -174,7 +172,7 @@ class Window(SettingsModel):
 class Archive(SettingsModel):
     """Where every turn is kept as it was heard, beyond its session."""
 
-    url: Annotated[SecretStr, AfterValidator(shown_errors(archive_address))] = SecretStr("")
+    url: Annotated[SecretStr, check_with(archive_address)] = SecretStr("")
     """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
     keep: Retention = "forever"
     """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
@@ -188,9 +186,9 @@ class Archive(SettingsModel):
 class Memory(SettingsModel):
     """What is remembered of conversations; left out, nothing is."""
 
-    sessions: Annotated[SecretStr, AfterValidator(shown_errors(store_address))]
+    sessions: Annotated[SecretStr, check_with(store_address)]
     """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
-    encryption: Annotated[tuple[SecretStr, ...], AfterValidator(shown_errors(encryption_keys))] = ()
+    encryption: Annotated[tuple[SecretStr, ...], check_with(encryption_keys)] = ()
     """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
     redact: Redaction | None = None
     """What is never stored, but for a mark in its place; left out, words are stored as they were said."""

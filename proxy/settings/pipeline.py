@@ -6,9 +6,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import (
-    AfterValidator,
     AwareDatetime,
-    BeforeValidator,
     Field,
     SecretStr,
     TypeAdapter,
@@ -18,7 +16,7 @@ from pydantic import (
 from filters.message import Role
 from filters.option_types import Whole
 from proxy.settings import values
-from proxy.settings.diagnostics import alternatives, quoted, shown_errors
+from proxy.settings.diagnostics import alternatives, check_with, parse_with, quoted
 from proxy.settings.values import (
     Accepts,
     AnswerStep,
@@ -98,7 +96,7 @@ def _request(value: object) -> object:
     return value
 
 
-def _expected_messages(value: object, info: ValidationInfo) -> object:
+def _expectation(value: object, info: ValidationInfo) -> object:
     if isinstance(value, ExpectedMessages | tuple):
         return value
     form: Any = tuple[WholeMessage, ...] if isinstance(value, list) else ExpectedMessages
@@ -119,9 +117,9 @@ def _pieces(value: object) -> object:
     return tuple(value)
 
 
-WholeMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_whole_message))]
-PartialMessage = Annotated[str | dict[str, Any], BeforeValidator(shown_errors(_partial_message))]
-Pieces = Annotated[str | tuple[str, ...], BeforeValidator(shown_errors(_pieces))]
+WholeMessage = Annotated[str | dict[str, Any], parse_with(_whole_message)]
+PartialMessage = Annotated[str | dict[str, Any], parse_with(_partial_message)]
+Pieces = Annotated[str | tuple[str, ...], parse_with(_pieces)]
 
 
 class ExpectedMessages(SettingsModel):
@@ -147,7 +145,7 @@ class PipelineTest(SettingsModel):
 
     name: Annotated[str, Field(min_length=1)]
     """What must hold, in a few words."""
-    messages: Annotated[tuple[WholeMessage, ...], AfterValidator(shown_errors(_at_least_one))] = Field(
+    messages: Annotated[tuple[WholeMessage, ...], check_with(_at_least_one)] = Field(
         json_schema_extra={"minItems": 1}
     )
     """What the client sends: ``user: Hello``, or a message's fields."""
@@ -155,16 +153,11 @@ class PipelineTest(SettingsModel):
     """The client's headers."""
     query: Mapping[str, str] = Field(default_factory=dict)
     """The parameters behind the path's ``?``."""
-    request: Annotated[Mapping[str, Any], BeforeValidator(shown_errors(_request))] = Field(
-        default_factory=dict
-    )
+    request: Annotated[Mapping[str, Any], parse_with(_request)] = Field(default_factory=dict)
     """Further fields of the request, beside ``messages``."""
-    time: Annotated[AwareDatetime, BeforeValidator(shown_errors(_time))] = _DEFAULT_TIME
+    time: Annotated[AwareDatetime, parse_with(_time)] = _DEFAULT_TIME
     """When the request comes, with its zone; always the same where nothing is written."""
-    expect: Annotated[
-        ExpectedMessages | tuple[WholeMessage, ...] | None,
-        BeforeValidator(shown_errors(_expected_messages)),
-    ] = None
+    expect: Annotated[ExpectedMessages | tuple[WholeMessage, ...] | None, parse_with(_expectation)] = None
     """The messages that the model gets: all of them as a list, or some with ``contains`` and ``lacks``."""
     parameters: Mapping[str, Any] = Field(default_factory=dict)
     """Further fields that the model gets, each exactly so; fields that are not named may be anything."""
@@ -176,9 +169,7 @@ class PipelineTest(SettingsModel):
     """Who speaks; ``null`` for nobody known. Left out, it may be anyone."""
     answer: Pieces = ()
     """What the model is made to say, as text or in the pieces in which it comes."""
-    expect_answer: Annotated[ExpectedAnswer | str | None, BeforeValidator(shown_errors(_expected_answer))] = (
-        None
-    )
+    expect_answer: Annotated[ExpectedAnswer | str | None, parse_with(_expected_answer)] = None
     """The words that the client gets: all of them as text, or some with ``contains`` and ``lacks``."""
 
     @property
@@ -195,17 +186,17 @@ class Upstream(SettingsModel):
 
     base_url: Annotated[
         str,
-        AfterValidator(shown_errors(values.check_base_url)),
+        check_with(values.check_base_url),
         Field(json_schema_extra={"pattern": "^practice:$|^[hH][tT][tT][pP][sS]?://"}),
     ]
     """Up to and including ``/v1``; ``practice:`` is the practice model, which needs no network."""
-    api_key: Annotated[SecretStr, AfterValidator(shown_errors(values.check_token))] = SecretStr("")
+    api_key: Annotated[SecretStr, check_with(values.check_token)] = SecretStr("")
     """Sent as the bearer key; empty sends none."""
     model: str = ""
     """The model's name at this upstream; empty takes the request's."""
     accepts: Accepts = "openai"
     """The provider whose fields the upstream accepts; nothing else reaches it."""
-    allow: Annotated[tuple[str, ...], AfterValidator(shown_errors(allowed_names))] = ()
+    allow: Annotated[tuple[str, ...], check_with(allowed_names)] = ()
     """Further field names, at the top level and in messages, that go on with ``accepts: any``."""
     connect: Duration = 2.0
     """How long a connection may take to stand. One stands before the first call."""
@@ -234,7 +225,7 @@ class Identity(SettingsModel):
     """Where the session's name stands; left out, the usual places of each dialect."""
     user: tuple[IdentityPlace, ...] | None = None
     """Where the user's name stands; left out, the usual places of each dialect."""
-    user_hmac: Annotated[SecretStr, AfterValidator(shown_errors(signing_secret))] = SecretStr("")
+    user_hmac: Annotated[SecretStr, check_with(signing_secret)] = SecretStr("")
     """Demands ``X-User-Hmac`` with each user's id: its HMAC-SHA256 in hexadecimal under this secret.
 
     ``user`` left out, the id is then read from ``X-User-Id`` alone.
@@ -246,7 +237,7 @@ class Identity(SettingsModel):
 class Pipeline(SettingsModel):
     """What happens to a request on its way to the model."""
 
-    upstreams: Annotated[tuple[UpstreamName, ...], AfterValidator(shown_errors(at_least_one))] = Field(
+    upstreams: Annotated[tuple[UpstreamName, ...], check_with(at_least_one)] = Field(
         json_schema_extra={"minItems": 1}
     )
     """Names of upstreams; each further one is tried when those before it fail."""

@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo
+from pydantic import Field, SecretStr, ValidationInfo
 
 from filters.option_types import Whole
 from proxy.admission.gate import Keys
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.memory.stores.drivers import is_counting_server
 from proxy.observe.log import Format, Level
-from proxy.settings.diagnostics import error_at, shown_errors
+from proxy.settings.diagnostics import check_with, error_at
 from proxy.settings.memory import Memory
 from proxy.settings.pipeline import Pipeline, Upstream
 from proxy.settings.values import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Listen(SettingsModel):
     """Where the server listens."""
 
-    host: Annotated[str, Field(min_length=1), AfterValidator(shown_errors(listening_host))] = "127.0.0.1"
+    host: Annotated[str, Field(min_length=1), check_with(listening_host)] = "127.0.0.1"
     """An address of this machine; any but a loopback address needs keys."""
     port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
     """A port; 0 takes one that is free."""
@@ -78,7 +78,7 @@ def _otlp_address(endpoint: str) -> str:
 class OpenTelemetry(SettingsModel):
     """Where a span for each turn and for its stages goes; needs ``turnkeeper[traces]``."""
 
-    endpoint: Annotated[str, AfterValidator(shown_errors(_otlp_address))] = ""
+    endpoint: Annotated[str, check_with(_otlp_address)] = ""
     """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
 
     def exporter(self) -> "Spans | None":
@@ -97,7 +97,7 @@ def _counting_address(url: SecretStr) -> SecretStr:
 class Limits(SettingsModel):
     """What each key may have, shared by all servers on one Redis; 0 is no limit."""
 
-    url: Annotated[SecretStr, AfterValidator(shown_errors(_counting_address))] = SecretStr("")
+    url: Annotated[SecretStr, check_with(_counting_address)] = SecretStr("")
     """The Redis that counts for all servers; empty is the one with the sessions, if they are on one."""
     requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
     """How many requests in a minute, which begins with the first; what asks no model counts by its size."""
@@ -173,9 +173,9 @@ class Settings(SettingsModel):
     """What each key may have."""
     traces: Traces = Traces()
     """What is kept of turns to be looked at on the web page."""
-    webhooks: Annotated[Webhooks, AfterValidator(shown_errors(_check_tenant))] = Webhooks()
+    webhooks: Annotated[Webhooks, check_with(_check_tenant)] = Webhooks()
     """Events that engines send by themselves."""
-    upstreams: Annotated[Frozen[Name, Upstream], AfterValidator(shown_errors(at_least_one))] = Field(
+    upstreams: Annotated[Frozen[Name, Upstream], check_with(at_least_one)] = Field(
         json_schema_extra={"minProperties": 1}
     )
     """The models that there are, by names of your choice."""

@@ -27,7 +27,7 @@ from proxy.memory.archive.archive import open_archive
 from proxy.memory.stores import codec
 from proxy.memory.stores.codec import codec_from_keys
 from proxy.memory.stores.drivers import open_driver
-from proxy.settings.diagnostics import NO_UPSTREAM, alternatives, is_name, quoted, shown_errors
+from proxy.settings.diagnostics import NO_UPSTREAM, alternatives, check_with, is_name, parse_with, quoted
 from proxy.settings.filter_registry import FilterRegistry, build_step
 from proxy.upstream.dial import Origin
 from proxy.upstream.providers import PROVIDERS
@@ -87,8 +87,8 @@ Frozen = Annotated[
     AfterValidator(MappingProxyType),
     WrapSerializer(lambda mapping, serialize: serialize(dict(mapping))),
 ]
-Name = Annotated[str, AfterValidator(shown_errors(check_name))]
-UpstreamName = Annotated[str, AfterValidator(shown_errors(known_upstream))]
+Name = Annotated[str, check_with(check_name)]
+UpstreamName = Annotated[str, check_with(known_upstream)]
 
 
 # --- quantities
@@ -109,19 +109,12 @@ def _text(pattern: str) -> Any:
     return Annotated[str, Field(pattern=pattern)]
 
 
-Duration = Annotated[
-    float,
-    BeforeValidator(shown_errors(option_types.seconds), json_schema_input_type=_text(option_types.DURATION)),
-]
+Duration = Annotated[float, parse_with(option_types.seconds, written=_text(option_types.DURATION))]
 """Written with a unit; in seconds once it is loaded."""
-Size = Annotated[
-    int, BeforeValidator(shown_errors(option_types.size), json_schema_input_type=_text(option_types.SIZE))
-]
+Size = Annotated[int, parse_with(option_types.size, written=_text(option_types.SIZE))]
 """Written with a unit; in bytes once it is loaded."""
 _FOREVER: Final = f"^(forever|off)$|{option_types.DURATION}"
-Retention = Annotated[
-    str, BeforeValidator(shown_errors(retention), json_schema_input_type=_text(_FOREVER) | Literal[False])
-]
+Retention = Annotated[str, parse_with(retention, written=_text(_FOREVER) | Literal[False])]
 
 
 # --- callers
@@ -171,13 +164,9 @@ def identity_place(text: str) -> str:
     return text
 
 
-CallerKeys = Annotated[
-    InstanceOf[Keys], BeforeValidator(shown_errors(parse_keys), json_schema_input_type=str)
-]
+CallerKeys = Annotated[InstanceOf[Keys], parse_with(parse_keys, written=str)]
 IdentityPlace = Annotated[
-    str,
-    AfterValidator(shown_errors(identity_place)),
-    Field(json_schema_extra={"pattern": _IDENTITY_PLACE_BEGINS}),
+    str, check_with(identity_place), Field(json_schema_extra={"pattern": _IDENTITY_PLACE_BEGINS})
 ]
 
 
@@ -210,7 +199,7 @@ def _step(kind: type[Filter]) -> BeforeValidator:
     def build(value: object, info: ValidationInfo) -> object:
         return value if isinstance(value, kind) else build_step(value, kind, _context(info).registry)
 
-    return BeforeValidator(shown_errors(build), json_schema_input_type=kind)
+    return parse_with(build, written=kind)
 
 
 RequestStep = Annotated[SerializeAsAny[RequestFilter], _step(RequestFilter)]
@@ -286,6 +275,6 @@ if TYPE_CHECKING:
     Accepts = str
 else:
     Accepts = Literal[tuple(PROVIDERS)]
-SentHeader = Annotated[str, AfterValidator(shown_errors(sent_header_name))]
-SentValue = Annotated[SecretStr, AfterValidator(shown_errors(sent_header_value))]
-ForwardedHeader = Annotated[str, AfterValidator(shown_errors(forwarded_header_name))]
+SentHeader = Annotated[str, check_with(sent_header_name)]
+SentValue = Annotated[SecretStr, check_with(sent_header_value)]
+ForwardedHeader = Annotated[str, check_with(forwarded_header_name)]
