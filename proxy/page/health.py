@@ -46,20 +46,6 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     alarm: bool = False
 
 
-class HourSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A tenant's last hour in a few figures: durations in seconds, and tokens as upstreams report them.
-
-    ``added`` are the median and the 99th percentile, ``first_token`` the median and the 95th, and ``tokens``
-    those of the prompts and of the answers.
-    """
-
-    turns: int
-    added: tuple[float | None, float | None]
-    first_token: tuple[float | None, float | None]
-    tokens: tuple[int, int]
-    cached: str | None
-
-
 class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream, the pipelines that use it, and how a tenant's newest turns at it ended.
 
@@ -109,13 +95,14 @@ async def _show(request: PageRequest) -> Response:
         "session_advice": SESSION_ADVICE,
         "without_session": sum(NO_SESSION in report.degraded for report in recent),
         "plots": _plots(minutes),
-        "summary": HourSummary(
-            turns=sum(minute.turns for minute in minutes),
-            added=(added.quantile(0.5), added.quantile(0.99)),
-            first_token=(first.quantile(0.5), first.quantile(0.95)),
-            tokens=(prompt, sum(minute.output for minute in minutes)),
-            cached=_percent(cached / prompt) if prompt else None,
-        ),
+        # Of the last hour; durations are in seconds, and tokens as upstreams report them.
+        "summary": {
+            "turns": sum(minute.turns for minute in minutes),
+            "added": (added.quantile(0.5), added.quantile(0.99)),
+            "first_token": (first.quantile(0.5), first.quantile(0.95)),
+            "tokens": (prompt, sum(minute.output for minute in minutes)),
+            "cached": _percent(cached / prompt) if prompt else None,
+        },
         "begin": minutes[0].start,
         "server_status": status,
         "degraded": {name: _meaning(name) for name in degraded},
