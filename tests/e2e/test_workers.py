@@ -261,7 +261,7 @@ def test_one_that_dies_is_started_again(start: Start) -> None:
     assert until(lambda: len(serving.members) == 2 and before[0] not in serving.members)
     assert before[1] in serving.members
     assert {each.status_code for each in all_of([serving.chat for _ in CALLS])} == {200}
-    assert f"(pid {before[0]}) has ended; it is started again" in serving.log
+    assert until(lambda: f"(pid {before[0]}) has ended; it is started again" in serving.log)
 
 
 def test_what_a_dead_one_counted_stays_counted(start: Start) -> None:
