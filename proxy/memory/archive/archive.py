@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.memory.archive import documents, erasure, facts, saving, search, turns
+from proxy.memory.archive import documents, erasure, facts, saving, search, statements, turns
 from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.erasure import Erased
 from proxy.memory.archive.names import NamedDatabase
@@ -26,18 +26,28 @@ from proxy.memory.archive.records import (
     Vector,
 )
 from proxy.memory.archive.saving import SessionWriter
-from proxy.memory.archive.sql import Database, RowCodec, Transaction, in_parts, owner_arguments
-from proxy.memory.archive.statements import FACTS, POSTGRES, SQLITE
+from proxy.memory.archive.sql import (
+    Database,
+    RowCodec,
+    Rows,
+    Transaction,
+    fetch,
+    fetch_each,
+    in_parts,
+    owner_arguments,
+)
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.interchange import contents
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import UNREADABLE, Entry, Session
 from proxy.memory.stores.codec import Codec
+from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import Key, Owner, Store
 
 # A text costs its words' places in an index, a vector no more than its bytes.
 _BYTES_PER_CHARACTER: Final = 16
 _RENAMED_AT_ONCE: Final = 10
+_ALL_SESSIONS: Final = Key("", "")
 SCHEMES: Final = ("sqlite", "postgresql", "postgres")
 _SQLITE: Final = EntryPoint("sqlite", "proxy.memory.archive.sqlite:SqliteDatabase", "turnkeeper.archives")
 _POSTGRES: Final = EntryPoint(
@@ -83,23 +93,30 @@ class Archive:
 
     async def saved_times(self, tenant: str, sessions: Sequence[str]) -> dict[str, float]:
         """Of sessions that are saved, the newest time that each was saved as of."""
-        return await self._database.read(partial(turns.saved_times, tenant, sessions))
+        keys = [key_arguments(Key(tenant, name)) for name in sessions]
+        rows = await self._database.read(partial(fetch_each, statements.SAVED_TIME, keys))
+        return {name: mark for name, [(mark,)] in zip(sessions, rows, strict=True) if mark is not None}
 
     async def comparisons(self) -> int:
         """How often the sessions of the store have been compared with the archive, by any process."""
-        return await self._database.read(turns.comparisons)
+        rows = await self._rows(statements.COMPARISONS, key_arguments(_ALL_SESSIONS))
+        return int(rows[0][0]) if rows else 0
 
     async def set_comparisons(self, count: int) -> None:
         """Note how often they have been compared."""
-        await self._database.write(partial(turns.set_comparisons, count))
+        arguments = {**key_arguments(_ALL_SESSIONS), "mark": float(count)}
+        await self._database.write(partial(fetch, statements.SET_COMPARISONS, arguments))
 
     async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
         """By session, the newest time that it was saved as of: those behind ``after``, in order."""
-        return await self._database.read(partial(turns.list_sessions, tenant, after, limit))
+        rows = await self._rows(statements.LIST_SESSIONS, _page(tenant, after, limit))
+        return {id_text(session): mark for session, mark in rows}
 
     async def list_users(self, tenant: str, *, after: str = "", limit: int = 100) -> list[str]:
         """The users of whom anything is stored, behind ``after``, in the order of their ids."""
-        return await self._database.read(partial(turns.list_users, tenant, after, limit))
+        return [
+            id_text(user) for (user,) in await self._rows(statements.LIST_OWNERS, _page(tenant, after, limit))
+        ]
 
     async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
         """The sessions in which a user spoke or was spoken to, the newest first."""
@@ -192,7 +209,7 @@ class Archive:
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
         """A user's facts that are current, without waiting; ``None`` where that is impossible."""
-        rows = self._database.rows_nowait(FACTS, owner_arguments(user) | {"now": now})
+        rows = self._database.rows_nowait(statements.FACTS, owner_arguments(user) | {"now": now})
         return None if rows is None else facts.decoded(self._codec, user, rows)
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
@@ -205,7 +222,9 @@ class Archive:
 
     async def documents(self, tenant: str) -> list[str]:
         """The paths of a tenant's documents."""
-        return await self._database.read(partial(documents.documents, tenant))
+        return [
+            id_text(path) for (path,) in await self._rows(statements.DOCUMENTS, {"tenant": id_bytes(tenant)})
+        ]
 
     async def remove_document(self, tenant: str, path: str) -> bool:
         """Remove a document; whether there was one."""
@@ -233,7 +252,9 @@ class Archive:
             talk, found = unowned
             for part in in_parts(found, lambda turn: len(turn.entry.text)):
                 await self._database.write(partial(turns.assign_owners, self._codec, talk, part))
-            while await self._database.write(partial(turns.delete_unowned, talk, limit)):
+            while await self._database.write(
+                partial(fetch, statements.DELETE_UNOWNED, {"talk": talk, "limit": limit})
+            ):
                 pass
             return max(1, len(found))
         texts = await self._database.read(partial(vector_index.outdated_texts, self._codec, limit))
@@ -256,6 +277,9 @@ class Archive:
         """Close everything; further calls raise StoreError."""
         await self._database.aclose()
 
+    async def _rows(self, statement: Statement, arguments: Arguments) -> Rows:
+        return await self._database.read(partial(fetch, statement, arguments))
+
     async def _erase(self, work: Transaction[Erased]) -> ErasureCount:
         """Erase a little in each transaction, so that others write in between; how much there was."""
         count, more = ErasureCount(), True
@@ -264,6 +288,10 @@ class Archive:
             count = ErasureCount(count.turns + erased.turns, count.facts + erased.facts)
             more = erased.more
         return count
+
+
+def _page(tenant: str, after: str, limit: int) -> dict[str, object]:
+    return {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
 
 
 def is_archive(url: str) -> bool:
@@ -290,10 +318,10 @@ def open_archive(
         path = url.removeprefix("sqlite:")
         if not path or path.startswith("//") or "\0" in path:
             raise ValueError("write sqlite:PATH, such as sqlite:archive.db or sqlite:/data/archive.db")
-        dialect, database = SQLITE, _SQLITE.load()(Path(path))
+        dialect, database = statements.SQLITE, _SQLITE.load()(Path(path))
     else:
         try:
-            dialect, database = POSTGRES, _POSTGRES.load()(url, sessions)
+            dialect, database = statements.POSTGRES, _POSTGRES.load()(url, sessions)
         except ModuleNotFoundError as error:
             raise ValueError(
                 f"postgresql: needs the module {error.name}; install turnkeeper[postgres]"

@@ -12,10 +12,9 @@ from proxy.memory.archive.statements import (
     DELETE_DOCUMENT,
     DELETE_DOCUMENT_PASSAGES,
     DOCUMENT,
-    DOCUMENTS,
     INSERT_CHUNK,
 )
-from proxy.memory.stores.sql import id_bytes, id_text
+from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Key, Owner
 
 SUFFIXES: Final = frozenset({".md", ".markdown", ".txt", ".text", ".rst", ".pdf"})
@@ -158,12 +157,6 @@ def add_document(
         blob = codec.encode(Key(tenant, path), chunk)
         item = yield from fetch_value(INSERT_CHUNK, {**name, "chunk": number, "at": at, "blob": blob})
         yield from codec.index(owner, owner_id, f"{chunk.title}\n{chunk.text}", IndexRow(DOCUMENT, item, at))
-
-
-def documents(tenant: str) -> Steps[list[str]]:
-    """The paths of a tenant's documents."""
-    rows = yield from fetch(DOCUMENTS, {"tenant": id_bytes(tenant)})
-    return [id_text(path) for (path,) in rows]
 
 
 def remove_document(tenant: str, path: str) -> Steps[bool]:

@@ -6,16 +6,18 @@ from typing import Final, NamedTuple
 from proxy.clock import wall_time
 from proxy.memory.archive import statements
 from proxy.memory.archive.records import DIGEST_MARK, TombstoneKeys, Tombstones
-from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
 from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
     RowCodec,
     Rows,
     Steps,
+    ensure_secrets,
     fetch,
     fetch_value,
     gather,
     locked_owner,
+    readable_secrets,
+    stored_secrets,
 )
 from proxy.memory.archive.statements import json_array
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments

@@ -6,15 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
-from proxy.memory.archive.shared_secrets import ensure_secrets, readable_secrets, stored_secrets
 from proxy.memory.archive.sql import (
     Batch,
     Database,
     Rows,
     Steps,
     Transaction,
+    ensure_secrets,
     fetch,
     fetch_value,
+    readable_secrets,
+    stored_secrets,
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Codec, Names

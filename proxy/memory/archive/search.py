@@ -48,11 +48,11 @@ _FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
 _OVERLAP: Final = 1.5
 # A word of half of all passages tells nothing, and still more than none.
 _LEAST_WEIGHT: Final = 0.1
-_DATE_BOOST: Final = 1.6
-_DATE_ALONE: Final = 0.3
+# What it counts that something was said at a time that the question names.
+_TIMELY: Final = 0.3
 _TELLING: Final = 5
 _LONGEST_GREETING: Final = 60
-# Of two with almost the same score, the newer goes first, or what is nearer to the middle of the time named.
+# Of two with almost the same score, the newer goes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
 # What the words of a question must tell, in nats, for a score of 1: a common word alone does not come to it,
@@ -289,7 +289,6 @@ def rank(
         field = matches.counts.get(one.id, nothing), similar.get(one.id, 0.0)
         if any(field):
             sessions[one.talk or -one.id][one.place] = field
-    times = [(date.begin + date.end) / 2 for date in lookup.dates]
     ranked: list[Scored] = []
     for one in passages:
         counts: dict[int, float] = {}
@@ -305,8 +304,8 @@ def rank(
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
         if lookup.dates and any(date.contains(one.at) for date in lookup.dates):
             # "Fine." tells least of what was said at that time.
-            score = score * _DATE_BOOST + _DATE_ALONE * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
-        age = min([abs(one.at - middle) for middle in times], default=max(0.0, lookup.now - one.at)) / _MONTH
+            score += _TIMELY * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
+        age = max(0.0, lookup.now - one.at) / _MONTH
         ranked.append((score * (1 + _RECENCY / (1 + age)), one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 

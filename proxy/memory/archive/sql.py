@@ -1,6 +1,8 @@
 """Steps of work on a database, which either driver carries out, and how rows are encoded."""
 
+import contextlib
 import hashlib
+import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
@@ -12,13 +14,17 @@ from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_VECTOR,
     INSERT_OWNER,
+    INSERT_SECRET,
     OWNER_ID,
     RENEW_OWNER,
+    SECRETS,
+    UPDATE_SECRET,
     UPSERT_PASSAGE,
     Dialect,
     json_array,
 )
 from proxy.memory.archive.terms import Lexicon
+from proxy.memory.errors import Unreadable
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes
@@ -28,6 +34,8 @@ PART: Final = 1_600
 """What one transaction writes, in characters, and what a row costs beside its text: a few milliseconds."""
 CHARACTERS_PER_ROW: Final = 400
 _MAX_INDEXED: Final = 20_000
+_NO_SESSION: Final = Key("", "")
+_SECRET_BYTES: Final = 32
 T = TypeVar("T")
 V = TypeVar("V")
 Rows = list[tuple[Any, ...]]
@@ -163,6 +171,48 @@ def locked_owner(owner: Owner) -> Steps[int]:
         found = yield from ensure_owner(owner)
         if (yield from fetch_value(RENEW_OWNER, {"owner": found})) is not None:
             return found
+
+
+# --- keys that are made once, stand in the archive itself, and are shared by all its processes
+
+
+def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
+    """The secrets for a purpose that can be read, never none; each is encoded by the newest key from then on.
+
+    It is what a transaction begins with: two that make the secret wait for one another.
+    """
+    rows = yield from stored_secrets(purpose)
+    while not (readable := _readable(codec, rows)):
+        # Where another process has made one since these were read, nothing is inserted.
+        blob = codec.encode(_NO_SESSION, secrets.token_bytes(_SECRET_BYTES))
+        yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": len(rows), "blob": blob})
+        rows = yield from stored_secrets(purpose)
+    for number, secret, blob in readable:
+        if not codec.is_current(blob):
+            again = codec.encode(_NO_SESSION, secret)
+            yield from fetch(UPDATE_SECRET, {"purpose": purpose, "number": number, "blob": again})
+    return tuple(secret for _, secret, _ in readable)
+
+
+def stored_secrets(purpose: str) -> Steps[Rows]:
+    """The secrets for a purpose in their encoded form, each behind its number."""
+    return (yield from fetch(SECRETS, {"purpose": purpose}))
+
+
+def readable_secrets(codec: Codec, rows: Rows) -> tuple[bytes, ...]:
+    """Those of stored secrets that can be read."""
+    return tuple(secret for _, secret, _ in _readable(codec, rows))
+
+
+def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
+    readable = []
+    for number, blob in rows:
+        with contextlib.suppress(Unreadable):  # under an encryption key that is lost
+            readable.append((number, codec.decode(_NO_SESSION, bytes(blob)), bytes(blob)))
+    return readable
+
+
+# --- rows
 
 
 class IndexRow(NamedTuple):

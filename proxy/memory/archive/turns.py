@@ -1,8 +1,8 @@
-"""Turns in the archive: which are admitted, how they are saved, and how they are read again."""
+"""Turns in the archive: how they are read again, and given to their owners."""
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.memory.archive import statements
 from proxy.memory.archive.records import Turn, UserSession
@@ -12,17 +12,14 @@ from proxy.memory.archive.sql import (
     Steps,
     ensure_owner,
     fetch,
-    fetch_each,
     fetch_value,
     find_owner,
 )
 from proxy.memory.archive.statements import json_array
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.speakers import other_users, session_of_entries
-from proxy.memory.stores.sql import id_bytes, id_text, key_arguments
+from proxy.memory.stores.sql import id_text, key_arguments
 from proxy.memory.stores.store import Key, Owner
-
-_ALL_SESSIONS: Final = Key("", "")
 
 
 class UnownedTurn(NamedTuple):
@@ -71,44 +68,6 @@ def assign_owners(codec: RowCodec, talk: int, turns: Sequence[UnownedTurn]) -> S
             # Injected words would be shown as the user's.
             text = "" if entry.is_injected else entry.text
             yield from codec.index(name, owner, text, IndexRow(statements.TURN, item, at, talk, place))
-
-
-def delete_unowned(talk: int, limit: int) -> Steps[int]:
-    """Remove a few of a session's turns that have no owner from the index; how many."""
-    return len((yield from fetch(statements.DELETE_UNOWNED, {"talk": talk, "limit": limit})))
-
-
-def saved_times(tenant: str, sessions: Sequence[str]) -> Steps[dict[str, float]]:
-    """Of sessions that are saved, the newest time that each was saved as of."""
-    rows = yield from fetch_each(
-        statements.SAVED_TIME, [key_arguments(Key(tenant, name)) for name in sessions]
-    )
-    return {name: mark for name, [(mark,)] in zip(sessions, rows, strict=True) if mark is not None}
-
-
-def comparisons() -> Steps[int]:
-    """How often the sessions of the store have been compared with the archive."""
-    count = yield from fetch_value(statements.COMPARISONS, key_arguments(_ALL_SESSIONS))
-    return int(count or 0)
-
-
-def set_comparisons(count: int) -> Steps[None]:
-    """Note how often they have been compared."""
-    yield from fetch(statements.SET_COMPARISONS, {**key_arguments(_ALL_SESSIONS), "mark": float(count)})
-
-
-def list_sessions(tenant: str, after: str, limit: int) -> Steps[dict[str, float]]:
-    """By session, the newest time that it was saved as of: a page in the order of the sessions' ids."""
-    arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-    rows = yield from fetch(statements.LIST_SESSIONS, arguments)
-    return {id_text(session): mark for session, mark in rows}
-
-
-def list_users(tenant: str, after: str, limit: int) -> Steps[list[str]]:
-    """A page of the users of whom anything is stored, in the order of their ids."""
-    arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
-    rows = yield from fetch(statements.LIST_OWNERS, arguments)
-    return [id_text(user) for (user,) in rows]
 
 
 def user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:

@@ -75,12 +75,6 @@ def test_of_a_time_alone_what_tells_more_goes_first():
     assert order(timely, passage(1, "dog name tea", at=150.0), passage(2, "tea", at=160.0)) == [1, 2]
 
 
-def test_of_almost_the_same_at_the_time_what_is_nearest_its_middle_goes_first():
-    timely = Lookup(ASKED.groups, (TimeRange(NOW - 2 * YEAR, NOW - YEAR),), NOW)
-    middle, newer = passage(1, "dog", at=NOW - 1.5 * YEAR), passage(2, "dog", at=NOW - 1.1 * YEAR)
-    assert order(timely, middle, newer) == [1, 2]
-
-
 def test_of_almost_the_same_worth_the_newer_goes_first():
     old, new = passage(1, "dog" + " tea" * 50, at=NOW - YEAR), passage(2, "dog" + " tea" * 51)
     assert order(ASKED, old, new) == [2, 1]

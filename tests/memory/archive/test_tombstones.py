@@ -11,8 +11,7 @@ import pytest
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.erasure import PURPOSE
 from proxy.memory.archive.records import Fact
-from proxy.memory.archive.shared_secrets import ensure_secrets
-from proxy.memory.archive.sql import Steps, fetch
+from proxy.memory.archive.sql import Steps, ensure_secrets, fetch
 from proxy.memory.session import Session
 from proxy.memory.stores.codec import Codec, Plain
 from proxy.memory.stores.encryption import Encryption
