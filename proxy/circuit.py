@@ -148,7 +148,10 @@ class Outage:
         self.active = False
 
     def begin(self, *values: object) -> None:
-        """Record a failure; the first one is logged, with ``values`` put into ``begins``."""
+        """Record a failure; the first one is logged, with ``values`` put into ``begins``.
+
+        An error is passed as its words: the record may be kept, and with it all that a traceback leads to.
+        """
         if not self.active:
             _log.warning(self._begins, *values)
         self.active = True

@@ -160,7 +160,7 @@ class Worker:
             taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=lease.TTL)
             await asyncio.gather(*map(self._check_taken, taken))
         except StoreError as error:
-            self._outage.begin(error)
+            self._outage.begin(str(error))
             return every
         self._outage.end()
         if len(taken) == _TAKEN_AT_ONCE:

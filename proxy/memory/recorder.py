@@ -639,7 +639,7 @@ class Backlog:
             self.sessions[key] = False
             self._end_outage()
         elif not self.sessions.get(key):
-            self._outage.begin(error)
+            self._outage.begin(str(error))
             self.sessions[key] = True
             self._waiting += turns
 

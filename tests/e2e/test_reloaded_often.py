@@ -1,8 +1,10 @@
 """A configuration that was replaced is given up, though the first one of a server stays for good."""
 
 import gc
+import sqlite3
 import weakref
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,8 +28,19 @@ def no_collector() -> Iterator[None]:
     gc.enable()
 
 
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Another program writes to the file for longer than a write waits."""
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
 @pytest.mark.usefixtures("no_collector")
-def test_replaced_configurations_are_given_up(upstream: FakeUpstream, tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_locked", [False, True])
+def test_replaced_configurations_are_given_up(
+    upstream: FakeUpstream, tmp_path: Path, *, is_locked: bool
+) -> None:
     path, environ = tmp_path / "config.yaml", {"UPSTREAM_BASE_URL": upstream.url}
     path.write_text(CONFIG)
     environ["MEMORY_URL"] = f"sqlite:{tmp_path / 'memory.db'}"
@@ -39,6 +52,11 @@ def test_replaced_configurations_are_given_up(upstream: FakeUpstream, tmp_path: 
             assert call(proxy, user(f"Words {turn}", turn)).status_code == 200
             settle(proxy)
             assert app.memory
+            if is_locked:
+                with locked(tmp_path / "memory.db"):
+                    assert call(proxy, user(f"More words {turn}", turn)).status_code == 200
+                    assert until(lambda memory=app.memory: memory.recorder.backlog.sessions)
+                settle(proxy)
             stores.append(weakref.ref(app.memory.store))
             proxy.run(again.reload())
         assert until(lambda: not app._closing and not any(store() for store in stores[1:]))

@@ -196,7 +196,7 @@ class Archivist:
                 if time.monotonic() >= self._sweep_at:
                     await self._sweep()
             except StoreError as error:
-                self._outage.begin(error)
+                self._outage.begin(str(error))
                 failures += 1
                 await asyncio.sleep(_BACKOFF.pause(failures))
                 continue
