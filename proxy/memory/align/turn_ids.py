@@ -7,7 +7,7 @@ from typing import Final
 from filters.message import Message, epoch_seconds
 from proxy.memory.align.alignment import NEW
 from proxy.memory.align.anchors import mark_repeated
-from proxy.memory.align.line import CUT, Key, Line, similarity
+from proxy.memory.align.line import ALIKE, CUT, Key, Line, similarity
 from proxy.memory.wording import continues, same_words
 
 # So many pairs of lines of one turn and role are not compared with each other: that would block the loop.
@@ -216,13 +216,17 @@ def _nearest(line: Line, recorded: Sequence[Line], free: set[int], near: int, ar
     if line.turn_id is not None:
         fitting = [p for p in free if recorded[p].turn_id is None and recorded[p].key == line.key]
     else:
-        for place in free.intersection(around):
+        # An answer may be shown behind the words that cut it; what stands before all others is older.
+        swapped = 1 if line.role == "assistant" and around.start else 0
+        for place in free.intersection(range(around.start - swapped, around.stop)):
             other = recorded[place]
             if line.key == other.key:
                 if other.turn_id is None or other.role != "user":
                     fitting.append(place)
                 continue
-            if other.role == "assistant" and similarity(line, other) >= CUT:
+            is_next = place in around and abs(place - near) == 1
+            least = ALIKE if is_next and _has_same_source(line, other) else CUT
+            if other.role == "assistant" and similarity(line, other) >= least:
                 fitting.append(place)
     return min(fitting, key=lambda place: (abs(place - near), place), default=None)
 

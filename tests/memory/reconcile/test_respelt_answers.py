@@ -47,3 +47,18 @@ def test_where_nothing_is_brought_back_an_answer_stays_as_the_engine_spells_it()
     window = messages("u:Hi.", "a:hello ann", "u:Well?")
     assert prompt(call.held, window, ChainNeeds())[1] == ("assistant", "hello ann")
     assert prompt(call.held, window)[1] == ("assistant", "Hello, Ann.")
+
+
+def test_a_jumbled_answer_without_a_number_before_all_that_have_one_is_the_one_that_is_held():
+    call = Call()
+    call.ask("1u:One.", answer="Here is the red one.")
+    call.ask("1u:One.", "a:Here is the red one.", "2u:Two.", answer="Fine.")
+    call.ask("a:Here is red the one.", "2u:Two.", "a:Fine.", "3u:Three.")
+    assert call.memory == ["u:One.", "a:Here is the red one.", "u:Two.", "a:Fine.", "u:Three."]
+
+
+def test_an_answer_without_a_number_behind_the_words_that_cut_it_is_the_one_that_is_held():
+    call = Call()
+    call.ask("1u:One.", answer="Here is the red one.")
+    call.ask("1u:One.", "2u:Stop.", "a:Here is", "3u:Go on.")
+    assert call.memory == ["u:One.", "a:Here is|Here is the red one.", "u:Stop.", "u:Go on."]
