@@ -147,8 +147,6 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
 
 def parse_query(raw: bytes) -> dict[str, str]:
     """Parses a query string; a name's first value counts. Raises RequestError for too many parameters."""
-    if not raw:
-        return {}
     try:
         text = raw.decode("utf-8", "surrogatepass")  # an id with half a character shall be seen to be one
     except UnicodeDecodeError:

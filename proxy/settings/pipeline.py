@@ -79,8 +79,6 @@ def _at_least_one(messages: tuple[object, ...]) -> tuple[object, ...]:
 
 
 def _time(value: object) -> object:
-    if isinstance(value, datetime):
-        return value
     try:
         time = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -97,8 +95,6 @@ def _request(value: object) -> object:
 
 
 def _expectation(value: object, info: ValidationInfo) -> object:
-    if isinstance(value, ExpectedMessages | tuple):
-        return value
     form: Any = tuple[WholeMessage, ...] if isinstance(value, list) else ExpectedMessages
     return TypeAdapter(form).validate_python(value, context=info.context)
 

@@ -141,8 +141,6 @@ def parse_keys(value: object) -> object:
     """The callers' keys in ``name:secret`` entries. Raises ValueError, which never shows a secret."""
     if isinstance(value, str):
         return Keys.parse(value)
-    if isinstance(value, Keys):
-        return value
     raise ValueError("write text in quotes: 'name:secret' or 'name:secret:chat', separated by commas")
 
 

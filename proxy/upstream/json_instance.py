@@ -52,8 +52,6 @@ class _Instances:
     def of(self, schema: object, refs: Refs) -> Any:
         """An instance of a schema that stands behind so many references."""
         self._spend(1)
-        if schema is False:
-            raise ValueError("a schema that is false takes nothing")
         expanded, refs = self._expand(schema, refs)
         if "const" in expanded:
             return expanded["const"]
@@ -88,6 +86,8 @@ class _Instances:
 
     def _expand(self, schema: object, refs: Refs) -> tuple[Schema, Refs]:
         """A schema with what ``$ref`` and ``allOf`` lead to in it."""
+        if schema is False:
+            raise ValueError("a schema that is false takes nothing")
         if not isinstance(schema, dict):
             return {}, refs
         expanded = {name: value for name, value in schema.items() if name not in ("$ref", "allOf")}

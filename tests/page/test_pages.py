@@ -490,6 +490,27 @@ def test_a_conversation_shows_what_was_heard_and_strikes_out_the_rest(open_proxy
     assert 'datetime="2023-03-15T17:27:14.000+00:00"' in page
 
 
+def test_a_conversation_shows_tool_calls_and_their_results_which_are_not_to_be_edited(
+    open_proxy: ProxyServer, visit: Visit
+):
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"town": "Rome"}'},
+    }
+    messages = [
+        {"role": "user", "content": "Is it raining?"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "It is."},
+    ]
+    talk(open_proxy, messages=messages)
+    text = words(visit.page("/conversations/room-1"))
+    assert 'weather({"town": "Rome"})' in text and "answer to call_1" in text
+    for position, said in ((1, "no words of its own"), (9, "too old to be edited")):
+        got = visit.get(f"/conversations/room-1/edit/{position}")
+        assert got.status_code == 404 and said in got.text
+
+
 def test_only_the_newest_answer_of_a_client_that_replays_none_is_not_confirmed(
     open_proxy: ProxyServer, visit: Visit
 ):

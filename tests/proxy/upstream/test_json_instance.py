@@ -81,6 +81,10 @@ def test_an_instance_is_valid(schema):
             },
             {"a": {}, "b": {}},
         ),
+        ({"prefixItems": [{"const": 7}, {"$ref": "#/prefixItems/0"}], "minItems": 2}, [7, 7]),
+        # As drafts before 2020-12 have it.
+        ({"items": [{"const": 1}], "additionalItems": {"const": 2}, "minItems": 3}, [1, 2, 2]),
+        ({"anyOf": [False, {"const": 3}]}, 3),
     ],
 )
 def test_an_instance_is_minimal(schema, instance):
@@ -107,6 +111,7 @@ DOUBLING = {
         ({"type": "object", "minProperties": 10**9}, "more than 10000"),
         ({"$ref": "#/$defs/d0", "$defs": {**DOUBLING, "d30": {}}}, "more than 10000"),
         (False, "takes nothing"),
+        ({"anyOf": [False, {"$ref": "#/x"}]}, "leads nowhere"),
     ],
 )
 def test_what_has_no_instance_is_refused(schema, message):
