@@ -180,3 +180,24 @@ def test_a_window_of_equal_words_without_any_answer_is_asked_again_as_it_was():
         assert missing(call.held, messages(*window)) == ()
         call.ask(*window, answer=f"Answer {count}")
         assert call.memory == held
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_words_of_failed_turns_take_nothing_back_though_one_of_them_was_said_before(size):
+    call, lines = Call(), []
+    for number, words in enumerate(["Hello.", "Yes.", "Tell me more.", "What is it?", "Go on.", "Why so?"]):
+        lines.append(f"u:{words}")
+        call.ask(*lines[-size:], answer=f"Answer {number}.")
+        lines.append(f"a:Answer {number}.")
+    before = call.memory
+    failed = ["u:Yes.", "u:Are you there?", "u:Well?"]
+    call.ask(*failed)
+    assert call.memory == [*before, *failed]
+
+
+def test_an_answer_that_a_window_slides_past_without_showing_it_was_not_heard():
+    call = Call()
+    call.ask("u:One.", answer="Here is one.")
+    call.ask("a:Here is one.", "u:Two.", answer="Here are two.")
+    call.ask("u:Two.", "u:Three.")
+    assert call.memory == ["u:One.", "a:Here is one.", "u:Two.", "u:Three."]

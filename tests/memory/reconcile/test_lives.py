@@ -18,7 +18,7 @@ from proxy.memory.merge.calls import (
     with_event,
 )
 from proxy.memory.session import Forgotten, Segment, Session, TurnRef, decode, encode
-from tests.memory.call import asked, reconcile
+from tests.memory.call import Call, asked, message, reconcile
 
 T = 1_790_000_000.0
 A = Agent(id="a", start=T, stop=T + 100)
@@ -230,3 +230,18 @@ def test_a_clients_own_state_of_that_name_is_left_alone(own):
 def test_a_time_is_seconds_or_milliseconds_of_our_age():
     assert plausible_time(1715000001) == plausible_time(1715000001000) == 1715000001.0
     assert [plausible_time(value) for value in (123, 0, -1, None, "x", True, 1e400)] == [None] * 7
+
+
+def test_a_call_that_begins_with_the_words_of_the_last_one_is_another_by_its_times():
+    call = Call()
+    greeting, words = message("0a:Hello!", timestamp=1000), message("1u:Hi.", timestamp=1001)
+    call.ask(greeting, words, answer="How can I help?")
+    call.ask(
+        greeting,
+        words,
+        message("1a:How can I help?", timestamp=1003),
+        message("2u:Fine.", timestamp=1009),
+        answer="Good.",
+    )
+    call.ask(message("0a:Hello!", timestamp=5000), message("1u:Hi.", timestamp=5001), answer="Welcome back.")
+    assert [entry.call for entry in call.held.entries] == [0, 0, 0, 0, 0, 1, 1, 1]
