@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.memory.call import Call, calling, messages, missing
+from tests.memory.call import Call, calling, messages, missing, result
 
 NORMAL = pytest.param(200, id="200 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(600)])
@@ -106,3 +106,12 @@ def test_behind_a_whole_answer_no_word_is_gone_on_from_in_its_middle(words: str,
     call.ask("u:No", answer="What a pity, and why is that?")
     call.ask(f"u:{words}", answer="Fine.", pause=0.5)
     assert len(call.memory) == 2 * turns
+
+
+@pytest.mark.parametrize("shown", [[calling("x"), result("x")], [result("x")]])
+def test_words_that_are_glued_behind_what_a_tool_returned_count_once(shown):
+    call = Call()
+    call.ask("u:Look.", tool_calls=calling("x").tool_calls)
+    call.ask("u:Look.", calling("x"), result("x"), "u:Book a table")
+    call.ask(*shown, "u:Book a table for four.", answer="Sure.")
+    assert call.memory == ["u:Look.", "calls x", "result x", "u:Book a table for four.", "a?:Sure."]
