@@ -187,13 +187,13 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     """The fast path: a window that shows, line by line, the newest entries, and perhaps one line more.
 
     Applies to windows that end with words of the user. Answers may be spelt otherwise, and of the last less
-    may have been heard. Where the oldest entries have moved to the cold part, the window may begin before all
-    others.
+    may have been heard. The newest words may be an early or a later form of the recorded ones. Where the
+    oldest entries have moved to the cold part, the window may begin before all others.
     """
     entries, lines = c.entries, c.lines
     if not lines or not entries or lines[-1].role != "user":
         return None
-    places = _suffix_places(c)
+    places = _suffix_places(c) or _revised_suffix_places(c)
     return None if places is None else c.aligned(places)
 
 
@@ -327,6 +327,24 @@ def _suffix_places(c: Comparison) -> list[int] | None:
         if fits and (start != once or is_latest_again(c)):
             return [*[NEW] * older, *range(first, first + length), *[NEW] * (count - older - length)]
     return None
+
+
+def _revised_suffix_places(c: Comparison) -> list[int] | None:
+    """The places where the newest words are an early or a later form of the newest recorded words.
+
+    What stands before both is recorded line by line, be it as often as a talk repeats itself.
+    """
+    entries, lines = c.entries, c.lines
+    last, words = newest_user(entries), lines[-1]
+    if not last or turn_id_of(words) is not None:
+        return None
+    if not (continues(entries[last].text, words.text) or continues(words.text, entries[last].text)):
+        return None
+    first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
+    pairs = zip(lines[older:], entries[first:last], strict=False)
+    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in pairs):
+        return None
+    return [*[NEW] * older, *range(first, last), NEW]
 
 
 def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
