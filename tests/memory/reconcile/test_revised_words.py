@@ -115,3 +115,12 @@ def test_words_that_are_glued_behind_what_a_tool_returned_count_once(shown):
     call.ask("u:Look.", calling("x"), result("x"), "u:Book a table")
     call.ask(*shown, "u:Book a table for four.", answer="Sure.")
     assert call.memory == ["u:Look.", "calls x", "result x", "u:Book a table for four.", "a?:Sure."]
+
+
+@pytest.mark.parametrize("pause", [0.1, 9.0])
+def test_a_window_of_two_lines_shows_words_in_fuller_form_though_their_answer_was_alike(pause: float):
+    call = Call()
+    call.ask("u:Hello.", answer="Well, yes, good day to you.")
+    call.ask("a:Well, yes, good", "u:Book a table", answer="Yes, well, a good place for two?", pause=pause)
+    call.ask("a:Well, yes, good", "u:Book a table for four.", answer="Sure.", pause=pause)
+    assert call.memory[2:] == ["u:Book a table for four.", "a?:Sure."]
