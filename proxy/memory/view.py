@@ -341,12 +341,12 @@ def missing_messages(
     messages at some places.
     """
     entries = alignment.entries
-    first = alignment.start
-    if first and alignment.is_stale:
+    first = alignment.places[0] if alignment.unchanged else alignment.start
+    if first and not alignment.unchanged and alignment.is_stale:
         first = min(first, newest_user(entries) or 0)
     if not first and not also:
         return ()
-    gone = retracted(alignment)
+    gone = set[int]() if alignment.unchanged else retracted(alignment)
     places = [place for place in sorted({*range(first), *also}) if place not in gone]
     if behind > START:
         places = places[bisect_left(places, count_until(entries, behind)) :]

@@ -88,7 +88,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     @property
     def start(self) -> int:
         """The place of the first entry that the window shows; behind all entries, where it shows none."""
-        return self.places[0] if self.unchanged else min(self.matched, default=len(self.entries))
+        return min(self.matched, default=len(self.entries))
 
     @property
     def question(self) -> int | None:

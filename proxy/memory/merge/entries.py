@@ -177,8 +177,6 @@ def retracted(alignment: Alignment) -> set[int]:
     What stands before the window's start is not retracted: windows slide. What was heard once stays heard,
     unless the whole turn is taken back.
     """
-    if alignment.unchanged:
-        return set()
     matched = set(alignment.matched)
     if not matched:
         last = alignment.superseded
