@@ -100,7 +100,7 @@ def repeats(text: str, recorded: Line) -> bool:
     """Whether a text is the recorded answer, whole, cut or reordered."""
     generated = recorded.generated
     cut_or_whole = same_words(text, generated) or continues(generated, text)
-    return cut_or_whole or reordered(text, generated)
+    return cut_or_whole or reordered(text, generated) or recorded.replaces(text)
 
 
 def _similarity_of_calls(line: Line, recorded: Line) -> int:
@@ -122,7 +122,7 @@ def _arguments(text: str) -> object:
 
 
 def _similarity_of_answers(line: Line, recorded: Line) -> int:
-    if _same(line, recorded, recorded.generated):
+    if _same(line, recorded, recorded.generated) or _same(line, recorded, recorded.text):
         return WORDS
     heard, generated = line.letters(line.text), recorded.letters(recorded.generated)
     if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):

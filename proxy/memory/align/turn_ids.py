@@ -274,7 +274,8 @@ def _verdict(window: Line, recorded: Line) -> int:
         same_words(window.text, recorded.generated)
         or continues(recorded.generated, window.text)
         or continues(window.text, recorded.generated)
-        or recorded.replaced_hash is not None
+        or (recorded.role == "assistant" and recorded.replaced_hash is not None)
+        or recorded.replaces(window.text)
     )
     if not agrees:
         return _DIFFERS
