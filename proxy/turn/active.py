@@ -218,7 +218,8 @@ class ActiveTurn:
             return False
         own, at = self.place
         if is_newer(rival.claim, (rival.at, rival.id), self.claim, (at, own)):
-            self.cancel(self.entered_at + rival.at - at)
+            # Each is recorded by its own host's clock, and these are some hundredths of a second apart.
+            self.cancel(self.entered_at + rival.at - at - _JITTER)
             return False
         return is_newer(self.claim, (at, own), rival.claim, (rival.at, rival.id))
 

@@ -193,6 +193,7 @@ class SessionStore:
         self._forget(key)
         now = asyncio.get_running_loop().time()
         self._cache[key] = _Cached(NOT_STORED, now, 0.0, EncodedEntries(), versions)
+        self._bound_cache()
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
@@ -261,10 +262,8 @@ class SessionStore:
             stored = StoredSession(session, encoded.new_version, put.latest_lines)
             self._cache.pop(key, None)
             self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of)
-            while len(self._cache) > _CACHE_SIZE:
-                del self._cache[next(iter(self._cache))]
-            if self._timer is None:
-                self._timer = loop.call_later(self._cache_seconds, self._sweep)
+            if self._timer is None or len(self._cache) > _CACHE_SIZE:
+                self._bound_cache()
             self._written.pop(key, None)
             self._written[key] = _Written(put.version, until)
             if len(self._written) > _MAX_WRITTEN:
@@ -485,6 +484,14 @@ class SessionStore:
         self._cache.pop(key, None)
         self._written.pop(key, None)
         self.heads.pop(key, None)
+
+    def _bound_cache(self) -> None:
+        """Keeps the cache to its size, and has it swept."""
+        while len(self._cache) > _CACHE_SIZE:
+            del self._cache[next(iter(self._cache))]
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._cache_seconds, self._sweep)
 
     def _sweep(self) -> None:
         """Drops what was cached a while ago."""

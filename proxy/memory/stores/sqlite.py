@@ -103,7 +103,7 @@ _NO_STATE: Final = _State(0, -math.inf, -math.inf)
 
 
 class SqliteStore(SqlStore):
-    """Reads inline and writes in batches; a write that is waited for is read by this process at once.
+    """Reads inline and writes in batches; writes in flight are read by this process at once.
 
     Versions are random, so that a version names one state of one session for good: a session that was
     deleted and made anew, or another process's write, is never taken for what was read.
@@ -249,12 +249,14 @@ class SqliteStore(SqlStore):
 
     async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
         """The result of work that leaves a session as it is ``pending``."""
+        outcome = self._writer.submit(work, partial(self._settle, key, pending))
         self._pending[key] = pending
-        try:
-            return await self._writer.run(work, within)
-        finally:  # the file has it now, or will, or never
-            if self._pending.get(key) is pending:
-                del self._pending[key]
+        return await self._writer.result(outcome, within)
+
+    def _settle(self, key: Key, pending: _State) -> None:
+        """Has the file read again, which has it now, or never will."""
+        if self._pending.get(key) is pending:
+            del self._pending[key]
 
     async def _state(self, key: Key) -> _State:
         """The state that a write must name now."""

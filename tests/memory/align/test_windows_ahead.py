@@ -5,9 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.align import strategies
+from proxy.memory.align.alignment import NEW
 from proxy.memory.align.strategies import align
 from proxy.memory.speech import speech_of
-from tests.memory.call import Call, message
+from tests.memory.call import Call, message, messages
 
 WORDS = ["Yes.", "No.", "Tell me more about Rome.", "And then?"]
 
@@ -42,3 +43,11 @@ def test_the_fast_path_tells_what_the_other_strategies_tell(given_call):
         patch.setattr(strategies, "exact_suffix", lambda _: None)
         look = align(held, speech)
     assert (glance.new_call, [*glance.places], glance.end) == (look.new_call, [*look.places], look.end)
+
+
+@pytest.mark.parametrize("heard", ["Sorry, what was that?", "Sorry, what"])
+def test_an_answer_of_a_turn_ahead_is_no_copy_of_an_equal_one_before(heard: str):
+    call = Call()
+    call.ask("1u:Tea.", answer="Sorry, what was that?")
+    lines = ["1u:Tea.", "1a:Sorry, what was that?", "2u:Two teas.", f"2a:{heard}", "3u:A pot of tea."]
+    assert [*align(call.held, speech_of(messages(*lines))).places] == [0, 1, NEW, NEW, NEW]

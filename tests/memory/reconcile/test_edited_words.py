@@ -6,7 +6,7 @@ import pytest
 from filters.message import Message
 from proxy.memory.session import Entry, Session, decode, encode, message_of
 from proxy.page.timeline import reworded
-from tests.memory.call import NOW, asked, marked, missing, reconcile
+from tests.memory.call import NOW, Call, asked, marked, missing, reconcile
 
 LONGER = "Our office opens at ten o'clock on day 0, and you may come by without an appointment."
 OTHERS = ["question 1 about coffee", "question 1", "question 1 about tea, and about coffee too"]
@@ -116,3 +116,13 @@ def test_words_that_were_edited_twice_are_known_by_those_that_the_engine_has() -
     replayed = window(held, numbered=False, more="and now?")
     changed = reconcile(edited(edited(held, {1: LONGER}), {1: "Ten."}), replayed, now=NOW)
     assert texts(changed)[1:] == ["Ten.", *texts(held)[2:], "and now?"]
+
+
+def test_corrected_words_are_not_those_of_another_call_that_counts_from_one_again():
+    call = Call()
+    call.ask("1u:My name is Jon.", answer="Hello Jon.")
+    call.ask("1u:My name is Jon.", "1a:Hello Jon.", "2u:A table for two.", answer="Booked.")
+    call.held = reworded(call.held, 0, "My name is John.")
+    call.ask("1u:Is my table still free?", answer="It is.", pause=86_400.0)
+    assert call.memory[:4] == ["u:My name is John.", "a:Hello Jon.", "u:A table for two.", "a?:Booked."]
+    assert [number for number, _ in call.turns] == [0, 0, 0, 0, 1, 1]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores import sql, sqlite_file
+from proxy.memory.stores import sql, sqlite, sqlite_file
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.sqlite_file import GATHERING
 from proxy.memory.stores.sqlite_slices import SLICE
@@ -436,6 +436,24 @@ async def test_a_batch_is_one_transaction(store: SqliteStore):
     assert all(await asyncio.gather(*writing))
     assert said.count("BEGIN IMMEDIATE") == 1
     assert said.count("COMMIT") == 2, "of the one that held them up, and of theirs"
+
+
+async def test_a_deletion_that_takes_longer_than_is_waited_for_is_read_as_done(
+    store: SqliteStore, path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sqlite, "BACKGROUND_DEADLINE", 0.1)
+    await written(store)
+    done = threading.Event()
+    holding = asyncio.ensure_future(store._writer.run(lambda _: done.wait(60), 60.0))
+    with pytest.raises(StoreError, match="too slow"):
+        await store.delete(KEY)
+    assert await store.read(KEY) is None
+    assert await store.deleted(KEY)
+    done.set()
+    await holding
+    await store.ping()
+    assert await store.read(KEY) is None
+    assert await store.deleted(KEY)
 
 
 async def test_what_failed_is_no_longer_read(hasty: SqliteStore, path: Path):

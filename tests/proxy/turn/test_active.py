@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from proxy.admission.gate import Keys
+from proxy.clock import wall_time
 from proxy.errors import RequestError, Superseded
 from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
@@ -195,6 +196,24 @@ def test_another_processes_turn_is_newer_whatever_the_clock_was_set_to(
         assert client.outcome == "superseded"
 
     asyncio.run(asyncio.wait_for(scene(), 5))
+
+
+@pytest.mark.parametrize("later", [0.02, -0.02])
+def test_a_turn_that_another_host_supersedes_is_dated_before_that_though_its_own_clock_is_ahead(later: float):
+    async def scene() -> None:
+        turns, dated = ActiveTurns(), 0.0
+        turns.publish = lambda *_: None
+        with (
+            pytest.raises(Superseded),
+            ActiveTurn(turns, KEY, claim_of(asking("Tell")), ReadingClient().reply()) as older,
+        ):
+            dated = wall_time()
+            turns.set_order(KEY, (b"here", 0, older.number), 5.0)
+            turns.contend(KEY, Rival((b"there", 0, 1), 5.0 + later, claim_of(asking("Tell me"))))
+            await asyncio.sleep(9)
+        assert older.asked_at(dated) < dated - 0.1
+
+    asyncio.run(scene())
 
 
 class Host:
