@@ -13,9 +13,9 @@ import msgspec
 from proxy.memory.stores.sql import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
-LEXICON: Final = 2
+LEXICON: Final = 3
 """The version of the lexicon. Whoever changes how words become terms raises it, and adds a migration like
-``m011_stems``, so that older passages are indexed again."""
+``m015_numbers``, so that older passages are indexed again."""
 USER, SESSION, ANONYMOUS = 0, 1, 2
 """The kinds of tombstones: a user, a session, and the turns of a session that have no user."""
 NO_OWNER: Final = 0

@@ -402,11 +402,8 @@ def m010_due(types: Types) -> tuple[str, ...]:
 
 
 def m011_stems(types: Types) -> tuple[str, ...]:
-    """Words have the stems of their own languages: passages of an older lexicon are found by it."""
-    return (
-        _index(types, "turnkeeper_passages_stems", "turnkeeper_passages (id) WHERE lexicon < 2"),
-        _no_index(types, "turnkeeper_passages_lexicon"),
-    )
+    """Words have the stems of their own languages. Its index is that of ``m015_numbers`` now."""
+    return (_no_index(types, "turnkeeper_passages_lexicon"),)
 
 
 def m012_turns(types: Types) -> tuple[str, ...]:
@@ -428,6 +425,14 @@ def m014_vectors(types: Types) -> tuple[str, ...]:
     return (
         _index(types, "turnkeeper_vectors_newest", "turnkeeper_vectors (owner, model, passage DESC)"),
         _no_index(types, "turnkeeper_vectors_owner"),
+    )
+
+
+def m015_numbers(types: Types) -> tuple[str, ...]:
+    """Long numbers are found by their ends alone. Passages of an older lexicon are found by the index."""
+    return (
+        _index(types, "turnkeeper_passages_numbers", "turnkeeper_passages (id) WHERE lexicon < 3"),
+        _no_index(types, "turnkeeper_passages_stems"),
     )
 
 
@@ -454,8 +459,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m012_turns,
     m013_due,
     m014_vectors,
+    m015_numbers,
 )
-INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors})
+INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors, m015_numbers})
 """Migrations of indexes alone, which may be carried out again, and which no statement depends on."""
 
 
