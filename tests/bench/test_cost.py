@@ -18,11 +18,14 @@ from proxy.settings.load import load
 from proxy.turn import chain, identity, request
 from proxy.upstream.body import compose
 
-BUDGETS = {"turn": 650, "known": 250, "after": 220, "delta": 19}
+BUDGETS = {"turn": 650, "known": 310, "after": 360, "delta": 19}
 """A tenth more calls than when they were counted last. Whoever needs more says why.
 
-``known`` looks for answers in pieces and for lines that were forgotten; ``after`` looks the place of each
-entry up by its identity, since to search for it took the square of a window.
+``known`` and ``after`` are of a window that another process recorded, or this one before its start: one that
+goes on from the last one as bytes takes far fewer. They have one way through the merge since 2026-11-27,
+which costs 8 microseconds before the first token and 30 behind the answer. ``known`` looks for answers in
+pieces and for lines that were forgotten; ``after`` looks the place of each entry up by its identity, since to
+search for it took the square of a window.
 """
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"
 
