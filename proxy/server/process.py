@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import errno
 import gc
+import itertools
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -55,6 +57,8 @@ _SEND_BUFFER: Final = 128 * 1024
 # In milliseconds. Left alone, the kernel probes a silent machine for a quarter of an hour, and one that
 # answers and reads nothing for ever: that long a turn would not be over.
 _UNREAD_TIMEOUT = 60_000
+# At once: other processes at the same port are to have their share.
+_MOST_ACCEPTED: Final = 16
 # More than any one process can serve; some systems call infinite what they do not give.
 _MOST_FILES: Final = 65_536
 _NEARLY_ALL: Final = 0.9
@@ -138,9 +142,14 @@ class Server(uvicorn.Server):
         self._reload = reload
         self._works = tasks
         self._tasks = Tasks()
+        self._sockets: Sequence[socket.socket] = ()
+        self._connecting = Tasks()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts serving, the tasks, and listening for SIGHUP."""
+        self._sockets = sockets or ()
+        protocol = partial(Protocol, on_made=self._accept_more)
+        self.config.http_protocol_class = protocol  # type: ignore[assignment]
         await super().startup(sockets)
         loop = asyncio.get_running_loop()
         ignore_late_lookups(loop)
@@ -169,6 +178,17 @@ class Server(uvicorn.Server):
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
         await self._close(sockets or [])
         await super().shutdown(sockets)
+
+    def _accept_more(self) -> None:
+        """Accepts connections that wait beside the one that was made.
+
+        The loop takes one in each of its rounds, which last long where many calls are under way: new callers
+        would wait for seconds.
+        """
+        loop = asyncio.get_running_loop()
+        for listening in self._sockets:
+            for connection in itertools.islice(accept_all(listening), _MOST_ACCEPTED):
+                self._connecting.start(loop.connect_accepted_socket(self._protocol, connection))
 
     async def _close(self, sockets: Sequence[socket.socket]) -> None:
         """Stops listening. Connections that the kernel has made are served: it would reset them."""

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote
 
@@ -48,7 +48,10 @@ class Protocol(asyncio.Protocol, Client):
         server_state: ServerState,
         app_state: dict[str, Any],  # noqa: ARG002 - a server of uvicorn's hands it over
         _loop: asyncio.AbstractEventLoop | None = None,
+        *,
+        on_made: Callable[[], None] | None = None,
     ) -> None:
+        self._on_made = on_made
         self.server_state = server_state
         self.write_paused = False
         self._loop = _loop or asyncio.get_running_loop()
@@ -79,6 +82,8 @@ class Protocol(asyncio.Protocol, Client):
         self.server_state.connections.add(self)  # type: ignore[arg-type]
         self.transport = transport
         self._wait(HEAD_TIMEOUT)
+        if self._on_made is not None:
+            self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnects all requests, the running one first."""
