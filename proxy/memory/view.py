@@ -246,7 +246,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
         part = part.without(one_sided.indices)
     marked = part.window
     if not alignment.unchanged or True in map(_interrupted, entries):
-        marked = mark_interrupted(marked, part.alignment, respelt=needs.history)
+        marked = mark_interrupted(marked, part.alignment, respell=needs.history)
     if segments:
         marked = _mark_covered(session, part, marked)
     snapshot = Snapshot(
@@ -287,13 +287,13 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
 
 
 def mark_interrupted(
-    window: Sequence[Message], alignment: Alignment, *, respelt: bool = False
+    window: Sequence[Message], alignment: Alignment, *, respell: bool = False
 ) -> Sequence[Message]:
     """The window with answers marked as interrupted where the engine shows less than was generated.
 
     So are those whose client left before their end. An answer that the engine marks itself is left as it is,
-    and so is everything else. What is ``respelt`` is spelt as it comes back once the window has slid past it,
-    so that a prompt begins as the one before did, wherever the window begins.
+    and so is everything else. With ``respell``, answers are spelt as they come back once the window has slid
+    past them, so that a prompt begins as the one before did, wherever the window begins.
     """
     entries, lines = alignment.entries, alignment.lines
     changed: dict[int, Message] = {}
@@ -317,7 +317,7 @@ def mark_interrupted(
                 marks["original"] = split.last_of(original) if split else original
                 message = without_ellipsis(message, marks["original"])
             message = msgspec.structs.replace(message, metadata=marks)
-        if respelt and not split and isinstance(entry.content, str) and renewed.content == entry.content:
+        if respell and not split and isinstance(entry.content, str) and renewed.content == entry.content:
             message = msgspec.structs.replace(message, content=entry.content)
         if message is not lines[last]:
             changed[position] = message

@@ -146,7 +146,7 @@ class ActiveTurn:
         self._turns = turns
         self._slot = slot
         self._reply = reply
-        self._superseded_by: float | None = None
+        self._newer_entered_at: float | None = None
 
     def __enter__(self) -> Self:
         task = asyncio.current_task()
@@ -162,7 +162,7 @@ class ActiveTurn:
         if self._slot is not None:
             self._turns.remove(self._slot, self)
         self.others = ()
-        if self._superseded_by is None:
+        if self._newer_entered_at is None:
             return
         # Our own cancellation is taken back; one of a hang-up or of the server's end goes on.
         is_only_ours = self.task.uncancel() <= self._cancellations
@@ -182,16 +182,16 @@ class ActiveTurn:
     @property
     def is_cancellable(self) -> bool:
         """Whether it may still be superseded: not once its last bytes are on their way."""
-        return self._superseded_by is None and not self._reply.ending
+        return self._newer_entered_at is None and not self._reply.ending
 
     def asked_at(self, at: float) -> float:
         """When it is recorded as asked for, in place of ``at``: before the turn that has taken its place.
 
         That may have entered a little earlier.
         """
-        if self._superseded_by is None:
+        if self._newer_entered_at is None:
             return at
-        return min(at, wall_time() - (time.monotonic() - self._superseded_by))
+        return min(at, wall_time() - (time.monotonic() - self._newer_entered_at))
 
     @property
     def is_over(self) -> bool:
@@ -225,7 +225,7 @@ class ActiveTurn:
 
     def cancel(self, newer_entered_at: float) -> None:
         """Ends the turn in favour of a newer one, which entered then by this process's clock."""
-        self._superseded_by = newer_entered_at
+        self._newer_entered_at = newer_entered_at
         self.task.cancel()
 
 

@@ -334,7 +334,7 @@ class _Log:
 class _Job(msgspec.Struct, frozen=True):
     work: Work[Any]
     outcome: asyncio.Future[Any]
-    settled: Callable[[], None] | None
+    on_done: Callable[[], None] | None
 
 
 class _NoTransaction(StoreError):
@@ -375,10 +375,10 @@ class FileWriter:
         """The result of ``work``, once it is durable. Raises StoreError as ``submit`` and ``result`` do."""
         return await self.result(self.submit(work), within)
 
-    def submit(self, work: Work[T], settled: Callable[[], None] | None = None) -> asyncio.Future[T]:
+    def submit(self, work: Work[T], on_done: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken.
 
-        ``settled`` is called once the work is durable or has failed, however long that takes.
+        ``on_done`` is called once the work is durable or has failed, however long that takes.
         """
         if self._closed:
             raise StoreError("The memory has been closed.")
@@ -386,7 +386,7 @@ class FileWriter:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, outcome, settled))
+        self._jobs.put(_Job(work, outcome, on_done))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(loop,), name="memory", daemon=True)
             self._thread.start()
@@ -510,8 +510,8 @@ class FileWriter:
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
     for job, result in outcomes:
-        if job.settled is not None:
-            job.settled()
+        if job.on_done is not None:
+            job.on_done()
         if job.outcome.done():
             continue
         if isinstance(result, Exception):

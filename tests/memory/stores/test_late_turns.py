@@ -9,7 +9,7 @@ from filters.message import Message
 from proxy.clock import wall_time
 from proxy.memory.compaction import Window
 from proxy.memory.recorder import Recorder, Writer
-from proxy.memory.stores.session_store import NOT_STORED, SessionStore, StoredSession
+from proxy.memory.stores.session_store import _CACHE_SIZE, NOT_STORED, SessionStore, StoredSession
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import MANY_MESSAGES
 from proxy.memory.turn_record import TurnRecord
@@ -63,3 +63,10 @@ async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_o
     recorder.put(first)
     await recorder.drain()
     assert await texts(store) == ["First", "Answer to First"]
+
+
+async def test_few_sessions_that_were_deleted_under_their_turns_are_kept_in_mind(store: SessionStore) -> None:
+    for number in range(2 * _CACHE_SIZE):
+        store.discard(Key("default", f"s{number}"), (number,))
+    assert len(store._cache) == _CACHE_SIZE
+    assert store._timer is not None, "and they go after a while"
