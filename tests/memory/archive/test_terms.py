@@ -1,11 +1,15 @@
 # ruff: noqa: RUF001 - words of many languages
+import hashlib
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.memory.archive.statements import LEXICON
 from proxy.memory.archive.terms import GUESS, Lexicon, Stems, words
+from proxy.memory.stores.sql import MIGRATIONS
+from proxy.memory.stores.sqlite_file import TYPES
 from proxy.memory.stores.store import Owner
 
 ANN, BOB = Owner("acme", "ann"), Owner("acme", "bob")
@@ -235,3 +239,23 @@ def test_stems_are_the_same_from_several_threads():
     with ThreadPoolExecutor(4) as pool:
         made = [*pool.map(lambda word: stems.stem("english", word), spoken)]
     assert made == [stems.stem("english", word) for word in spoken]
+
+
+INDEXED = (
+    "Call 01715552368 at half past eight, and room 12B. My customer number is 12345678, two pieces please.",
+    "She was running to the shops; its about my flat no. 4 for 2, at 19:30 on 3rd May.",
+    "Ich habe zwei Zimmer gebucht, Nummer 4711. 手机坏了 Café O'Neill's M as in Mike 7",
+    "No.",
+)
+
+
+def test_terms_are_those_that_an_index_was_made_of():
+    """Where they change, LEXICON goes up, with a migration: what was indexed before is made anew."""
+    terms = " ".join(PLAIN.terms(ANN, text) for text in INDEXED)
+    assert (LEXICON, hashlib.sha256(terms.encode()).hexdigest()[:16]) == (3, "476628e7685f5aaa")
+
+
+def test_what_an_older_lexicon_indexed_is_found_by_the_newest_index():
+    statements = [each for migration in MIGRATIONS for each in migration(TYPES)]
+    *_, newest = (each for each in statements if "CREATE INDEX" in each and "lexicon <" in each)
+    assert newest.endswith(f"WHERE lexicon < {LEXICON}")
