@@ -13,6 +13,7 @@ from filters.message import Message, Role
 from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern
 from filters.text.personal import Kind, Redaction, Sensitive
+from filters.text.replacer import Replacer
 from filters.text.rewriter import TextStage
 
 V = TypeVar("V", str, dict[str, Any])
@@ -32,6 +33,8 @@ class Redact(RequestFilter, AnswerFilter):
     Card numbers and IBANs count when their check digits are right. A phone number is told from other numbers
     by its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well
     be an order, so they stay. Numbers that are spelled out in words stay too.
+    Of a window that goes on, the new texts are searched, and those in which something was found: the others
+    are known by keyed hashes, which hold none of their words.
 
     Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
     until its end; without the kind ``email``, hardly a word waits.
@@ -154,9 +157,10 @@ class Redact(RequestFilter, AnswerFilter):
         """A stage for one choice; ``None`` where the assistant's words are not redacted."""
         return TextStage(Redaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
 
-    def text(self, text: str) -> str:
+    @cached_property
+    def text(self) -> Callable[[str], str]:
         """A text with marks for what is personal; the very same object where nothing is."""
-        return self.sensitive.marked(text, self.marks)
+        return Replacer(lambda text: self.sensitive.marked(text, self.marks))
 
     def _applies(self, message: Message) -> bool:
         """Summaries and facts repeat what the user said, whatever role they are put in."""

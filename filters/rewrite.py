@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Message, Role, is_text
 from filters.text.pattern import OwnPattern, compiled, encodable
+from filters.text.replacer import Replacer
 
 _MAX_ADDED = 1_000_000
 _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
@@ -153,7 +154,11 @@ class Rewrite(RequestFilter):
             return part
         return {**part, "text": text} if text else None
 
-    def _text(self, text: str) -> str:
-        for replacement in self.replace:
-            text = replacement.rewritten(text)
-        return text
+    @cached_property
+    def _text(self) -> Callable[[str], str]:
+        def rewritten(text: str) -> str:
+            for replacement in self.replace:
+                text = replacement.rewritten(text)
+            return text
+
+        return Replacer(rewritten)

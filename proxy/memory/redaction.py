@@ -17,7 +17,6 @@ S = TypeVar("S", bound=Sequence[Any])
 T = TypeVar("T", bound=msgspec.Struct)
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NAMES: Final = frozenset({"id", "type", "index", "name"})
-_MOST_CLEAN: Final = 4_000
 _DEEPEST: Final = 64
 # So deep is the form of a tool call; what is deeper is a tool's arguments.
 _FORM: Final = 2
@@ -35,8 +34,9 @@ class Redaction:
 
     def __init__(self, marking: "Redact | None" = None) -> None:
         self._marking = marking
-        self._clean: set[int] = set()
         self.enabled: Final = marking is not None
+        self.text: Final[Callable[[str], str]] = marking.text if marking else str
+        """A text, redacted."""
 
     @property
     def marks(self) -> Mapping[str, str]:
@@ -52,20 +52,6 @@ class Redaction:
     def shaped(self) -> Sensitive:
         """The patterns of the built-in kinds, which know the form of what they find."""
         return Sensitive(self._marking.kinds if self._marking else ())
-
-    def text(self, text: str) -> str:
-        """A text, redacted."""
-        if self._marking is None:
-            return text
-        # A window is mostly what the one before was: clean texts are remembered by their (keyed) hash.
-        if (key := hash(text)) in self._clean:
-            return text
-        redacted = self._marking.text(text)
-        if redacted is text:
-            if len(self._clean) >= _MOST_CLEAN:
-                self._clean.clear()
-            self._clean.add(key)
-        return redacted
 
     def value(self, value: Any, depth: int = 0) -> Any:
         """Any JSON value, redacted, names included; what is nested too deep is left out."""
@@ -162,6 +148,8 @@ class Redaction:
 
     def _others(self, others: dict[str, Any]) -> dict[str, Any]:
         """A message's other fields; memory reads function call, original and reasoning of them."""
+        if not others:
+            return others
         fields = {name: others[name] for name in ("function_call", "original", REASONING) if others.get(name)}
         redacted = {name: self._part_of_call(name, value) for name, value in fields.items()}
         return others if redacted == fields else {**others, **redacted}

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from filters.message import Message
 from filters.redact import Redact
+from filters.text.personal import Sensitive
 from proxy.errors import ConfigError
+from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Entry, Segment, Session, encode
 from proxy.memory.stores.codec import Plain
@@ -186,21 +188,30 @@ def test_values_are_read_to_a_depth_of_64(wrap: Callable[[Any], Any]) -> None:
     assert REDACTION.value(nested(CARD, 66)) == nested(None, 65)
 
 
-def test_a_clean_text_is_searched_once_and_few_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts: list[str] = []
-    search = Redact.text
-    monkeypatch.setattr(Redact, "text", lambda marking, text: texts.append(text) or search(marking, text))
+def test_no_other_text_lets_a_number_pass() -> None:
+    # Two digits each as one character, whose bytes are the same.
+    text = f"{CARD}." if len(CARD) % 2 else CARD
     redaction = Redaction(Redact())
-    for _ in range(2):
-        for text in ("I need 3 lamps.", "Yes.", CARD):
-            redaction.text(text)
-    assert texts == ["I need 3 lamps.", "Yes.", CARD, CARD]
-    for number in range(10_000):
-        redaction.text(f"lamp {number}")
-        assert len(redaction._clean) <= 4000
+    alike = text.encode().decode("utf-16-le")
+    assert hash(alike) == hash(text)
+    assert redaction.text(alike) == alike
+    assert CARD not in redaction.text(text)
+
+
+def test_entries_and_windows_are_searched_where_they_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    search = Sensitive.marked
+    monkeypatch.setattr(
+        Sensitive, "marked", lambda self, text, *rest: texts.append(text) or search(self, text, *rest)
+    )
+    view, spoken = WindowRedaction(Redaction(Redact())), [f"It is lamp {n}." for n in range(60)]
+    stored = Session(entries=tuple(Entry(role="user", turn=n, content=text) for n, text in enumerate(spoken)))
+    window = [Message(role="user", content=text) for text in spoken]
+    view.view(stored, window)
+    assert texts == spoken
     texts.clear()
-    redaction.text("lamp 9999")
-    assert texts == []
+    view.view(stored, [*window[1:], Message(role="user", content="And a chair.")])
+    assert texts == ["And a chair."]
 
 
 def test_without_redaction_nothing_is_looked_for() -> None:
