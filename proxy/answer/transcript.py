@@ -59,10 +59,10 @@ def transcript(answer: bytes) -> Transcript:
     """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
     # As nearly all do, it comes in events of one line of data.
     if answer.startswith(_DATA) and answer.endswith(_END):
-        chunks = answer[len(_DATA) : -len(_END)]
-        count = chunks.count(_BETWEEN)
-        if count < _BATCH and chunks.count(b"\n") == 2 * count and b"\r" not in chunks:
-            plain = _plain_transcript([b"[" + chunks.replace(_BETWEEN, b",") + b"]"])
+        payloads = answer[len(_DATA) : -len(_END)].split(_BETWEEN)
+        batch = b"[" + b",".join(payloads) + b"]"
+        if len(payloads) <= _BATCH and b"\n" not in batch and b"\r" not in batch:
+            plain = _plain_transcript([batch])
             if plain is not None:
                 return plain
     elif answer.lstrip()[:1] == b"{":
