@@ -22,7 +22,7 @@ from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreada
 from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.merge.request import repair_clock
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
-from proxy.memory.session import NO_LINES, EncodedLines, Entry, Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import Key, Owner, draw_version
@@ -430,7 +430,7 @@ class Writer:
 
     def _session_after(
         self, head: StoredSession, turn: TurnRecord, answer: Transcript
-    ) -> tuple[Session, Sequence[Entry], EncodedLines]:
+    ) -> tuple[Session, Sequence[Entry], bytes]:
         """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
         before, version, _ = head
         # What the turn read can be used if no turn was recorded since.
@@ -455,10 +455,10 @@ class Writer:
         window = self.window.bounded() if turn.size > LARGE else self.window
         session, cold = prepare_write(before, session, window, now=turn.at)
         is_shown = view and is_same and can_be_continued(session, view.speech, view.alignment)
-        return session, cold, view.lines if view and is_shown and turn.size <= LARGE else NO_LINES
+        return session, cold, view.lines if view and is_shown and turn.size <= LARGE else b""
 
     def _put_head(
-        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: EncodedLines
+        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: bytes
     ) -> None:
         if unwritten.applied:  # the first may be applied again, where background work was faster
             unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])

@@ -5,7 +5,6 @@ A field with a ``name`` is stored under that name, which sessions in use have: i
 
 import hashlib
 import math
-from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
@@ -43,7 +42,6 @@ _MAX_UNHEARD: Final = 4
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_lines: Final = msgspec.msgpack.Decoder(list[Message]).decode
-_SIZE_BYTES: Final = 4
 _others: Final = attrgetter("others")
 _call_and_turn: Final = attrgetter("call", "turn")
 T = TypeVar("T")
@@ -298,40 +296,28 @@ class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
-class EncodedLines(NamedTuple):
-    """Lines of a window as bytes, one behind the other, and four bytes for the size of each."""
-
-    blob: bytes = b""
-    sizes: bytes = b""
-
-    def goes_on(self, former: "EncodedLines", new: int) -> bool:
-        """Whether these are the last of the ``former`` lines, and so many ``new`` ones."""
-        end = len(self.sizes) - new * _SIZE_BYTES
-        if end <= 0 or not former.sizes.endswith(self.sizes[:end]):
-            return False
-        return former.blob.endswith(self.blob[: -sum(memoryview(self.sizes)[end:].cast("I"))])
-
-    def decoded(self) -> list[Message]:
-        """The lines."""
-        return _decode_lines(_array_head(len(self.sizes) // _SIZE_BYTES) + self.blob)
-
-
-NO_LINES: Final = EncodedLines()
-
-
-def encoded_lines(lines: Sequence[Message]) -> EncodedLines:
-    """Lines as bytes; ``NO_LINES`` where there are none, or one cannot be encoded."""
+def encoded_lines(lines: Sequence[Message]) -> bytes:
+    """Lines as bytes, one behind the other; none where one cannot be encoded."""
     try:
-        blobs = [*map(_encode, lines)]
+        return _encode(lines)[len(_array_head(len(lines))) :]
     except (OverflowError, UnicodeEncodeError):
-        return NO_LINES
-    return EncodedLines(b"".join(blobs), array("I", map(len, blobs)).tobytes())
+        return b""
+
+
+def decoded_lines(encoded: bytes, count: int) -> list[Message]:
+    """So many lines from their bytes."""
+    return _decode_lines(_array_head(count) + encoded)
+
+
+def goes_on(lines: bytes, former: bytes, newest: bytes) -> bool:
+    """Whether encoded lines are the last of the ``former`` ones and then, to their end, the ``newest``."""
+    return len(lines) > len(newest) and former.endswith(lines[: -len(newest)])
 
 
 def request_fingerprint(
     speech: Speech,
     attempt: Attempt = NO_ATTEMPT,
-    encoded: EncodedLines = NO_LINES,
+    encoded: bytes = b"",
     *,
     shows_answers: bool | None = None,
 ) -> bytes:
@@ -343,9 +329,9 @@ def request_fingerprint(
     lines = speech.lines or speech.instructions
     if any(map(_others, lines)):
         lines = [msgspec.structs.replace(line, others={}) if line.others else line for line in lines]
-        encoded = NO_LINES
+        encoded = b""
     try:
-        blob = _array_head(len(lines)) + encoded.blob if encoded.blob else msgspec.msgpack.encode(lines)
+        blob = _array_head(len(lines)) + encoded if encoded else msgspec.msgpack.encode(lines)
     except (OverflowError, UnicodeEncodeError):
         # Numbers of more than 64 bits and halves of characters.
         blob = repr(lines).encode("utf-8", "replace")

@@ -20,6 +20,7 @@ from proxy.memory.session import (
     Session,
     ShownCall,
     ShownFacts,
+    decoded_lines,
 )
 from proxy.memory.speakers import with_prompts, with_speakers
 from proxy.memory.speech import message_without_media, speech_of
@@ -72,10 +73,11 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def without_view(record: TurnRecord) -> TurnRecord:
     """A turn that has to wait, without what it read: its session will have moved on by then."""
-    view = record.view
+    view, window = record.view, record.window
     if view is None:
         return record
-    window = view.lines.decoded() if view.is_condensed else record.window
+    if view.alignment is not None and view.is_condensed:
+        window = decoded_lines(view.lines, len(view.alignment.places))
     return msgspec.structs.replace(record, view=None, window=window)
 
 
@@ -85,7 +87,7 @@ def without_media(record: TurnRecord) -> TurnRecord:
         [message_without_media(message) if message.role == "user" else message for message in messages]
         for messages in (record.window, record.prompt)
     )
-    others = len(record.view.lines.blob) if record.view and record.view.is_condensed else 0
+    others = len(record.view.lines) if record.view and record.view.is_condensed else 0
     size = sum(map(weight, window)) + others + len(record.answer)
     return msgspec.structs.replace(record, window=window, prompt=prompt, size=size)
 

@@ -24,11 +24,9 @@ from proxy.memory.preamble import NO_PREAMBLE, Preamble
 from proxy.memory.redacted_view import UNREDACTED, RedactedView, WindowRedaction
 from proxy.memory.session import (
     NO_ATTEMPT,
-    NO_LINES,
     START,
     Arrival,
     Attempt,
-    EncodedLines,
     Entry,
     Session,
     TurnRef,
@@ -68,7 +66,7 @@ class SessionView(NamedTuple):
     window: Sequence[Message]
     redacted: RedactedView
     speech: Speech
-    lines: EncodedLines
+    lines: bytes
     fingerprint: bytes
     alignment: Alignment | None
     at: float
@@ -127,11 +125,11 @@ class RequestView(NamedTuple):
     at: float = math.inf
 
     def view_of(
-        self, session: Session, version: int = 0, latest_lines: EncodedLines = NO_LINES
+        self, session: Session, version: int = 0, latest_lines: bytes = b""
     ) -> SessionView:
         """A session aligned with the window; ``latest_lines`` are those of its latest request."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
-        if latest_lines.sizes and not self.redaction.rules.enabled:
+        if latest_lines and not self.redaction.rules.enabled:
             ordinary = continuation(session, latest_lines, self.window, Arrival(self.attempt, at))
             if ordinary is not None:
                 return SessionView(session, version, self.window, RedactedView(self.window), *ordinary, at)
@@ -191,7 +189,7 @@ async def read_session(
 
 
 async def _views(
-    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: EncodedLines
+    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: bytes
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
         view = request.view_of(session, version, latest_lines)

@@ -20,11 +20,11 @@ from proxy.memory.merge.entries import new_entry, renew_entry, shows_as_recorded
 from proxy.memory.session import (
     Arrival,
     Attempt,
-    EncodedLines,
     LatestRequest,
     QuestionRef,
     Session,
     encoded_lines,
+    goes_on,
     request_fingerprint,
 )
 from proxy.memory.speech import Speech, speech_of
@@ -36,8 +36,8 @@ _tool_calls: Final = attrgetter("tool_calls")
 
 
 def continuation(
-    session: Session, latest_lines: EncodedLines, window: Sequence[Message], arrival: Arrival
-) -> tuple[Speech, EncodedLines, bytes, Alignment] | None:
+    session: Session, latest_lines: bytes, window: Sequence[Message], arrival: Arrival
+) -> tuple[Speech, bytes, bytes, Alignment] | None:
     """The speech of a window, its lines, its fingerprint, and its alignment, as ``align`` finds it.
 
     ``latest_lines`` are those of the session's latest request, where it ``can_be_continued``. ``None`` where
@@ -46,17 +46,19 @@ def continuation(
     start, end = 0, len(window) - NEW_LINES
     while start < end and window[start].role in SYSTEM:
         start += 1
-    count, lines = end - start, window[start:]
+    count, lines, newest = end - start, window[start:], window[end:]
     encoded = encoded_lines(lines)
-    if not encoded.goes_on(latest_lines, NEW_LINES):
+    if not goes_on(encoded, latest_lines, encoded_lines(newest)):
         return None
     if session.forgotten is not None or session.entries[0].call != session.call:
         return None
-    entries, latest, (answer, words) = session.entries, session.latest_request, window[end:]
+    entries, latest, (answer, words) = session.entries, session.latest_request, newest
     last = entries[-1]
     number, next_number = last.engine_turn, turn_id_of(words)
+    if lines[0].content != entries[-count - 1].content:
+        return None  # its bytes are those of a field within a line
     if (
-        last.role != "assistant"
+        not last.role == answer.role == "assistant"
         or not isinstance(last.content, str)
         or answer.content != last.content
         or answer.tool_calls
@@ -67,8 +69,8 @@ def continuation(
         or (next_number is not None if number is None else next_number is None or next_number < number)
     ):
         return None
-    newest = speech_of(window[end:])
-    if len(newest.lines) != NEW_LINES or newest.lines[0] is not answer or newest.lines[1] is not words:
+    spoken = speech_of(newest).lines
+    if len(spoken) != NEW_LINES or spoken[0] is not answer or spoken[1] is not words:
         return None
     speech = Speech(lines, shows_answers=True, positions=range(start, len(window)))
     fingerprint = request_fingerprint(speech, arrival.attempt, encoded)

@@ -16,10 +16,8 @@ from proxy.memory import extensible
 from proxy.memory.errors import StoreError, Unreadable, WriteConflict
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import (
-    NO_LINES,
     START,
     EncodedEntries,
-    EncodedLines,
     Entry,
     Session,
     TurnRef,
@@ -64,12 +62,13 @@ _ATTEMPTS: Final = 10
 class StoredSession(NamedTuple):
     """A session, and the version that a write must name to replace it; 0 where there is none yet.
 
-    ``latest_lines`` are those that its latest request showed, where this process has recorded that last.
+    ``latest_lines`` are those that its latest request showed, as bytes, where this process has recorded that
+    last.
     """
 
     session: Session
     version: int
-    latest_lines: EncodedLines = NO_LINES
+    latest_lines: bytes = b""
 
 
 NOT_STORED: Final = StoredSession(Session(), 0)
@@ -90,7 +89,7 @@ class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
-    latest_lines: EncodedLines = NO_LINES
+    latest_lines: bytes = b""
     instead_of: tuple[int, ...] = ()
 
 
@@ -212,11 +211,11 @@ class SessionStore:
         result = None
         if stored is not None:
             session = decode(self._codec.decode(key, stored.blob))
-            latest_lines: EncodedLines = NO_LINES
+            latest_lines = b""
             # Background work leaves what was said as it is.
             if (
                 cached is not None
-                and cached.latest_lines.sizes
+                and cached.latest_lines
                 and cached.session.latest_request == session.latest_request
                 and cached.session.entries == session.entries
             ):

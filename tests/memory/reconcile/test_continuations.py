@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from filters.message import Message
 from proxy.memory.merge.continuation import can_be_continued
-from proxy.memory.session import NO_LINES, EncodedLines, Session, encoded_lines
+from proxy.memory.session import Session, decoded_lines, encoded_lines, goes_on
 from proxy.memory.stores.store import Key
 from proxy.memory.turn_record import TurnRecord, apply_turn, without_media, without_view
 from proxy.memory.view import ChainNeeds, RequestView, SessionView, prompt_view
@@ -114,7 +114,7 @@ def test_so_is_a_talk_in_which_one_turn_is_odd(
 
 def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> None:
     """Records a talk; each window is seen beside the last one as beside the session."""
-    session, shown, lines, turn, names = Session(), NO_LINES, list[Message](), 0, 0
+    session, shown, lines, turn, names = Session(), b"", list[Message](), 0, 0
     for step, each in enumerate(steps):
         turn += 1 if each["number"] is None else max(0, 1 + each["number"])
         number = turn if numbered and each["number"] is not None else None
@@ -155,7 +155,7 @@ def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> Non
         lines += heard(each["heard"], text, number)
 
 
-def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[Session, EncodedLines]:
+def recorded(session: Session, shown: bytes, turn: TurnRecord) -> tuple[Session, bytes]:
     """The session after a turn, and its lines: with them the turn's window is seen as it is without."""
     request = RequestView(turn.window, at=turn.at)
     plain, view = request.view_of(session), request.view_of(session, 0, shown)
@@ -174,7 +174,7 @@ def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[S
     condensed = view.condensed()
     short = msgspec.structs.replace(turn, view=condensed, window=condensed.window)
     assert after == apply_turn(session, short)
-    assert without_media(short).size >= len(condensed.lines.blob) if condensed.is_condensed else True
+    assert without_media(short).size >= len(condensed.lines) if condensed.is_condensed else True
     assert latest_lines(after, view) == latest_lines(after, condensed)
     changed = msgspec.structs.replace(session, entries=session.entries[:-1])
     assert apply_turn(changed, short) == apply_turn(changed, turn)
@@ -182,14 +182,14 @@ def recorded(session: Session, shown: EncodedLines, turn: TurnRecord) -> tuple[S
     return after, latest_lines(after, view)
 
 
-def latest_lines(session: Session, view: SessionView) -> EncodedLines:
+def latest_lines(session: Session, view: SessionView) -> bytes:
     """What is kept of a window that was recorded."""
-    return view.lines if can_be_continued(session, view.speech, view.alignment) else NO_LINES
+    return view.lines if can_be_continued(session, view.speech, view.alignment) else b""
 
 
 @pytest.mark.parametrize("window", range(1, 9))
 def test_a_talk_that_repeats_itself_is_seen_so_too(window: int) -> None:
-    session, shown, lines = Session(), NO_LINES, list[Message]()
+    session, shown, lines = Session(), b"", list[Message]()
     for at in range(1, 9):
         lines.append(line("user", "Yes.", None))
         record = TurnRecord(
@@ -202,7 +202,7 @@ def test_a_talk_that_repeats_itself_is_seen_so_too(window: int) -> None:
 def test_messages_that_turn_out_to_be_pieces_of_an_answer_are_joined() -> None:
     first = [line("assistant", "Hello", None), line("assistant", "there.", None), line("user", "Hi.", None)]
     record = TurnRecord(key=KEY, window=first, answer=stream_of("Hello there. Fine?"), at=1.0, ended_at=1.5)
-    session, shown = recorded(Session(), NO_LINES, record)
+    session, shown = recorded(Session(), b"", record)
     second = [*first, line("assistant", "Hello there. Fine?", None), line("user", "Yes.", None)]
     recorded(session, shown, msgspec.structs.replace(record, window=second, at=2.0))
 
@@ -234,7 +234,7 @@ def heard(how: str, text: str, number: int | None) -> list[Message]:
 def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
     window: int, numbered: bool
 ) -> None:
-    session, shown, lines, unchanged = Session(), NO_LINES, list[Message](), []
+    session, shown, lines, unchanged = Session(), b"", list[Message](), []
     for turn in range(1, 9):
         number = turn if numbered else None
         lines.append(line("user", f"Question {turn}.", number))
@@ -259,12 +259,34 @@ def test_lines_go_on_from_others_as_bytes_where_they_do_as_values(
 ) -> None:
     for lines in (window, [*former[cut:], *window[:new]]):
         older = lines[:-new]
-        goes_on = bool(older) and former[-len(older) :] == older
-        assert encoded_lines(lines).goes_on(encoded_lines(former), new) is goes_on
-        assert not lines or encoded_lines(lines).decoded() == lines
+        continued = bool(older) and former[-len(older) :] == older
+        encoded = encoded_lines(lines)
+        assert goes_on(encoded, encoded_lines(former), encoded_lines(lines[-new:])) is continued
+        assert decoded_lines(encoded, len(lines)) == lines
+
+
+def test_a_field_that_is_a_message_itself_is_no_line() -> None:
+    """Its bytes end the line that has it."""
+    question = line("user", "Hi.", None)
+    quoting = msgspec.structs.replace(line("user", "Ho.", None), others={"quoted": msgspec.to_builtins(question)})
+    answer, more = line("assistant", "Fine.", None), line("user", "Yes.", None)
+    record = TurnRecord(key=KEY, window=[quoting], answer=stream_of("Fine."), at=1.0, ended_at=1.5)
+    session, shown = recorded(Session(), b"", record)
+    window = [question, answer, more]
+    assert goes_on(encoded_lines(window), encoded_lines([quoting]), encoded_lines(window[-2:]))
+    recorded(session, shown, msgspec.structs.replace(record, window=window, at=2.0))
+
+
+@pytest.mark.parametrize("role", ["user", "tool"])
+def test_words_that_repeat_the_answer_are_not_taken_for_it(role: str) -> None:
+    question, more = line("user", "Hello?", None), line("user", "Are you there?", None)
+    record = TurnRecord(key=KEY, window=[question], answer=stream_of("Hello?"), at=1.0, ended_at=1.5)
+    session, shown = recorded(Session(), b"", record)
+    window = [question, line(role, "Hello?", None), more]
+    recorded(session, shown, msgspec.structs.replace(record, window=window, at=2.0))
 
 
 def test_lines_that_cannot_be_encoded_go_on_from_none() -> None:
     large = msgspec.structs.replace(line("user", "Yes.", None), metadata={"size": 2**70})
-    assert encoded_lines([large]) == NO_LINES
-    assert not NO_LINES.goes_on(NO_LINES, 1)
+    assert not encoded_lines([large])
+    assert not goes_on(b"", b"", b"")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from filters.message import Message
 from proxy.memory.errors import StoreError
 from proxy.memory.merge.answer import Answer, apply_answer
-from proxy.memory.session import NO_LINES, Session, TurnRef, decode, encoded_lines
+from proxy.memory.session import Session, TurnRef, decode, encoded_lines
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import SessionStore, SessionWrite
@@ -193,7 +193,7 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
         assert await store.save(KEY, SessionWrite(session, 0, ttl=60, latest_lines=shown))
         assert (await store.load(KEY)).latest_lines is shown
         stored = await elsewhere.load(KEY)
-        assert stored.latest_lines == NO_LINES
+        assert not stored.latest_lines
         latest = msgspec.structs.replace(session.latest_request, ended=7.0)
         changes = {
             "beside": {"noted_until": TurnRef(0, -1)},
@@ -204,6 +204,6 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
         assert await elsewhere.save(KEY, SessionWrite(other, stored.version, ttl=60))
         loaded = await store.load(KEY)
         assert loaded.session == other
-        assert loaded.latest_lines == (shown if changed == "beside" else NO_LINES)
+        assert loaded.latest_lines == (shown if changed == "beside" else b"")
 
     asyncio.run(run())
