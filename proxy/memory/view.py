@@ -124,9 +124,7 @@ class RequestView(NamedTuple):
     size: int = 0
     at: float = math.inf
 
-    def view_of(
-        self, session: Session, version: int = 0, latest_lines: bytes = b""
-    ) -> SessionView:
+    def view_of(self, session: Session, version: int = 0, latest_lines: bytes = b"") -> SessionView:
         """A session aligned with the window; ``latest_lines`` are those of its latest request."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
         if latest_lines and not self.redaction.rules.enabled:
@@ -218,14 +216,15 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     part = _WindowPart(redacted.window, range(len(redacted.window)), alignment)
     result_places: Sequence[int] = ()
     results: Sequence[Message] = ()
-    if "tool" in map(_role, alignment.lines):
-        part, result_places, results = _without_stray_results(session, redacted, part)
     one_sided = _NONE
-    if not part.alignment.unchanged:
+    if not alignment.unchanged:
+        if "tool" in map(_role, alignment.lines):
+            part, result_places, results = _without_stray_results(session, redacted, part)
         part = _without_copies(part) if needs.history else part
         part = _with_answers_in_place(part)
         one_sided = _lines_without_answers(part) if needs.history else _NONE
-    alignment, behind = part.alignment, session.summarized_until if segments else START
+        alignment = part.alignment
+    behind = session.summarized_until if segments else START
     call, entries = session.call + alignment.new_call, session.entries
     # A user who calls again speaks of what was said in calls that no summary covers yet.
     former = entries if needs.summaries and entries[0].call < call else ()
@@ -256,7 +255,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
         speakers=frozenset({*map(_user, alignment.entries), *map(_name, alignment.entries)} - {None, ""}),
     )
     shown = redacted.restore(part.origins, part.window, marked) if redacted.own else marked
-    if any(map(_tool_calls, alignment.entries)):
+    if not alignment.unchanged and any(map(_tool_calls, alignment.entries)):
         shown = _with_signed_calls(part.alignment, shown)
     return PromptView(
         snapshot,
@@ -339,13 +338,14 @@ def missing_messages(
     messages at some places.
     """
     entries = alignment.entries
-    first = alignment.places[0] if alignment.unchanged else alignment.start
-    if first and not alignment.unchanged and alignment.is_stale:
-        first = min(first, newest_user(entries) or 0)
-    if not first and not also:
+    places: Sequence[int] = range(alignment.places[0] if alignment.unchanged else alignment.start)
+    if not places and not also:
         return ()
-    gone = set[int]() if alignment.unchanged else retracted(alignment)
-    places = [place for place in sorted({*range(first), *also}) if place not in gone]
+    if not alignment.unchanged:
+        if alignment.is_stale:
+            places = places[: newest_user(entries) or 0]
+        gone = retracted(alignment)
+        places = [place for place in sorted({*places, *also}) if place not in gone]
     if behind > START:
         places = places[bisect_left(places, count_until(entries, behind)) :]
     if preamble.last_turns:

@@ -167,7 +167,15 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     turn.view, turn.window = view, prompt.window
     snapshot = prompt.snapshot
     if turn.pipeline.tells_last_call and turn.identity.user:
-        snapshot = await _with_last_call(turn, memory, key, snapshot, on_missing)
+        # The user's last call: as the session's own call told it first, else as it is read.
+        shown = view.session.shown_call
+        if shown is None or (shown.call, shown.user) != (view.call, turn.identity.user):
+            needs = turn.pipeline.chain_needs
+            user, remembers = Owner(key.tenant, turn.identity.user), needs.summaries or needs.history
+            query = partial(memory.calls.shown_call, user, view, key.session, remembers=remembers)
+            shown = turn.shown_call = await _or_none("last_call", query, on_missing)
+        if shown is not None and (shown.profile or shown.last_call):
+            snapshot = msgspec.structs.replace(snapshot, profile=shown.profile, last_call=shown.last_call)
     # What the session was read without, what is not written yet, or never will be, is not remembered either.
     overgrown: bool | None = False
     if may_overgrow(view):
@@ -177,26 +185,6 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     if overgrown or not applied or store.has_lost_write(key) or recorder.is_behind(key):
         on_missing("memory")
     return snapshot, prompt.epoch
-
-
-async def _with_last_call(
-    turn: Turn, memory: Memory, key: Key, snapshot: Snapshot, on_missing: OnMissing
-) -> Snapshot:
-    """The snapshot with the user's last call: as the session's own call told it first, else as it is read."""
-    view, user = turn.view, Owner(turn.identity.tenant, turn.identity.user or "")
-    if view is None:
-        return snapshot
-    shown, call = view.session.shown_call, view.call
-    if shown is None or (shown.call, shown.user) != (call, user.user):
-        needs = turn.pipeline.chain_needs
-        remembers = needs.summaries or needs.history
-        query = partial(memory.calls.shown_call, user, view, key.session, remembers=remembers)
-        shown = turn.shown_call = await _or_none("last_call", query, on_missing)
-        if shown is None:
-            return snapshot
-    if not (shown.profile or shown.last_call):
-        return snapshot
-    return msgspec.structs.replace(snapshot, profile=shown.profile, last_call=shown.last_call)
 
 
 async def _or_none(name: str, query: Callable[[], Awaitable[T]], on_missing: OnMissing) -> T | None:

@@ -60,8 +60,9 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     window. ``shows_answers`` is whether the window tells what the assistant said. ``pause`` is for how many
     seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
     answers that the window shows in pieces, by the index of the first, which alone has their place.
-    Of a window that is the newest entries, to the letter, and new words of the user behind them, as nearly
-    always, so many of the first lines are ``unchanged`` since they were recorded; else none is known to be.
+    Of a window that is the newest entries, to the letter and without tools, and new words of the user behind
+    them, as nearly always, so many of the first lines are ``unchanged`` since they were recorded; else none
+    is known to be.
     """
 
     entries: Sequence[Entry]

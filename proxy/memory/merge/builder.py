@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import msgspec
 
-from filters.message import Message
+from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.line import CUT, Line, similarity
@@ -128,25 +128,29 @@ class SessionBuilder:
             return
         alignment = self._alignment
         message = alignment.whole_line(index) if alignment.split_answers else alignment.lines[index]
-        entry = self._late_answer(message) if self._unheard else None
-        entry = entry or new_entry(message, call=self._call, turn=0, now=self._now)
-        if entry.tool_call_id is not None:
+        if isinstance(message.tool_call_id, str):
             # A call that a result came back for was carried out, though no window may show it.
             for i in range(self._calls_end, len(self.entries)):
                 self._calls |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
             self._calls_end = len(self.entries)
-            place = self._calls.get(entry.tool_call_id)
+            place = self._calls.get(message.tool_call_id)
             if place is not None and self.entries[place].pending:
                 confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
                 self.entries[place] = confirmed
+        late = self._late_answer(message) if self._unheard else None
+        number = turn_id_of(message) if late is None else late.engine_turn
         before = self.entries[-1] if self.entries else None
         if before is None:
-            turn = self._next_turn if is_last else self._alignment.entries[0].turn
+            turn = self._next_turn if is_last else alignment.entries[0].turn
         else:
-            same_turn = entry.engine_turn is not None and entry.engine_turn == before.engine_turn
-            turn = self._next_turn if is_last and entry.role == "user" and not same_turn else before.turn
+            same_turn = number is not None and number == before.engine_turn
+            turn = self._next_turn if is_last and message.role == "user" and not same_turn else before.turn
         self._next_turn = max(self._next_turn, turn + 1)
-        self.entries.append(msgspec.structs.replace(entry, turn=turn))
+        if late is None:
+            entry = new_entry(message, call=self._call, turn=turn, now=self._now)
+        else:
+            entry = msgspec.structs.replace(late, turn=turn)
+        self.entries.append(entry)
         self.indices.append(index)
 
     def _late_answer(self, message: Message) -> Entry | None:

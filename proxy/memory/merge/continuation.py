@@ -50,13 +50,16 @@ def continuation(
     encoded = encoded_lines(lines)
     if not goes_on(encoded, latest_lines, encoded_lines(newest)):
         return None
-    if session.forgotten is not None or session.entries[0].call != session.call:
-        return None
     entries, latest, (answer, words) = session.entries, session.latest_request, newest
     last = entries[-1]
     number, next_number = last.engine_turn, turn_id_of(words)
-    if lines[0].content != entries[-count - 1].content:
-        return None  # its bytes are those of a field within a line
+    if (
+        session.forgotten is not None
+        or entries[0].call != session.call
+        # Its bytes may be those of a field within a line.
+        or lines[0].content != entries[-count - 1].content
+    ):
+        return None
     if (
         not last.role == answer.role == "assistant"
         or not isinstance(last.content, str)

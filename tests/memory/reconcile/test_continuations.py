@@ -268,7 +268,9 @@ def test_lines_go_on_from_others_as_bytes_where_they_do_as_values(
 def test_a_field_that_is_a_message_itself_is_no_line() -> None:
     """Its bytes end the line that has it."""
     question = line("user", "Hi.", None)
-    quoting = msgspec.structs.replace(line("user", "Ho.", None), others={"quoted": msgspec.to_builtins(question)})
+    quoting = msgspec.structs.replace(
+        line("user", "Ho.", None), others={"quoted": msgspec.to_builtins(question)}
+    )
     answer, more = line("assistant", "Fine.", None), line("user", "Yes.", None)
     record = TurnRecord(key=KEY, window=[quoting], answer=stream_of("Fine."), at=1.0, ended_at=1.5)
     session, shown = recorded(Session(), b"", record)
