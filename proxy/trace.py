@@ -65,7 +65,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             marks=tuple(timer.marks),
             chunks=answer.times[:: len(answer.times) // _MOST_CHUNK_TIMES + 1],
             count=answer.count,
-            end=timer.start + observation.duration,
+            end=timer.start + report.duration,
             failure=observation.reason,
             content=content,
             pipeline=pipeline if isinstance(pipeline, Pipeline) else None,

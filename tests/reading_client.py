@@ -18,7 +18,7 @@ class ReadingClient(Client):
 
     def reply(self) -> Reply:
         """The answer to its request."""
-        self._reply = Reply(self, Observation(""))
+        self._reply = Reply(self, Observation())
         return self._reply
 
     def request(self, path: str, body: bytes) -> Request:
@@ -66,7 +66,7 @@ class ReadingClient(Client):
     def outcome(self) -> Outcome | None:
         """What became of its turn."""
         assert self._reply
-        return self._reply.observation.outcome
+        return self._reply.observation.report.outcome
 
 
 class Wire(asyncio.Transport):

@@ -122,7 +122,7 @@ class Reply(msgspec.Struct, eq=False):
 
     def add_degraded(self, name: str) -> None:
         """Names something that was left out of the turn, in the answer's header too."""
-        self.observation.degraded.append(name)
+        self.observation.report.degraded.append(name)
         self.add_header("x-turnkeeper-degraded", name)
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class Reply(msgspec.Struct, eq=False):
 
         Headers that were added before win over ``headers`` of the same name.
         """
-        self.observation.status = status
+        self.observation.report.status = status
         timing = self.observation.timer.server_timing().encode("ascii")
         own = [*self.client.server_state.default_headers, *self.headers, (b"server-timing", timing)]
         names = dict(own)
@@ -196,9 +196,9 @@ class Reply(msgspec.Struct, eq=False):
 
     async def fail(self, error: TurnkeeperError) -> None:
         """Sends an error: as a status, or as an event once the answer has started."""
-        observation = self.observation
-        observation.outcome = "superseded" if isinstance(error, Superseded) else "failed"
-        observation.code, observation.reason = error.code, error.reason
+        report = self.observation.report
+        report.outcome = "superseded" if isinstance(error, Superseded) else "failed"
+        report.code, self.observation.reason = error.code, error.reason
         if self.started:
             await self.write(error.event(), ends=True)
             return

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -29,7 +29,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     status: int
     code: str | None
-    degraded: tuple[str, ...]
+    degraded: Sequence[str]
     first_token_ms: float | None
     duration_ms: float
     at: float

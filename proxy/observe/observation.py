@@ -56,40 +56,41 @@ class Excerpt(msgspec.Struct, frozen=True, gc=False):
     answer: str
 
 
-class TurnReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TurnReport(msgspec.Struct, kw_only=True, gc=False):
     """Ids, times and counts of one turn; of its text an excerpt at most, and only where content is kept.
 
-    ``at`` is the time of arrival in seconds since 1970; the other times are durations in seconds, and
-    ``lead`` is what passed before the first stage. ``status`` and ``code`` are the client's. ``outcome`` is
-    ``None`` while the answer streams. Tokens are the upstream's own count, ``None`` where it gives none.
-    ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether another
-    upstream answered.
+    It fills up on the turn's way, and stays as it is once that has ended. ``at`` is the time of arrival in
+    seconds since 1970; the other times are durations in seconds, and ``lead`` is what passed before the first
+    stage. ``status`` and ``code`` are the client's. ``outcome`` is ``None`` until the turn has ended.
+    ``pipeline`` is empty for a request that is no turn. Tokens are the upstream's own count, ``None`` where
+    it gives none. ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether
+    another upstream answered. ``ignored`` lists the extension fields that could not be used.
     """
 
-    id: str
-    request: str
-    at: float
-    tenant: str
-    pipeline: str
-    session: str | None
-    user: str | None
-    turn: int | None
-    upstream: str | None
-    model: str | None
-    outcome: Outcome | None
-    status: int
-    code: str | None
-    lead: float
-    stages: tuple[tuple[str, float], ...]
-    filters: tuple[tuple[str, float], ...]
-    first_token: float | None
-    duration: float
-    input_tokens: int | None
-    output_tokens: int | None
-    degraded: tuple[str, ...]
-    ignored: tuple[str, ...]
-    attempts: Attempts
-    fell_back: bool
+    id: str = ""
+    request: str = ""
+    at: float = msgspec.field(default_factory=wall_time)
+    tenant: str = "default"
+    pipeline: str = ""
+    session: str | None = None
+    user: str | None = None
+    turn: int | None = None
+    upstream: str | None = None
+    model: str | None = None
+    outcome: Outcome | None = None
+    status: int = 0
+    code: str | None = None
+    lead: float = 0.0
+    stages: Sequence[tuple[str, float]] = ()
+    filters: list[tuple[str, float]] = []
+    first_token: float | None = None
+    duration: float = 0.0
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    degraded: list[str] = []
+    ignored: tuple[str, ...] = ()
+    attempts: Attempts = msgspec.field(default_factory=Attempts)
+    fell_back: bool = False
     primary_model: str | None = None
     excerpt: Excerpt | None = None
     cached_tokens: int | None = None
@@ -228,38 +229,18 @@ class Content(Protocol):
 
 
 class Observation(msgspec.Struct, eq=False):
-    """What is known of a request so far; it is a turn once it has a ``pipeline``.
+    """What is observed of one request; it is a turn once its ``report`` names a pipeline.
 
     ``listener`` is called when a turn's first token is sent and when the turn has ended. ``content`` is
     what was said, where that may be kept, ``sent`` the body that an upstream was sent for it, ``route`` the
     pipeline itself and ``size`` the length of the client's body in bytes. ``answer`` is a copy of what the
     client got of a model's answer. ``reason`` is why the turn failed, with the setting to
-    look at, in words that may be logged. ``ignored`` lists the extension fields that could not be used; it is
-    called once the turn has ended.
+    look at, in words that may be logged.
     """
 
-    request: str
+    report: TurnReport = msgspec.field(default_factory=TurnReport)
     listener: Callable[["Observation"], None] = lambda _: None
-    id: str = ""
-    at: float = 0.0
     timer: StageTimer = msgspec.field(default_factory=StageTimer)
-    status: int = 0
-    code: str | None = None
-    outcome: Outcome | None = None
-    first_token: float | None = None
-    pipeline: str | None = None
-    tenant: str = "default"
-    session: str | None = None
-    user: str | None = None
-    turn: int | None = None
-    model: str | None = None
-    primary_model: str | None = None
-    upstream: str | None = None
-    attempts: Attempts = msgspec.field(default_factory=Attempts)
-    fell_back: bool = False
-    degraded: list[str] = []
-    ignored: tuple[str, ...] = ()
-    filters: list[tuple[str, float]] = []
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
     reason: str | None = None
     content: Content | None = None
@@ -267,60 +248,44 @@ class Observation(msgspec.Struct, eq=False):
     route: object = None
     size: int = 0
     trace_context: TraceContext | None = None
-    _duration: float | None = None
-
-    def __post_init__(self) -> None:
-        self.id = self.id or f"turn_{secrets.token_hex(8)}"
-        self.at = self.at or wall_time()
 
     def mark_first_token(self) -> None:
         """Notes that the beginning of a stream has been written to the client."""
-        self.first_token = time.perf_counter() - self.timer.start
+        self.report.first_token = time.perf_counter() - self.timer.start
         self.listener(self)
 
     def end(self, outcome: Outcome) -> None:
         """Ends the turn with ``outcome``, unless another outcome has been set."""
-        if self.pipeline is not None:
-            self.outcome = self.outcome or outcome
-            self._duration = time.perf_counter() - self.timer.start
+        report = self.report
+        if report.pipeline:
+            report.outcome = report.outcome or outcome
+            report.duration = time.perf_counter() - self.timer.start
             self.listener(self)
 
-    @property
-    def duration(self) -> float:
-        """The duration in seconds, until now if the turn has not ended."""
-        return time.perf_counter() - self.timer.start if self._duration is None else self._duration
+    def complete(self) -> TurnReport:
+        """The report, with what the timer and the answer tell by now."""
+        report, timer, usage = self.report, self.timer, _usage_fields(self.answer.tail)
+        report.lead = timer.marks[0][1] - timer.start if timer.marks else 0.0
+        report.stages = timer.stages
+        if usage:
+            report.input_tokens = _count(usage.get("prompt_tokens"))
+            report.output_tokens = _count(usage.get("completion_tokens"))
+            details = usage.get("prompt_tokens_details")
+            report.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        return report
 
-    def report(self, *, with_excerpt: bool = False) -> TurnReport:
-        """A report of what is known now; ``with_excerpt`` adds one where the turn's content may be kept."""
-        timer, fields = self.timer, _usage_fields(self.answer.tail)
-        details = fields.get("prompt_tokens_details")
-        return TurnReport(
-            id=self.id,
-            request=self.request,
-            at=self.at,
-            tenant=self.tenant,
-            pipeline=self.pipeline or "",
-            session=self.session,
-            user=self.user,
-            turn=self.turn,
-            upstream=self.upstream,
-            model=self.model,
-            outcome=self.outcome,
-            status=self.status,
-            code=self.code,
-            lead=timer.marks[0][1] - timer.start if timer.marks else 0.0,
-            stages=tuple(timer.stages),
-            filters=tuple(self.filters),
-            first_token=self.first_token,
-            duration=self.duration,
-            input_tokens=_count(fields.get("prompt_tokens")),
-            output_tokens=_count(fields.get("completion_tokens")),
-            cached_tokens=_count(details.get("cached_tokens")) if isinstance(details, dict) else None,
-            degraded=tuple(self.degraded),
-            ignored=self.ignored if self.outcome else (),
-            attempts=self.attempts,
-            fell_back=self.fell_back,
-            primary_model=self.primary_model,
+    def progress(self, *, with_excerpt: bool) -> TurnReport:
+        """A report of what is known before the turn has ended, which stays as it is.
+
+        ``with_excerpt`` adds one where the turn's content may be kept.
+        """
+        report = self.complete()
+        return msgspec.structs.replace(
+            report,
+            stages=tuple(report.stages),
+            filters=[*report.filters],
+            degraded=[*report.degraded],
+            duration=time.perf_counter() - self.timer.start,
             excerpt=self.excerpt if with_excerpt else None,
         )
 
@@ -328,7 +293,7 @@ class Observation(msgspec.Struct, eq=False):
     def excerpt(self) -> Excerpt | None:
         """An excerpt, where the turn's content may be kept."""
         content = self.content
-        return None if content is None else excerpt_of(content.messages, self.user, self.answer.data)
+        return None if content is None else excerpt_of(content.messages, self.report.user, self.answer.data)
 
 
 def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> Excerpt | None:

@@ -6,6 +6,7 @@ A turn that was kept can be run again with another model, pipeline or filters: a
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, Final
@@ -402,10 +403,10 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
                 streaming=content.is_streaming,
             )
             sent = chat.to(pipeline.targets[0]).body
-            observation = Observation("")
-            dispatch = Dispatch(chat, pipeline.targets, pipeline.limits, observation.attempts)
+            observation = Observation()
+            dispatch = Dispatch(chat, pipeline.targets, pipeline.limits, observation.report.attempts)
             failure = await _ask(dispatch, observation)
-            data, duration = observation.answer.data, observation.duration
+            data, duration = observation.answer.data, time.perf_counter() - observation.timer.start
             if call.has_answer_filters and data:
                 answer = read_result(await drafts.run(AnswerTrial(draft=draft, content=content, data=data)))
                 if isinstance(answer, FilteredData):

@@ -19,7 +19,7 @@ from proxy.http.reply import Reply, json_slices
 from proxy.http.request import SMALL_BODY, BodyLimit, ClientDisconnected, Request, parse_query, read_body
 from proxy.memory.recorder import WriteListener
 from proxy.observe.metrics import Metrics
-from proxy.observe.observation import TRACEPARENT, Observation, TraceContext
+from proxy.observe.observation import TRACEPARENT, Observation, TraceContext, TurnReport
 from proxy.runtime import Generation, Runtime, ServerState
 from proxy.server.reporter import TurnReporter
 from proxy.server.routes import FEED, LazyPage, Routes
@@ -96,7 +96,8 @@ class App(ServerState):
         if not _REQUEST_ID.fullmatch(request_id):
             request_id = f"req_{number}"
         reply.headers.append((b"x-request-id", request_id.encode()))
-        reply.observation = observation = Observation(request_id, self.reporter.observe, f"turn_{number}")
+        report = TurnReport(id=f"turn_{number}", request=request_id)
+        reply.observation = observation = Observation(report, self.reporter.observe)
         generation = self._generation
         keeps_generation = path != FEED  # a feed may be read for days
         generation.calls += keeps_generation
@@ -124,13 +125,13 @@ class App(ServerState):
             await reply.fail(error)
         elif isinstance(error, asyncio.CancelledError):
             if reply.disconnected and task and not task.uncancel():
-                reply.observation.outcome = "hangup"
+                reply.observation.report.outcome = "hangup"
             elif self.phase == "draining":
                 await reply.fail(ShuttingDown("Turnkeeper is going away; ask again."))
             else:
                 raise error
         elif isinstance(error, ClientDisconnected):
-            reply.observation.outcome = "hangup"
+            reply.observation.report.outcome = "hangup"
         else:
             # The message of a stray exception may quote the caller: the log gets only where it came from.
             where = "".join(traceback.format_tb(error.__traceback__))
@@ -185,7 +186,7 @@ class App(ServerState):
         pipeline = runtime.pipelines.get(name) or runtime.pipeline(name)
         if chat:
             observation = reply.observation
-            observation.tenant, observation.pipeline = tenant, pipeline.name
+            observation.report.tenant, observation.report.pipeline = tenant, pipeline.name
             if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
                 observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
                 headers[TRACEPARENT] = context.traceparent

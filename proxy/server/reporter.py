@@ -47,9 +47,9 @@ class TurnReporter:
 
     def observe(self, observation: Observation) -> None:
         """Publishes a turn on its way, if anything reads the feed; collects one that has ended."""
-        if observation.outcome is None:
+        if observation.report.outcome is None:
             if self._traces.feed.subscribers or self.watched_until > time.monotonic():
-                report = observation.report(with_excerpt=self._traces.retention.with_content)
+                report = observation.progress(with_excerpt=self._traces.retention.with_content)
                 self._traces.publish(report)
                 if self.broadcast:
                     self.broadcast(lambda: report)
@@ -75,7 +75,7 @@ class TurnReporter:
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         for _ in range(min(most, len(self._ended))):
             observation = self._ended.popleft()
-            report = observation.report()
+            report = observation.complete()
             self._metrics.count_turn(report)
             self._traces.add(report, observation)
             self._traces.publish(report)

@@ -45,6 +45,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
     observation, large_work = reply.observation, active_turns.large_work
+    report = observation.report
     observation.timer.begin("recall")
     observation.size = len(raw.body)
     if len(raw.body) < LARGE:
@@ -63,14 +64,14 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             await active.others_ended(within=pipeline.memory.store.deadline)
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
-        turn.filter_log = chain.FilterLog(observation.filters, [] if pipeline.skip_failing_filters else None)
+        turn.filter_log = chain.FilterLog(report.filters, [] if pipeline.skip_failing_filters else None)
         content = None if turn.identity.background else _content(raw, turn)
         if content:
             observation.content, observation.route = content, pipeline
         composed = await _prompt(turn, reply, large_work)
 
-        dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, observation.attempts, composed)
-        observation.primary_model = observation.model = dispatch.model
+        dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, report.attempts, composed)
+        report.primary_model = report.model = dispatch.model
         observation.timer.begin("upstream")
         observation.listener(observation)
         reply.note_sent = observation.answer.add
@@ -87,19 +88,19 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             interrupted = True
             raise
         finally:  # nothing below may wait
-            observation.model, observation.upstream = dispatch.model, dispatch.upstream
+            report.model, report.upstream = dispatch.model, dispatch.upstream
             observation.sent = dispatch.sent
-            observation.fell_back = dispatch.upstream != pipeline.targets[0].name
+            report.fell_back = dispatch.upstream != pipeline.targets[0].name
             if record and memory and observation.answer.size:
                 _end_record(memory, record, dispatch, observation.answer, active, interrupted=interrupted)
 
 
 def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
     """Says whose turn it is; raises Unauthorized where that needs a proof."""
-    identity, observation = turn.identity, reply.observation
+    identity, report = turn.identity, reply.observation.report
     if not identity.background:  # which is part of no session, and whose words are kept nowhere
-        observation.session, observation.user, observation.turn = identity.session, identity.user, turn.number
-    observation.ignored = (*turn.request.ignored, *identity.ignored)
+        report.session, report.user, report.turn = identity.session, identity.user, turn.number
+    report.ignored = (*turn.request.ignored, *identity.ignored)
     if identity.session is not None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
     if proof := turn.pipeline.places.proof:

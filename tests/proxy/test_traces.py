@@ -24,6 +24,7 @@ from proxy.turn.identity import Identity
 from proxy.turn.state import TurnContent
 
 ALL = Retention(turns=10, content=True)
+numbers = itertools.count()
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "Hi"}]}'
 
 
@@ -45,16 +46,21 @@ def end(
     traces: Traces, *, tenant: str = "t", size: int = len(BODY), outcome: str = "done", **known: Any
 ) -> str:
     """A turn that ends; its id."""
-    observation = Observation("r")
-    observation.tenant, observation.pipeline = tenant, known.pop("pipeline", "default")
-    observation.session, observation.user = known.get("session"), known.get("user")
-    observation.outcome = outcome
-    observation.first_token = known.get("first_token")
+    known_report = TurnReport(
+        id=f"turn_{next(numbers)}",
+        tenant=tenant,
+        pipeline=known.get("pipeline", "default"),
+        session=known.get("session"),
+        user=known.get("user"),
+        outcome=outcome,
+        first_token=known.get("first_token"),
+    )
+    observation = Observation(known_report)
     observation.timer.begin("recall")
     observation.content, observation.size = content(known.get("headers", {})), size
     for piece in (b"a", b"b"):
         observation.answer.add(piece)
-    report = observation.report()
+    report = observation.complete()
     traces.add(report, observation)
     traces.publish(report)
     return report.id
@@ -171,17 +177,15 @@ def test_whoever_is_forgotten_leaves_the_feed_too(keep: int):
 @pytest.mark.parametrize("whose", [{"user": "ann"}, {"session": "s"}])
 def test_a_turn_that_was_under_way_when_somebody_was_forgotten_is_kept_nowhere(whose: dict[str, str]):
     traces = traces_of()
-    late = Observation("r")
-    late.tenant, late.pipeline = "t", "default"
-    late.session, late.user = "s", "ann"
-    foreign = Observation("r")
-    foreign.tenant, foreign.pipeline = "other", "default"
-    foreign.session, foreign.user = "s", "ann"
+    late, foreign = (
+        TurnReport(id=tenant, tenant=tenant, pipeline="default", session="s", user="ann")
+        for tenant in ("t", "other")
+    )
     asyncio.run(traces.erase("t", **whose))
-    for observation in (late, foreign):
-        observation.outcome = "done"
-        traces.add(observation.report(), observation)
-        traces.publish(observation.report())
+    for report in (late, foreign):
+        report.outcome = "done"
+        traces.add(report, Observation(report))
+        traces.publish(report)
     later = end(traces, session="s", user="ann")
     assert ids(traces) == [each.id for each in traces.feed.newest("t")] == [later]
     assert ids(traces, "other") == [each.id for each in traces.feed.newest("other")] == [foreign.id]
@@ -244,10 +248,7 @@ def test_keys_are_not_kept(name: str):
 
 
 def report(state: str, first_token: float | None = None, tenant: str = "t") -> TurnReport:
-    observation = Observation("r")
-    observation.tenant, observation.pipeline = tenant, "default"
-    observation.outcome, observation.first_token = state, first_token
-    return observation.report()
+    return TurnReport(tenant=tenant, pipeline="default", outcome=state, first_token=first_token)
 
 
 def test_a_minute_counts_its_turns_by_how_they_ended():

@@ -8,16 +8,12 @@ import msgspec
 import pytest
 
 from proxy.observe.feed import Event, Feed
-from proxy.observe.observation import AnswerCopy, Excerpt, Observation
+from proxy.observe.observation import AnswerCopy, Excerpt, Observation, TurnReport
 
 
 def report(tenant: str = "acme", session: str = "s", **known: Any):
-    observation = Observation("req_1")
-    observation.tenant, observation.pipeline = tenant, "default"
-    observation.session, observation.outcome = session, "done"
-    for name, value in known.items():
-        setattr(observation, name, value)
-    return observation.report()
+    fields = {"tenant": tenant, "pipeline": "default", "session": session, "outcome": "done"} | known
+    return TurnReport(request="req_1", **fields)
 
 
 async def collect(feed: Feed, tenant: str, seen: list[Event]) -> None:
@@ -196,7 +192,7 @@ def test_a_state_says_where_a_turn_stands(known: dict[str, Any], state: str) -> 
 def test_an_event_holds_no_words() -> None:
     answer = AnswerCopy()
     answer.add(b'data: {"choices":[{"delta":{"content":"a secret"}}]}\n\n')
-    assert b"secret" not in msgspec.json.encode(Event.of(report(answer=answer)))
+    assert b"secret" not in msgspec.json.encode(Event.of(Observation(report(), answer=answer).complete()))
 
 
 @pytest.fixture

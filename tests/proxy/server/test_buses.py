@@ -119,7 +119,7 @@ async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisSer
         await pubsub.psubscribe("*")
         host.receive(lambda _: None)
         slot = Key("acme", "call-unmistakable"), "default"
-        with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(Client(), Observation(""))) as turn:
+        with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(Client(), Observation())) as turn:
             async with asyncio.timeout(10):
                 while turn.place is None:
                     host.announce(slot, turn)
@@ -148,7 +148,7 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
         active[0],
         slot,
         TurnClaim(1, [Line(role="user", content="Tell me")]),
-        Reply(Client(), Observation("")),
+        Reply(Client(), Observation()),
     )
     with newer:
         async with asyncio.timeout(10):
@@ -160,7 +160,7 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
             active[1],
             slot,
             TurnClaim(1, [Line(role="user", content="Tell")]),
-            Reply(Client(), Observation("")),
+            Reply(Client(), Observation()),
         )
         older.entered_at = newer.entered_at + 0.01
         with pytest.raises(Superseded):

@@ -71,7 +71,7 @@ async def written(
         small_body = 0
 
         async def answer(self, request: Request) -> None:
-            request.reply.observation = Observation("")
+            request.reply.observation = Observation()
             await answer(request.reply)
             done.set()
 

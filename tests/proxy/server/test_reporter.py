@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.observe.metrics import Metrics
-from proxy.observe.observation import Observation
+from proxy.observe.observation import Observation, TurnReport
 from proxy.server import reporter
 from proxy.traces import Retention, Traces
 
@@ -24,8 +24,8 @@ def test_as_many_as_are_reported_at_once_do_not_wait(
     async def run() -> int:
         turn_reporter = reporter.TurnReporter(Metrics(), traces, runtime)
         for number in range(turns):
-            observation = Observation(f"r{number}", turn_reporter.observe, f"t{number}", pipeline="default")
-            observation.end("done")
+            report = TurnReport(id=f"t{number}", pipeline="default")
+            Observation(report, turn_reporter.observe).end("done")
         await asyncio.sleep(0)
         count = len(traces._ring)
         turn_reporter.flush()
