@@ -69,11 +69,11 @@ class DropMessages(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages that stay."""
+        sources, roles = self.sources, self.roles
         matching = {
             i
             for i, message in enumerate(messages)
-            if (not self.sources or message.source in self.sources)
-            and (not self.roles or message.role in self.roles)
+            if (not sources or message.source in sources) and (not roles or message.role in roles)
         }
         if not matching:
             return messages

@@ -173,7 +173,7 @@ def _without_repeats(messages: Messages) -> Messages:
     """The messages, less the second of two equal answers in a row."""
     shown: list[Message] = []
     for message in messages:
-        both = shown and message.role == shown[-1].role == "assistant"
+        both = message.role == "assistant" and shown and shown[-1].role == "assistant"
         if not (both and _is_repeat(shown[-1], message)):
             shown.append(message)
     return messages if len(shown) == len(messages) else shown

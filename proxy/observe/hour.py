@@ -69,11 +69,12 @@ class MinuteStats:
             self.first_token.add(turn.first_token)
         if turn.upstream is None:
             return
-        self.added.add(turn.added)
+        added = turn.added
+        self.added.add(added)
         if turn.first_token is not None:
             if turn.upstream not in self.upstreams:
                 self.upstreams[turn.upstream] = Histogram()
-            self.upstreams[turn.upstream].add(turn.first_token - turn.added)
+            self.upstreams[turn.upstream].add(turn.first_token - added)
 
 
 class Hour:

@@ -251,11 +251,7 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
 
 def fields_of(turn: TurnReport) -> dict[str, Any]:
     """The log's fields of a turn that are not ``None``; durations in milliseconds."""
-    seconds = {
-        **{f"{stage}_ms": duration for stage, duration in turn.stages},
-        "first_token_ms": turn.first_token,
-        "duration_ms": turn.duration,
-    }
+    durations = (*turn.stages, ("first_token", turn.first_token), ("duration", turn.duration))
     fields = {
         "turn": turn.id,
         "request": turn.request,
@@ -269,7 +265,7 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
         "outcome": turn.outcome,
         "status": turn.status,
         "code": turn.code,
-        **{name: None if value is None else round(value * 1000, 2) for name, value in seconds.items()},
+        **{f"{name}_ms": round(seconds * 1000, 2) for name, seconds in durations if seconds is not None},
         "input_tokens": turn.input_tokens,
         "output_tokens": turn.output_tokens,
         "degraded": ",".join(turn.degraded) or None,

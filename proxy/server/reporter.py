@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -20,8 +21,10 @@ from proxy.traces import Traces
 # What is done for many turns at once is in the processor's caches for all but the first, and wakes the log's
 # thread once.
 _DELAY: Final = 0.25
-_AT_ONCE: Final = 32
-"""How many turns are reported in one go, in some two milliseconds; as many are reported without delay."""
+_MANY: Final = 16
+"""So many turns are reported without delay: what they hold is much."""
+_SLICE: Final = 0.0005
+"""For how many seconds turns are reported in one go; the last one may take it further."""
 _log = logging.getLogger("turnkeeper")
 
 
@@ -57,7 +60,7 @@ class TurnReporter:
         self._ended.append(observation)
         if self._due is None:
             self._due = asyncio.get_running_loop().call_later(_DELAY, self._report_some)
-        elif len(self._ended) == _AT_ONCE:  # what ended turns hold is much
+        elif len(self._ended) == _MANY:
             self._due.cancel()
             self._due = asyncio.get_running_loop().call_soon(self._report_some)
 
@@ -65,15 +68,16 @@ class TurnReporter:
         """Reports the turns that have ended by now."""
         if self._due is not None:
             self._due.cancel()
-        self._report(len(self._ended))
+        self._report(math.inf)
 
     def _report_some(self) -> None:
-        self._report(_AT_ONCE)
+        self._report(_SLICE)
 
-    def _report(self, most: int) -> None:
-        """Reports as many of the turns that ended first, and the rest in the loop's next round."""
+    def _report(self, seconds: float) -> None:
+        """Reports turns for so long, those that ended first, and the rest in the loop's next round."""
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
-        for _ in range(min(most, len(self._ended))):
+        until = time.perf_counter() + seconds
+        while self._ended:
             observation = self._ended.popleft()
             report = observation.complete()
             self._metrics.count_turn(report)
@@ -86,8 +90,13 @@ class TurnReporter:
             log_turn(report, observation, with_text=runtime.log_content)
             if NO_SESSION in report.degraded:
                 self._without_session.add(report.tenant)
-        self._due = asyncio.get_running_loop().call_soon(self._report_some) if self._ended else None
-        self._metrics.share()
+            if time.perf_counter() > until:
+                break
+        if self._ended:
+            self._due = asyncio.get_running_loop().call_soon(self._report_some)
+        else:
+            self._due = None
+            self._metrics.share()
 
     def report_error(self, error: TurnkeeperError) -> None:
         """Logs an error that is not one turn's alone."""
