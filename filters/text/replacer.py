@@ -4,13 +4,15 @@ import secrets
 from collections.abc import Callable
 
 _GENERATION = 32_768
+# While a text is hashed, up to a millisecond for one so long, nothing else runs.
+_LONGEST = 1_000_000
 
 
 class Replacer:
     """Texts as ``replace`` returns them; one that it returns as the very same object is not searched again.
 
-    The last 32,768 of these are remembered, and at most twice as many: by a keyed hash of each, and without
-    any of their words.
+    The last 32,768 of these, of up to a million characters, are remembered, and at most twice as many: by a
+    keyed hash of each, and without any of their words.
     """
 
     def __init__(self, replace: Callable[[str], str]) -> None:
@@ -24,6 +26,8 @@ class Replacer:
 
     def __call__(self, text: str) -> str:
         """The text with what is replaced."""
+        if len(text) > _LONGEST:
+            return self._replace(text)
         digest = hash(self._key + text)
         if digest in self._recent:
             return text

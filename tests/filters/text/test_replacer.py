@@ -95,6 +95,13 @@ def test_a_text_in_which_something_was_found_is_searched_again():
     assert searched == ["box", "bag", "box"]
 
 
+def test_a_text_that_takes_long_to_hash_is_searched_again():
+    searched = Searched()
+    replaced, text = Replacer(searched), "a" * 1_000_001
+    assert replaced(text) is replaced(text) is text
+    assert len(searched) == 2
+
+
 def test_a_text_without_a_find_is_the_very_same_object():
     replaced, text = Replacer(Searched()), "a bag"
     assert replaced(text) is text
