@@ -145,7 +145,6 @@ def apply_turn(
         reasoning=answer.reasoning if reasoning else None,
         finished=answer.finished,
         interrupted=record.interrupted,
-        reached=answer.has_content,
         ended_at=record.ended_at,
         turn_id=record.turn,
         user=None if record.user_from_message else record.user,

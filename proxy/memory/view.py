@@ -51,7 +51,7 @@ _name: Final = attrgetter("name")
 _interrupted: Final = attrgetter("interrupted")
 
 
-class SessionView(NamedTuple):
+class SessionView(msgspec.Struct, frozen=True, gc=False):
     """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
@@ -112,7 +112,7 @@ class SessionView(NamedTuple):
         return session.entries == own.entries and session.latest_request == own.latest_request
 
 
-class RequestView(NamedTuple):
+class RequestView(msgspec.Struct, frozen=True, gc=False):
     """What memory sees of a request: its redacted window, how often it was sent, its size, and when it came.
 
     ``size`` is in bytes, and ``at`` in seconds since 1970.
@@ -182,7 +182,7 @@ async def read_session(
     finally:
         loading.cancel()
     if stored.session is cached.session:
-        return view._replace(version=stored.version), prompt
+        return msgspec.structs.replace(view, version=stored.version), prompt
     return await _views(request, needs, *stored)
 
 

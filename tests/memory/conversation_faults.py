@@ -50,16 +50,14 @@ WORDS = ["the", "red", "house,", "stands", "by", "a", "lake.", "and", "you", "ca
 
 
 def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
-    """What the proxy knows of an answer."""
+    """What the proxy knows of an answer: without content where nothing of it ``reached`` the client."""
     if line is None:
         return None
-    tools = calls(line.calls) if line.calls else None
     return {
-        "text": line.text,
-        "tool_calls": tools,
+        "text": line.text if reached else "",
+        "tool_calls": calls(line.calls) if line.calls and reached else None,
         "finished": not line.broken,
         "interrupted": line.broken and line.hung_up,
-        "reached": reached,
     }
 
 

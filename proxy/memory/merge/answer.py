@@ -18,9 +18,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
     ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the client
-    hung up, and ``interrupted`` whether the client did; ``reached`` is whether anything with content reached
-    the client. ``ended_at`` is when it ended, in seconds since 1970, 0 where that is not known. ``turn_id``
-    is the engine's own of the turn that the request asks for, and ``user`` the one whom the request names.
+    hung up, and ``interrupted`` whether the client did. ``ended_at`` is when it ended, in seconds since 1970,
+    0 where that is not known. ``turn_id`` is the engine's own of the turn that the request asks for, and
+    ``user`` the one whom the request names.
     """
 
     question: QuestionRef | None = None
@@ -29,7 +29,6 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning: str | None = None
     finished: bool = True
     interrupted: bool = False
-    reached: bool = True
     ended_at: float = 0.0
     turn_id: int | None = None
     user: str | None = None
@@ -42,7 +41,7 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
     or whose words were superseded or retracted, changes nothing.
     """
     question = answer.question
-    if question is None or not answer.reached or not (answer.text.strip() or answer.tool_calls):
+    if question is None or not (answer.text.strip() or answer.tool_calls):
         return session
     if question.unasked:
         turn_id = _turn_id(answer, session.entries[-1]) if session.entries else answer.turn_id
