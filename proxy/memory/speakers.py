@@ -30,18 +30,19 @@ def with_speakers(
 ) -> Session:
     """The session with who speaks, and with the facts that a model was shown of them.
 
-    Its first request names the session's user; where the newest
-    message alone does (``by_message``), it is the first user who is named in the window.
+    Its first request names the session's user; where the newest message alone does (``by_message``), it is
+    the first user who is named in the window.
     """
-    last = newest_user(window)
-    speaking = None if last is None else window[last].user
-    if session.user is None and user:
-        first = next((name for m in window if m.role == "user" and (name := m.user)), None)
-        owner = first if by_message and speaking == user else user
-        alias = speaking if speaking != user else None
-        session = msgspec.structs.replace(session, user=owner, alias=alias)
-    elif user not in {None, session.user} and speaking in {None, session.alias} and not session.shared:
-        session = msgspec.structs.replace(session, shared=True)
+    if user not in {None, session.user}:
+        last = newest_user(window)
+        speaking = None if last is None else window[last].user
+        if session.user is None and user:
+            first = next((name for m in window if m.role == "user" and (name := m.user)), None)
+            owner = first if by_message and speaking == user else user
+            alias = speaking if speaking != user else None
+            session = msgspec.structs.replace(session, user=owner, alias=alias)
+        elif speaking in {None, session.alias} and not session.shared:
+            session = msgspec.structs.replace(session, shared=True)
     if facts is None or (session.shown_facts and facts.at <= session.shown_facts.at):
         return session
     return msgspec.structs.replace(session, shown_facts=facts)
