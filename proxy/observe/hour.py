@@ -1,9 +1,9 @@
 """The last hour in minutes: counts of turns, their states and tokens, and how long they took."""
 
 import math
-from collections import deque
+import operator
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from typing import Final
 
 from proxy.observe.observation import TurnReport
@@ -20,15 +20,14 @@ class Histogram:
     __slots__ = ("counts",)
 
     def __init__(self, parts: Iterable["Histogram"] = ()) -> None:
-        columns = zip_longest(*(part.counts for part in parts), fillvalue=0)
-        self.counts: list[int] = [sum(column) for column in columns]
+        self.counts = [0] * _BINS
+        for part in parts:
+            self.counts = [*map(operator.add, self.counts, part.counts)]
 
     def add(self, seconds: float) -> None:
         """Counts a duration."""
         place = int(math.log(seconds / _SHORTEST, _STEP)) if seconds > _SHORTEST else 0
-        place = min(place, _BINS - 1)
-        self.counts += [0] * (place + 1 - len(self.counts))
-        self.counts[place] += 1
+        self.counts[min(place, _BINS - 1)] += 1
 
     def quantile(self, share: float) -> float | None:
         """The quantile ``share`` in seconds, 12 % off at most; ``None`` where nothing was counted."""
@@ -81,12 +80,12 @@ class Hour:
     """The stats of the last sixty minutes, by tenant."""
 
     def __init__(self) -> None:
-        self._minutes: dict[str, deque[MinuteStats]] = {}
+        self._minutes: defaultdict[str, deque[MinuteStats]] = defaultdict(lambda: deque(maxlen=_MINUTES))
 
     def add(self, now: float, turn: TurnReport) -> None:
         """Counts a turn of its tenant that ended at ``now``."""
         start = int(now) // 60 * 60
-        minutes = self._minutes.setdefault(turn.tenant, deque(maxlen=_MINUTES))
+        minutes = self._minutes[turn.tenant]
         while minutes and minutes[-1].start > start:  # the clock was set back
             minutes.pop()
         if not minutes or minutes[-1].start < start:

@@ -46,7 +46,7 @@ _turns_log = logging.getLogger("turnkeeper.turns")
 
 
 class LogEntry:
-    """A message with fields: keys of their own in JSON, ``name=value`` in text."""
+    """A message with fields that are not ``None``: keys of their own in JSON, ``name=value`` in text."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
         self.message = message
@@ -55,6 +55,8 @@ class LogEntry:
     def __str__(self) -> str:
         parts = [self.message]
         for name, value in self.fields.items():
+            if value is None:
+                continue
             text = str(value)
             if not text.isprintable() or " " in text or not text:
                 text = json.dumps(text, ensure_ascii=False)
@@ -73,8 +75,9 @@ class JsonLines(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": entry.message if entry else record.getMessage(),
-            **(entry.fields if entry else {}),
         }
+        if entry:
+            line |= {name: value for name, value in entry.fields.items() if value is not None}
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
@@ -250,9 +253,9 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
 
 
 def fields_of(turn: TurnReport) -> dict[str, Any]:
-    """The log's fields of a turn that are not ``None``; durations in milliseconds."""
+    """The log's fields of a turn; durations in milliseconds."""
     durations = (*turn.stages, ("first_token", turn.first_token), ("duration", turn.duration))
-    fields = {
+    return {
         "turn": turn.id,
         "request": turn.request,
         "tenant": turn.tenant,
@@ -271,7 +274,6 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
         "degraded": ",".join(turn.degraded) or None,
         "ignored": ",".join(turn.ignored[:_MOST_IGNORED]) or None,
     }
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def user_digest(tenant: str, user: str) -> str:

@@ -82,7 +82,7 @@ class TurnReport(msgspec.Struct, kw_only=True, gc=False):
     code: str | None = None
     lead: float = 0.0
     stages: Sequence[tuple[str, float]] = ()
-    filters: list[tuple[str, float]] = []
+    filters: Sequence[tuple[str, float]] = ()
     first_token: float | None = None
     duration: float = 0.0
     input_tokens: int | None = None
@@ -283,7 +283,7 @@ class Observation(msgspec.Struct, eq=False):
         return msgspec.structs.replace(
             report,
             stages=tuple(report.stages),
-            filters=[*report.filters],
+            filters=tuple(report.filters),
             degraded=[*report.degraded],
             duration=time.perf_counter() - self.timer.start,
             excerpt=self.excerpt if with_excerpt else None,

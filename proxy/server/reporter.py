@@ -23,8 +23,8 @@ from proxy.traces import Traces
 _DELAY: Final = 0.25
 _MANY: Final = 16
 """So many turns are reported without delay: what they hold is much."""
-_SLICE: Final = 0.0005
-"""For how many seconds turns are reported in one go; the last one may take it further."""
+_SLICE: Final = 0.0008
+"""For how many seconds turns are reported in one go: with the last of them it is about a millisecond."""
 _log = logging.getLogger("turnkeeper")
 
 

@@ -45,7 +45,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     """The earlier call in the prompt, where the session does not have it yet."""
     context: Context = Context(now=0.0)
 
-    filter_log: FilterLog = msgspec.field(default_factory=FilterLog)
+    filter_log: FilterLog
     chat: ChatRequest = ChatRequest(model=None, headers={}, fields={}, messages=(), streaming=False)
     """The request as the filters leave it."""
 

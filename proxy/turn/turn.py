@@ -64,7 +64,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             await active.others_ended(within=pipeline.memory.store.deadline)
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
-        turn.filter_log = chain.FilterLog(report.filters, [] if pipeline.skip_failing_filters else None)
+        report.filters = turn.filter_log.times
         content = None if turn.identity.background else _content(raw, turn)
         if content:
             observation.content, observation.route = content, pipeline
@@ -152,6 +152,7 @@ def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
         attempt=NO_ATTEMPT if key is None else attempt_of(request),
         window=request.messages,
         size=len(raw.body),
+        filter_log=chain.FilterLog(failed=[] if pipeline.skip_failing_filters else None),
         is_memorable=len(raw.body) <= MAX_SPEECH or speech_weight(request.messages) <= MAX_SPEECH,
     )
 
