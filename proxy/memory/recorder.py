@@ -25,7 +25,7 @@ from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import Key, Owner, draw_version
+from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, draw_version
 from proxy.memory.tasks import LARGE, MANY_MESSAGES, in_thread_if_long, wait_for_event
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
@@ -278,7 +278,7 @@ class Recorder:
             if lost:
                 self._writer.store.heads.pop(unwritten.key, None)
             else:
-                self._writer.store.discard(unwritten.key, tuple(unwritten.head_versions))
+                self._writer.store.discard(unwritten.key)
 
     def _drop(self, unwritten: "_Unwritten", place: int, *, lost: bool = False) -> None:
         """Takes out a turn that is written, or never will be."""
@@ -393,7 +393,8 @@ class Writer:
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
         if unwritten.head is None:
-            unwritten.head = await self._stored(turn.key, None if unwritten.has_lost else turn.view)
+            view = None if unwritten.has_lost else turn.view
+            unwritten.head = await self._stored(turn.key, view, at=turn.at)
             unwritten.version = unwritten.head.version
         work = partial(self._session_after, unwritten.head, turn, answer)
         messages = len(turn.window) + len(unwritten.head.session.entries)
@@ -542,13 +543,19 @@ class Writer:
         for listener in self._write_listeners:
             listener(key, due)
 
-    async def _stored(self, key: Key, view: SessionView | None = None) -> StoredSession:
-        """The session as it is stored, or as a turn read it."""
-        if view is None:
+    async def _stored(
+        self, key: Key, view: SessionView | None = None, *, at: float = math.inf
+    ) -> StoredSession:
+        """The session as it is stored, or as a turn read it.
+
+        Raises SessionDeleted where there is none and the last one was deleted after ``at``.
+        """
+        stored = NOT_STORED if view is None else self._base_of(key, view)
+        if view is None or (view.version and not stored.version):
             stored = await self.store.load(key, background=True) or NOT_STORED
-        else:
-            stored = self._base_of(key, view)
         if not stored.version and (deleted_at := await self.store.deleted(key)):
+            if at <= deleted_at <= wall_time() + CLOCK_TOLERANCE:
+                raise SessionDeleted("the session was deleted")
             return StoredSession(deleted_session(deleted_at), 0)
         return stored
 

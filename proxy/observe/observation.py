@@ -267,11 +267,11 @@ class Observation(msgspec.Struct, eq=False):
         report, timer, usage = self.report, self.timer, _usage_fields(self.answer.tail)
         report.lead = timer.marks[0][1] - timer.start if timer.marks else 0.0
         report.stages = timer.stages
-        if usage:
-            report.input_tokens = _count(usage.get("prompt_tokens"))
-            report.output_tokens = _count(usage.get("completion_tokens"))
-            details = usage.get("prompt_tokens_details")
-            report.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        report.filters = tuple(report.filters)  # filters in a thread go on when their client has left
+        report.input_tokens = _count(usage.get("prompt_tokens"))
+        report.output_tokens = _count(usage.get("completion_tokens"))
+        details = usage.get("prompt_tokens_details")
+        report.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
         return report
 
     def progress(self, *, with_excerpt: bool) -> TurnReport:
@@ -283,7 +283,6 @@ class Observation(msgspec.Struct, eq=False):
         return msgspec.structs.replace(
             report,
             stages=tuple(report.stages),
-            filters=tuple(report.filters),
             degraded=[*report.degraded],
             duration=time.perf_counter() - self.timer.start,
             excerpt=self.excerpt if with_excerpt else None,

@@ -142,8 +142,8 @@ class PostgresStore(SqlStore):
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last."""
-        rows = await self._fetch(sql.DELETED, key_arguments(key))
-        return float(rows[0][0]) if rows and rows[0][0] > 0 else None
+        rows = await self._fetch(sql.STATE, key_arguments(key))
+        return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def take_due(
         self,

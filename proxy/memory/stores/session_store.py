@@ -165,6 +165,7 @@ class SessionStore:
         self._cache: dict[Key, _Cached] = {}
         self._cache_seconds = cache_seconds
         self._written: dict[Key, _Written] = {}
+        self._replaced: dict[Key, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.writing: dict[Key, float] = {}
 
@@ -178,7 +179,12 @@ class SessionStore:
         return None if cached is None else cached.stored
 
     def written_instead_of(self, key: Key, version: int) -> StoredSession | None:
-        """The session as this process wrote it last, if it did so in the place of a version never stored."""
+        """The session as this process wrote it last, if it did so in the place of a version never stored.
+
+        ``NOT_STORED`` where the session of that version was replaced or deleted here.
+        """
+        if version and key in self._replaced:
+            return NOT_STORED
         cached = self._cache.get(key)
         return None if cached is None or version not in cached.instead_of else cached.stored
 
@@ -187,12 +193,12 @@ class SessionStore:
         cached = self._cache.get(key)
         return 0.0 if cached is None else cached.due
 
-    def discard(self, key: Key, versions: tuple[int, ...]) -> None:
-        """Removes the head of a deleted session; calls that read one of its ``versions`` begin anew."""
+    def discard(self, key: Key) -> None:
+        """Removes the head of a session that was replaced or deleted: turns that read that read it anew."""
         self._forget(key)
-        now = asyncio.get_running_loop().time()
-        self._cache[key] = _Cached(NOT_STORED, now, 0.0, EncodedEntries(), versions)
-        self._bound_cache()
+        self._replaced[key] = None
+        if len(self._replaced) > _MAX_WRITTEN:
+            del self._replaced[next(iter(self._replaced))]
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
@@ -259,6 +265,7 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             stored = StoredSession(session, encoded.new_version, put.latest_lines)
+            self._replaced.pop(key, None)
             self._cache.pop(key, None)
             self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of)
             if self._timer is None or len(self._cache) > _CACHE_SIZE:
@@ -289,7 +296,10 @@ class SessionStore:
         """Replaces the session and its cold part, as ``replace`` does."""
         self._forget(key)
         _, encoded, _ = await asyncio.to_thread(self._encoded, key, put)
-        return await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
+        written = await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
+        if written:
+            self.discard(key)
+        return written
 
     async def entries(self, key: Key, session: Session) -> tuple[Entry, ...]:
         """All entries; fewer where the session is deleted meanwhile."""
@@ -365,7 +375,9 @@ class SessionStore:
     async def delete(self, key: Key) -> bool:
         """Removes the session from the store and from the cache."""
         self._forget(key)
-        return await self._ask("delete", lambda driver: driver.delete(key))
+        existed = await self._ask("delete", lambda driver: driver.delete(key))
+        self.discard(key)
+        return existed
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last; a write of a turn asks it."""
@@ -482,6 +494,7 @@ class SessionStore:
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
         self._written.pop(key, None)
+        self._replaced.pop(key, None)
         self.heads.pop(key, None)
 
     def _bound_cache(self) -> None:

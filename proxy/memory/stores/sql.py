@@ -94,7 +94,9 @@ def sweep_arguments(limit: int) -> dict[str, object]:
 
 
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
-DELETED: Final = Statement(f"SELECT deleted FROM turnkeeper_sessions WHERE {_THIS}")
+STATE: Final = Statement(
+    f"SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted FROM turnkeeper_sessions WHERE {_THIS}"
+)
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, due = :due, expires ="
     " CASE WHEN CAST(:expires AS double precision) < 0 THEN expires ELSE :expires END,"

@@ -17,7 +17,6 @@ from proxy.memory.stores.sql import (
     APPEND,
     CLEAR,
     CREATE,
-    DELETED,
     DUE,
     EMPTY,
     ERASED_SINCE,
@@ -26,6 +25,7 @@ from proxy.memory.stores.sql import (
     EXPIRED,
     READ,
     REPLACE,
+    STATE,
     SWEEP,
     TAKE_DUE,
     TOMBSTONE,
@@ -48,6 +48,7 @@ from proxy.memory.stores.sqlite_file import (
 )
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
+    CLOCK_TOLERANCE,
     BlobWrite,
     DueSession,
     Key,
@@ -129,9 +130,8 @@ class SqliteStore(SqlStore):
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last."""
-        await self._opened(PATIENCE)
-        row = await self._reader.row(DELETED, key_arguments(key), within=PATIENCE)
-        return row[0] if row and row[0] > 0 else None
+        _, deleted = await self._state(key)
+        return deleted if deleted > 0 else None
 
     async def take_due(
         self,
@@ -196,6 +196,13 @@ class SqliteStore(SqlStore):
     ) -> bool:
         """Writes a session in the place of the version that it names."""
         now = wall_time()
+        if put.version:
+            # Calls go on from what a turn adds until it is refused: another process may have been faster.
+            version, deleted = await self._state(key)
+            if put.at <= deleted <= now + CLOCK_TOLERANCE:
+                raise SessionDeleted("The session was deleted.")
+            if version != put.version:
+                return False
         arguments = {
             **key_arguments(key),
             "blob": put.blob,
@@ -211,6 +218,13 @@ class SqliteStore(SqlStore):
         if isinstance(changed, SessionDeleted):
             raise changed
         return changed
+
+    async def _state(self, key: Key) -> tuple[int, float]:
+        """The version that is stored, 0 where there is none, and when the session was deleted last."""
+        await self._opened(PATIENCE)
+        arguments = {**key_arguments(key), "now": wall_time()}
+        version, deleted = await self._reader.row(STATE, arguments, within=PATIENCE) or (0, -math.inf)
+        return version, deleted
 
     async def _opened(self, within: float) -> None:
         """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""

@@ -3,14 +3,21 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from filters.message import Message
 from proxy.clock import wall_time
 from proxy.memory.compaction import Window
 from proxy.memory.recorder import Recorder, Writer
-from proxy.memory.stores.session_store import _CACHE_SIZE, NOT_STORED, SessionStore, StoredSession
-from proxy.memory.stores.store import Key
+from proxy.memory.stores.session_store import (
+    _MAX_WRITTEN,
+    NOT_STORED,
+    SessionStore,
+    SessionWrite,
+    StoredSession,
+)
+from proxy.memory.stores.store import KEEP_EXPIRY, Key
 from proxy.memory.tasks import MANY_MESSAGES
 from proxy.memory.turn_record import TurnRecord
 from proxy.memory.view import RequestView
@@ -20,10 +27,10 @@ pytestmark = pytest.mark.anyio
 KEY = Key("default", "s1")
 
 
-def turn(read: StoredSession, *texts: str) -> TurnRecord:
+def turn(read: StoredSession, *texts: str, first: int = 0) -> TurnRecord:
     """A turn that has read the session, and is answered now."""
     now = wall_time()
-    window = [Message(role="user", content=text, turn_id=number) for number, text in enumerate(texts)]
+    window = [Message(role="user", content=text, turn_id=number) for number, text in enumerate(texts, first)]
     view = RequestView(window, at=now).view_of(read.session, read.version)
     answer = stream_of(f"Answer to {texts[-1]}")
     return TurnRecord(key=KEY, window=window, answer=answer, at=now, view=view)
@@ -65,8 +72,31 @@ async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_o
     assert await texts(store) == ["First", "Answer to First"]
 
 
-async def test_few_sessions_that_were_deleted_under_their_turns_are_kept_in_mind(store: SessionStore) -> None:
-    for number in range(2 * _CACHE_SIZE):
-        store.discard(Key("default", f"s{number}"), (number,))
-    assert len(store._cache) == _CACHE_SIZE
-    assert store._timer is not None, "and they go after a while"
+async def test_few_sessions_that_were_deleted_are_kept_in_mind(store: SessionStore) -> None:
+    for number in range(2 * _MAX_WRITTEN):
+        store.discard(Key("default", f"s{number}"))
+    assert len(store._replaced) == _MAX_WRITTEN
+
+
+@pytest.mark.parametrize("way", ["deleted", "deleted meanwhile", "replaced"])
+async def test_once_a_session_is_gone_no_call_reads_it_by_a_late_turn(store: SessionStore, way: str) -> None:
+    recorder = Recorder(Writer(store, Window()))
+    recorder.put(turn(NOT_STORED, "Mango"))
+    await recorder.drain()
+    read = await store.load(KEY)
+    assert read is not None
+    late = turn(read, "Late", first=1)
+    if way == "replaced":
+        bare = msgspec.structs.replace(read.session, entries=())
+        assert await store.overwrite(KEY, SessionWrite(bare, read.version, KEEP_EXPIRY))
+    else:
+        deletion = asyncio.ensure_future(store.delete(KEY))
+        await (asyncio.sleep(0) if way == "deleted meanwhile" else deletion)
+    recorder.put(late)
+    if way == "deleted meanwhile":
+        await deletion
+    while not recorder.is_written(KEY):
+        await asyncio.sleep(0)
+        if (seen := await store.load(KEY)) is not None:
+            assert "Mango" not in [entry.content for entry in seen.session.entries]
+    assert await texts(store) == (["Late", "Answer to Late"] if way == "replaced" else [])

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.records import Fact
+from proxy.memory.errors import SessionDeleted
 from proxy.memory.stores import codec
 from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
@@ -51,6 +54,27 @@ async def test_a_fact_is_told_from_its_writing_on_and_until_it_expires(tmp_path:
         assert archive.facts_nowait(ANN, now=6.0) == []
         await archive.forget(ANN, at=2.0)
         assert archive.facts_nowait(ANN, now=4.0) == []
+
+
+@pytest.mark.parametrize("is_deleted", [True, False], ids=["deleted", "replaced"])
+async def test_what_another_process_has_changed_is_refused_before_a_commit(tmp_path: Path, is_deleted: bool):
+    ours = SqliteStore(tmp_path / "memory.db", deadline=5)
+    async with process(tmp_path / "memory.db") as (theirs, _):
+        await put(theirs, KEYS[0], b"1")
+        held = await ours.read(KEYS[0])
+        assert held is not None
+        at = time.time()
+        await (theirs.delete(KEYS[0]) if is_deleted else put(theirs, KEYS[0], b"2"))
+        may_go_on = threading.Event()
+        holding = asyncio.ensure_future(ours._writer.run(lambda _: may_go_on.wait(60), 60.0))
+        try:
+            with pytest.raises(SessionDeleted) if is_deleted else contextlib.nullcontext():
+                assert not await ours.write(KEYS[0], BlobWrite(b"3", version=held.version, ttl=60, at=at))
+            assert not holding.done()
+        finally:
+            may_go_on.set()
+            await holding
+            await ours.aclose()
 
 
 STEPS = st.tuples(

@@ -715,7 +715,7 @@ async def steps_of_reading(store: SqliteStore, key: Key) -> int:
 
 async def test_every_query_that_names_a_session_goes_by_an_index(store: SqliteStore):
     await store.ping()
-    asked = ["READ", "DELETED", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "EXPIRE", "EXPIRE_COLD"]
+    asked = ["READ", "STATE", "COLD", "LIST", "DUE", "SWEEP", "REPLACE", "EXPIRE", "EXPIRE_COLD"]
     asked += ["EMPTY", "CLEAR", "ERASED_SINCE"]
     given = dict.fromkeys(re.findall(r":(\w+)", "".join(getattr(sql, name).named for name in asked)), 1)
     for name in asked:
