@@ -95,7 +95,8 @@ def sweep_arguments(limit: int) -> dict[str, object]:
 
 READ: Final = Statement(f"SELECT blob, version FROM turnkeeper_sessions WHERE {_THIS} AND expires > :now")
 STATE: Final = Statement(
-    f"SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted FROM turnkeeper_sessions WHERE {_THIS}"
+    "SELECT CASE WHEN expires > :now THEN version ELSE 0 END, deleted, expires"
+    f" FROM turnkeeper_sessions WHERE {_THIS}"
 )
 REPLACE: Final = Statement(
     "UPDATE turnkeeper_sessions SET blob = :blob, version = :fresh, updated = :now, due = :due, expires ="

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sqlite_slices
@@ -49,6 +51,7 @@ from proxy.memory.stores.sqlite_file import (
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
     CLOCK_TOLERANCE,
+    KEEP_EXPIRY,
     BlobWrite,
     DueSession,
     Key,
@@ -84,8 +87,23 @@ def open(  # noqa: A001 - what every driver's entry is called
     return SqliteStore(Path(path), deadline=deadline, is_shared=is_shared)
 
 
+class _State(msgspec.Struct, frozen=True, gc=False):
+    """The version that a write must name, 0 where there is no session, its last deletion and its expiry.
+
+    ``blob`` is its hot part, where a batch in flight writes it.
+    """
+
+    version: int
+    deleted: float
+    expires: float
+    blob: bytes = b""
+
+
+_NO_STATE: Final = _State(0, -math.inf, -math.inf)
+
+
 class SqliteStore(SqlStore):
-    """Reads inline and writes in batches.
+    """Reads inline and writes in batches; writes in flight are read by this process at once.
 
     Versions are random, so that a version names one state of one session for good: a session that was
     deleted and made anew, or another process's write, is never taken for what was read.
@@ -97,14 +115,19 @@ class SqliteStore(SqlStore):
         self._writer = FileWriter(self._file, chore=_sweep, gathering=gathering)
         self._reader = FileConnection(self._file)
         self._deadline = deadline
+        self._pending: dict[Key, _State] = {}
         self._closed = False
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """One look-up by key, some 30 µs."""
+        """The write in flight, else the file: one look-up by key, some 30 µs."""
+        now = wall_time()
+        if (pending := self._pending.get(key)) is not None:
+            is_there = pending.version and pending.expires > now
+            return StoredBlob(pending.blob, pending.version) if is_there else None
         within = BACKGROUND_DEADLINE if background else self._deadline
         if self._closed or self._file.identity is None:
             await self._opened(within)
-        row = await self._reader.row(READ, {**key_arguments(key), "now": wall_time()}, within=within)
+        row = await self._reader.row(READ, {**key_arguments(key), "now": now}, within=within)
         return None if row is None else StoredBlob(*row)
 
     def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
@@ -122,16 +145,18 @@ class SqliteStore(SqlStore):
 
     async def delete(self, key: Key) -> bool:
         """Deletes the session after the writes in flight."""
-        arguments, has_more = key_arguments(key) | {"blob": b"", "now": wall_time()}, list[bool]()
-        existed = await self._work(partial(_delete, arguments, has_more))
+        now = wall_time()
+        arguments, has_more = key_arguments(key) | {"blob": b"", "now": now}, list[bool]()
+        work = partial(_delete, arguments, has_more)
+        existed = await self._change(key, _State(0, now, 0.0), work, BACKGROUND_DEADLINE)
         if has_more[-1]:
             await self._work_on(partial(sqlite_slices.remove_deleted, arguments))
         return existed
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last."""
-        _, deleted = await self._state(key)
-        return deleted if deleted > 0 else None
+        """When the session was deleted last, writes in flight included."""
+        state = await self._state(key)
+        return state.deleted if state.deleted > 0 else None
 
     async def take_due(
         self,
@@ -153,6 +178,9 @@ class SqliteStore(SqlStore):
         if not statement.is_query:
             return await self._work(lambda own: own.execute(statement.named, arguments).fetchall())
         await self._opened(BACKGROUND_DEADLINE)
+        if self._pending:
+            with contextlib.suppress(StoreError):  # then nothing is in flight any more
+                await self._work(_no_operation)
         return await asyncio.to_thread(self._file.fetch, statement, arguments)
 
     async def ping(self) -> None:
@@ -194,37 +222,53 @@ class SqliteStore(SqlStore):
         work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
         within: float,
     ) -> bool:
-        """Writes a session in the place of the version that it names."""
-        now = wall_time()
-        if put.version:
-            # Calls go on from what a turn adds until it is refused: another process may have been faster.
-            version, deleted = await self._state(key)
-            if put.at <= deleted <= now + CLOCK_TOLERANCE:
-                raise SessionDeleted("The session was deleted.")
-            if version != put.version:
-                return False
+        now, state = wall_time(), await self._state(key)
+        # What the commit would refuse must not be read meanwhile as if it were written.
+        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
+            raise SessionDeleted("The session was deleted.")
+        if state.version != put.version:
+            return False
+        expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
+        version = put.new_version or draw_version()
         arguments = {
             **key_arguments(key),
             "blob": put.blob,
             "version": put.version,
-            "fresh": put.new_version or draw_version(),
+            "fresh": version,
             "at": put.at,
             "count": len(put.cold),
             "now": now,
-            "expires": now + put.ttl,
+            "expires": expires,
             "due": put.due,
         }
-        changed = await self._writer.run(partial(work, arguments, tuple(put.cold)), within)
+        pending = _State(version, state.deleted, expires, put.blob)
+        changed = await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
         if isinstance(changed, SessionDeleted):
             raise changed
         return changed
 
-    async def _state(self, key: Key) -> tuple[int, float]:
-        """The version that is stored, 0 where there is none, and when the session was deleted last."""
+    async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
+        """The result of work that leaves a session as it is ``pending``."""
+        outcome = self._writer.submit(work, partial(self._settle, key, pending))
+        self._pending[key] = pending
+        return await self._writer.result(outcome, within)
+
+    def _settle(self, key: Key, pending: _State) -> None:
+        """Has the file read again, which has it now, or never will."""
+        if self._pending.get(key) is pending:
+            del self._pending[key]
+
+    async def _state(self, key: Key) -> _State:
+        """The state that a write must name now."""
         await self._opened(PATIENCE)
-        arguments = {**key_arguments(key), "now": wall_time()}
-        version, deleted = await self._reader.row(STATE, arguments, within=PATIENCE) or (0, -math.inf)
-        return version, deleted
+        now = wall_time()
+        row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, within=PATIENCE)
+        state = _NO_STATE if row is None else _State(*row)
+        pending = self._pending.get(key)  # which may have come while the file was being read
+        if pending is None:
+            return state
+        version = pending.version if pending.expires > now else 0
+        return _State(version, max(state.deleted, pending.deleted), pending.expires)
 
     async def _opened(self, within: float) -> None:
         """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""

@@ -334,6 +334,7 @@ class _Log:
 class _Job(msgspec.Struct, frozen=True):
     work: Work[Any]
     outcome: asyncio.Future[Any]
+    on_done: Callable[[], None] | None
 
 
 class _NoTransaction(StoreError):
@@ -371,9 +372,13 @@ class FileWriter:
         self._waits_for_lock = False
 
     async def run(self, work: Work[T], within: float) -> T:
-        """The result of ``work``, once it is durable; it is done even if the waiting ends.
+        """The result of ``work``, once it is durable. Raises StoreError as ``submit`` and ``result`` do."""
+        return await self.result(self.submit(work), within)
 
-        Raises StoreError where no more work is taken, and after ``within`` seconds.
+    def submit(self, work: Work[T], on_done: Callable[[], None] | None = None) -> asyncio.Future[T]:
+        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken.
+
+        ``on_done`` is called once the work is durable or has failed, however long that takes.
         """
         if self._closed:
             raise StoreError("The memory has been closed.")
@@ -381,11 +386,18 @@ class FileWriter:
             raise StoreError("The memory file cannot keep up: too much waits to be written.")
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
-        self._jobs.put(_Job(work, outcome))
+        self._jobs.put(_Job(work, outcome, on_done))
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(loop,), name="memory", daemon=True)
             self._thread.start()
-        timer = loop.call_later(within, self._give_up, outcome)
+        return outcome
+
+    async def result(self, outcome: asyncio.Future[T], within: float) -> T:
+        """What came of work that was submitted, which goes on if the waiting ends.
+
+        Raises StoreError after so many seconds.
+        """
+        timer = outcome.get_loop().call_later(within, self._give_up, outcome)
         try:
             return await outcome
         finally:
@@ -498,6 +510,8 @@ class FileWriter:
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
     for job, result in outcomes:
+        if job.on_done is not None:
+            job.on_done()
         if job.outcome.done():
             continue
         if isinstance(result, Exception):

@@ -121,7 +121,7 @@ class Store(Protocol):
         """Replaces the hot part, appends to the cold part, and renews the expiry: all or nothing.
 
         False, and nothing is changed, where another writer was faster since ``put.version`` was read, or the
-        session has expired. True once it is durable.
+        session has expired. True once it is durable; reads of the same process see it before.
 
         Raises SessionDeleted, and changes nothing, where the session was deleted after ``put.at``, even if
         there is a new one by now.
