@@ -72,6 +72,7 @@ async def _list(request: PageRequest) -> Response:
         return redirect(_HERE, name)
     text = request.query.get("q", "").strip()[:_LONGEST_SEARCH]
     page = _position(request.query.get("page"), _LAST_PAGE) if "page" in request.query else 1
+    await request.memory.written(request.tenant)
     listed = await request.memory.store.list(request.tenant, limit=_LISTED + 1)
     newest = sorted(listed[:_LISTED], key=attrgetter("updated"), reverse=True)
     stored = len(newest)
@@ -173,6 +174,7 @@ def _are_neighbours(one: SearchResult, other: SearchResult) -> bool:
 
 async def _show(request: PageRequest) -> Response:
     key, store = request.session_key, request.memory.store
+    await request.memory.written(*key)
     if "at" in request.query:
         return await _find(request, key)
     if request.memory.archiving and await store.read(key, background=True) is None:

@@ -2,6 +2,7 @@
 
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -119,6 +120,26 @@ def test_a_turn_is_in_what_programs_read_at_once(remembering: ProxyServer, upstr
         call(remembering, user("Bye."), session=f"t{turn}", stream=True, user=name).raise_for_status()
         exported = client.get(f"{memory}users/{name}/export").json()["sessions"]
         assert {each["id"] for each in exported} == {name, f"t{turn}"}
+
+
+def test_a_turn_is_on_the_page_at_once(remembering: ProxyServer, upstream: FakeUpstream) -> None:
+    for turn in range(TURNS):
+        upstream.says(*sse(stream_of(f"That was answer {turn} of mine.")))
+        call(remembering, user("Hello?"), session=f"s{turn // 4}", stream=True).raise_for_status()
+        page = remembering.client.get(f"/conversations/s{turn // 4}")
+        assert page.status_code == 200
+        assert f"That was answer {turn} of mine." in page.text
+        assert f"s{turn // 4}" in remembering.client.get("/conversations").text
+
+
+def test_changes_of_a_session_that_come_at_once_are_all_made(remembering: ProxyServer) -> None:
+    client = remembering.client
+    client.post("/v1/memory/sessions", json={"id": "s1"}).raise_for_status()
+    with ThreadPoolExecutor(24) as many:
+        path = "/v1/memory/sessions/s1/state"
+        replies = many.map(lambda number: client.patch(path, json={f"n{number}": number}), range(24))
+        assert [reply.status_code for reply in replies] == [200] * 24
+    assert client.get(path).json() == {f"n{number}": number for number in range(24)}
 
 
 def test_what_was_said_just_before_a_user_is_forgotten_goes_too(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -166,6 +167,7 @@ class SessionStore:
         self._cache_seconds = cache_seconds
         self._written: dict[Key, _Written] = {}
         self._replaced: dict[Key, None] = {}
+        self._changes: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.writing: dict[Key, float] = {}
 
@@ -280,16 +282,17 @@ class SessionStore:
         """Replaces a session by what ``change`` makes of it; returns that, or ``None`` where none is stored.
 
         Nothing is written where ``change`` returns the session itself. Raises WriteConflict where others were
-        faster ten times.
+        faster ten times: changes in this process wait for each other.
         """
-        for _ in range(_ATTEMPTS):
-            stored = await self.load(key, background=True)
-            if stored is None:
-                return None
-            changed = change(stored.session)
-            put = SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)
-            if changed is stored.session or await self.save(key, put):
-                return changed
+        async with self._changes.setdefault(key, asyncio.Lock()):
+            for _ in range(_ATTEMPTS):
+                stored = await self.load(key, background=True)
+                if stored is None:
+                    return None
+                changed = change(stored.session)
+                put = SessionWrite(changed, stored.version, KEEP_EXPIRY, background=True)
+                if changed is stored.session or await self.save(key, put):
+                    return changed
         raise WriteConflict
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
