@@ -548,13 +548,15 @@ class Writer:
     ) -> StoredSession:
         """The session as it is stored, or as a turn read it.
 
-        Raises SessionDeleted where there is none and the last one was deleted after ``at``.
+        Raises SessionDeleted where the last one was deleted after ``at``, or had been read before that.
         """
         stored = NOT_STORED if view is None else self._base_of(key, view)
         if view is None or (view.version and not stored.version):
             stored = await self.store.load(key, background=True) or NOT_STORED
         if not stored.version and (deleted_at := await self.store.deleted(key)):
-            if at <= deleted_at <= wall_time() + CLOCK_TOLERANCE:
+            # What has read a session is older than its deletion, whatever the clocks say.
+            has_read = view is not None and view.version > 0 and view.session.created < deleted_at
+            if has_read or at <= deleted_at <= wall_time() + CLOCK_TOLERANCE:
                 raise SessionDeleted("the session was deleted")
             return StoredSession(deleted_session(deleted_at), 0)
         return stored
