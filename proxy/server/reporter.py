@@ -75,6 +75,7 @@ class TurnReporter:
 
     def _report(self, seconds: float) -> None:
         """Reports turns for so long, those that ended first, and the rest in the loop's next round."""
+        self._due = None
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         until = time.perf_counter() + seconds
         while self._ended:
@@ -95,7 +96,6 @@ class TurnReporter:
         if self._ended:
             self._due = asyncio.get_running_loop().call_soon(self._report_some)
         else:
-            self._due = None
             self._metrics.share()
 
     def report_error(self, error: TurnkeeperError) -> None:

@@ -196,7 +196,7 @@ class SessionStore:
         return 0.0 if cached is None else cached.due
 
     def discard(self, key: Key) -> None:
-        """Removes the head of a session that was replaced or deleted: turns that read that read it anew."""
+        """Removes the head of a session that was replaced or deleted; what read it reads it anew."""
         self._forget(key)
         self._replaced[key] = None
         if len(self._replaced) > _MAX_WRITTEN:

@@ -59,3 +59,29 @@ def test_those_that_take_longer_than_a_slice_are_reported_one_in_each_round(
         return counts
 
     assert asyncio.run(run()) == list(range(1, 21))
+
+
+def test_one_that_cannot_be_reported_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch, traces: Traces
+) -> None:
+    add = Traces.add
+
+    def fail_once(own: Traces, report: TurnReport, observation: Observation) -> None:
+        if report.id == "t3":
+            raise ValueError
+        add(own, report, observation)
+
+    async def run() -> None:
+        errors: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+        monkeypatch.setattr(Traces, "add", fail_once)
+        turn_reporter = ended(traces, 16)
+        await asyncio.sleep(0)
+        assert len(errors) == 1
+        monkeypatch.setattr(reporter, "_DELAY", 0.0)
+        Observation(TurnReport(id="t16", pipeline="default"), turn_reporter.observe).end("done")
+        async with asyncio.timeout(30):
+            while len(traces._ring) < 16:  # noqa: ASYNC110 - nothing tells when
+                await asyncio.sleep(0)
+
+    asyncio.run(run())
