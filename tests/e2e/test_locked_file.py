@@ -79,10 +79,16 @@ def test_the_background_process_is_no_other_program(serving: ServingProcess, tmp
         pattern = rf"POSIX +ADVISORY +WRITE +{pid} \S+:{index} 120 120$"
         return bool(re.search(pattern, Path("/proc/locks").read_text(), re.MULTILINE))
 
-    assert until(locks, 20)
-    os.kill(pid, signal.SIGSTOP)
+    def is_stopped_with_the_lock() -> bool:
+        if locks():
+            os.kill(pid, signal.SIGSTOP)
+            if locks():
+                return True
+            os.kill(pid, signal.SIGCONT)  # it had just done with it
+        return False
+
+    assert until(is_stopped_with_the_lock, 20)
     try:
-        assert locks()
         assert serving.chat("Hello", "second", user="ann").status_code == 200
         said = awaited(lambda: refusal(serving), 20)
         assert f"it is locked by another process of Turnkeeper ({pid})" in said
