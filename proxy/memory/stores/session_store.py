@@ -497,7 +497,6 @@ class SessionStore:
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
         self._written.pop(key, None)
-        self._replaced.pop(key, None)
         self.heads.pop(key, None)
 
     def _bound_cache(self) -> None:

@@ -102,3 +102,5 @@ async def test_once_a_session_is_gone_no_call_reads_it_by_a_late_turn(store: Ses
         if (seen := await store.load(KEY)) is not None:
             assert "Mango" not in [entry.content for entry in seen.session.entries]
     assert await texts(store) == (["Late", "Answer to Late"] if way == "replaced" else [])
+    if (stored := await store.load(KEY)) is not None:
+        assert store.written_instead_of(KEY, stored.version) is None, "later turns go on from what they read"
