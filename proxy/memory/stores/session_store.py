@@ -99,19 +99,22 @@ class _Cached(msgspec.Struct, frozen=True, gc=False):
     at: float
     due: float
     encoded_entries: EncodedEntries
-    instead_of: tuple[int, ...]
 
 
 class _Written(msgspec.Struct, frozen=True, gc=False):
-    """The version that this process replaced when it wrote a session last: no read brings that again.
+    """What this process did to a session last: it wrote it in the place of these versions.
 
-    Nor is the session gone ``until`` a time of the loop, unless it was deleted. ``is_lost`` is whether the
-    last read found it so all the same.
+    No read brings those again, nor is the session gone ``until`` a time of the loop, unless it was deleted.
+    ``is_lost`` is whether the last read found it so all the same.
     """
 
-    replaced: int
+    replaces: tuple[int, ...]
     until: float
     is_lost: bool = False
+
+
+_REMOVED: Final = _Written((), -math.inf)
+"""The session was deleted, or replaced as a whole: nothing goes on from any of its versions."""
 
 
 def first_due(due: Sequence[DueAt], session: Session) -> float:
@@ -166,7 +169,6 @@ class SessionStore:
         self._cache: dict[Key, _Cached] = {}
         self._cache_seconds = cache_seconds
         self._written: dict[Key, _Written] = {}
-        self._replaced: dict[Key, None] = {}
         self._changes: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.writing: dict[Key, float] = {}
@@ -181,14 +183,16 @@ class SessionStore:
         return None if cached is None else cached.stored
 
     def written_instead_of(self, key: Key, version: int) -> StoredSession | None:
-        """The session as this process wrote it last, if it did so in the place of a version never stored.
+        """The session as this process wrote it last, if it did so in the place of that version.
 
-        ``NOT_STORED`` where the session of that version was replaced or deleted here.
+        ``NOT_STORED`` where it deleted the session, or replaced it as a whole.
         """
-        if version and key in self._replaced:
+        written = self._written.get(key)
+        if written is _REMOVED and version:
             return NOT_STORED
         cached = self._cache.get(key)
-        return None if cached is None or version not in cached.instead_of else cached.stored
+        is_replaced = cached and written and version and version in written.replaces
+        return cached.stored if cached and is_replaced else None
 
     def written_due(self, key: Key) -> float:
         """When work on the session as this process wrote it last is due; now where it is cached no more."""
@@ -196,11 +200,10 @@ class SessionStore:
         return 0.0 if cached is None else cached.due
 
     def discard(self, key: Key) -> None:
-        """Removes the head of a session that was replaced or deleted; what read it reads it anew."""
-        self._forget(key)
-        self._replaced[key] = None
-        if len(self._replaced) > _MAX_WRITTEN:
-            del self._replaced[next(iter(self._replaced))]
+        """Forgets a session that is deleted or replaced as a whole; what has read it reads it anew."""
+        self._cache.pop(key, None)
+        self.heads.pop(key, None)
+        self._note(key, _REMOVED)
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """The session without its cold part; the cached value itself where that is still stored.
@@ -230,7 +233,7 @@ class SessionStore:
                 latest_lines = cached.latest_lines
                 session = msgspec.structs.replace(session, entries=cached.session.entries)
             result = StoredSession(session, stored.version, latest_lines)
-        is_usual = result is not None and (written is None or result.version != written.replaced)
+        is_usual = result is not None and (written is None or result.version not in written.replaces)
         if written is None or (is_usual and not written.is_lost):
             return result
         return await self._with_last_write(key, result, written)
@@ -267,15 +270,11 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             stored = StoredSession(session, encoded.new_version, put.latest_lines)
-            self._replaced.pop(key, None)
             self._cache.pop(key, None)
-            self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries, put.instead_of)
+            self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries)
             if self._timer is None or len(self._cache) > _CACHE_SIZE:
                 self._bound_cache()
-            self._written.pop(key, None)
-            self._written[key] = _Written(put.version, until)
-            if len(self._written) > _MAX_WRITTEN:
-                del self._written[next(iter(self._written))]
+            self._note(key, _Written((put.version, *put.instead_of), until))
         return written
 
     async def change(self, key: Key, change: Callable[[Session], Session]) -> Session | None:
@@ -297,7 +296,7 @@ class SessionStore:
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
-        self._forget(key)
+        self.discard(key)
         _, encoded, _ = await asyncio.to_thread(self._encoded, key, put)
         written = await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
         if written:
@@ -366,7 +365,7 @@ class SessionStore:
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, encoded by the codec."""
-        self._forget(key)
+        self.discard(key)
         put = await self._through_codec(key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
 
@@ -377,7 +376,7 @@ class SessionStore:
 
     async def delete(self, key: Key) -> bool:
         """Removes the session from the store and from the cache."""
-        self._forget(key)
+        self.discard(key)
         existed = await self._ask("delete", lambda driver: driver.delete(key))
         self.discard(key)
         return existed
@@ -482,7 +481,7 @@ class SessionStore:
         Entries that it moved to the cold part are lost with it, and then it is not gone on from.
         """
         if stored is not None:
-            is_lost = stored.version == written.replaced
+            is_lost = stored.version in written.replaces
         else:
             is_lost = asyncio.get_running_loop().time() < written.until and not await self.deleted(key)
         session, version, _ = stored or NOT_STORED
@@ -494,10 +493,12 @@ class SessionStore:
             self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
 
-    def _forget(self, key: Key) -> None:
-        self._cache.pop(key, None)
+    def _note(self, key: Key, written: _Written) -> None:
+        """Has this as the last that was done to a session."""
         self._written.pop(key, None)
-        self.heads.pop(key, None)
+        self._written[key] = written
+        if len(self._written) > _MAX_WRITTEN:
+            del self._written[next(iter(self._written))]
 
     def _bound_cache(self) -> None:
         """Keeps the cache to its size, and has it swept."""

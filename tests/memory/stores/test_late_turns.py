@@ -75,7 +75,7 @@ async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_o
 async def test_few_sessions_that_were_deleted_are_kept_in_mind(store: SessionStore) -> None:
     for number in range(2 * _MAX_WRITTEN):
         store.discard(Key("default", f"s{number}"))
-    assert len(store._replaced) == _MAX_WRITTEN
+    assert len(store._written) == _MAX_WRITTEN
 
 
 @pytest.mark.parametrize("way", ["deleted", "deleted as it arrived", "deleted meanwhile", "replaced"])
@@ -104,3 +104,21 @@ async def test_once_a_session_is_gone_no_call_reads_it_by_a_late_turn(store: Ses
     assert await texts(store) == (["Late", "Answer to Late"] if way == "replaced" else [])
     if (stored := await store.load(KEY)) is not None:
         assert store.written_instead_of(KEY, stored.version) is None, "later turns go on from what they read"
+
+
+async def test_a_turn_that_read_what_another_turn_here_has_replaced_is_written_at_once(
+    store: SessionStore,
+) -> None:
+    recorder = Recorder(Writer(store, Window()))
+    recorder.put(turn(NOT_STORED, "Mango"))
+    await recorder.drain()
+    read = await store.load(KEY)
+    assert read is not None
+    outcomes: list[tuple[str, str]] = []
+    store._meter = lambda operation, outcome, _: outcomes.append((operation, outcome))
+    for number, text in enumerate(["Second", "Third"], 1):
+        recorder.put(turn(read, text, first=number))
+        await recorder.drain()
+    assert outcomes.count(("write", "done")) == 2
+    assert ("write", "lost") not in outcomes
+    assert (await texts(store))[::2] == ["Mango", "Second", "Third"]
