@@ -141,7 +141,7 @@ class SessionHolder:
         async for listed in all_sessions(self._store, user.tenant):
             key = Key(user.tenant, listed.session)
             try:
-                count += await self._erase(key, user)
+                count += await erase_from_session(self._store, key, user.user)
             except UNREADABLE:
                 unreadable.append(key.session)
             except StoreError as error:
@@ -161,19 +161,20 @@ class SessionHolder:
         if self._file:
             await sqlite_file.empty_log(self._file)
 
-    async def _erase(self, key: Key, user: Owner) -> bool:
-        """Deletes a session of the user, or the user's lines in another's; whether there were any."""
-        for _ in range(_ATTEMPTS):
-            session, version, _ = await self._store.load(key, background=True) or NOT_STORED
-            if session.user == user.user:
-                return await self._store.delete(key)
-            entries = await self._store.entries(key, session)
-            if not version or all(entry.speaker != user.user for entry in entries):
-                return False
-            changed, cold = _without_speaker(session, entries, user.user)
-            if await self._store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
-                return True
-        raise StoreError("others are writing this session")
+
+async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
+    """Deletes a session of the user, or the user's lines in another's; whether there were any."""
+    for _ in range(_ATTEMPTS):
+        session, version, _ = await store.load(key, background=True) or NOT_STORED
+        if session.user == user:
+            return await store.delete(key)
+        entries = await store.entries(key, session)
+        if not version or all(entry.speaker != user for entry in entries):
+            return False
+        changed, cold = _without_speaker(session, entries, user)
+        if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
+            return True
+    raise StoreError("others are writing this session")
 
 
 def _exported(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from proxy.memory.compaction import Window
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.merge.request import repair_clock
+from proxy.memory.privacy import erase_from_session
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
 from proxy.memory.speech import MAX_SPEECH
@@ -484,8 +485,7 @@ class Writer:
             instead_of=tuple(unwritten.head_versions[:-1]),
         )
         if await self.store.save(key, put):
-            if not unwritten.version:
-                await self._delete_if_erased(key, head.session, unwritten.turns[0].at)
+            await self._refuse_erased(unwritten, head.session)
             unwritten.version = head.version
             del unwritten.cold[: len(cold)], unwritten.head_versions[: len(put.instead_of) + 1]
             self.notify(key, head.session)
@@ -501,15 +501,22 @@ class Writer:
             unwritten.reset(stored)
         return False
 
-    async def _delete_if_erased(self, key: Key, session: Session, at: float) -> None:
-        """Deletes a new session, and raises SessionDeleted, where its user was erased after ``at``.
+    async def _refuse_erased(self, unwritten: _Unwritten, session: Session) -> None:
+        """Takes out again what users said who were erased since they did, and raises SessionDeleted.
 
-        Whoever erases a user says so before looking for sessions: one of the two finds this one.
+        Whoever erases a user says so before looking for sessions: one of the two finds what was written. A
+        session that was there before is found by whoever erases the session's own user.
         """
-        if session.user is not None:
-            erased_at = await self._erased(Owner(key.tenant, session.user))
+        turns = list(unwritten.turns)[: unwritten.applied]
+        said_at = {turn.user: turn.at for turn in reversed(turns) if turn.user != session.user}
+        if not unwritten.version:
+            said_at[session.user] = turns[0].at
+        for user, at in said_at.items():
+            if user is None:
+                continue
+            erased_at = await self._erased(Owner(unwritten.key.tenant, user))
             if erased_at is not None and erased_at > at:
-                await self.store.delete(key)
+                await erase_from_session(self.store, unwritten.key, user)
                 raise SessionDeleted("the user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:

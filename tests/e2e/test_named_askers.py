@@ -1,13 +1,17 @@
 """Several persons in one conversation whom nothing but each request's own user tells apart."""
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from tests.e2e.conftest import Address
 from tests.e2e.test_speakers import ANSWERS, BOBS, EVES, QUESTION, contents, exported, found, settle
-from tests.peers.fake_upstream import FakeUpstream, sse, stream_of
+from tests.peers.fake_upstream import FakeUpstream, Received, Step, sse, stream_of
 from tests.peers.scripted_model import fact, model
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
@@ -89,6 +93,33 @@ def test_whoever_is_forgotten_is_gone_from_anothers_conversation(proxy: ProxySer
     ask(proxy, [*WINDOW, said("assistant", ANSWERS[3]), said("user", "Bye.")], "bob")
     settle(proxy)
     assert EVES not in contents(proxy) and "Bye." in contents(proxy)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "redis", "postgresql", "memory"])
+def test_words_that_were_being_answered_as_their_user_was_forgotten_do_not_stay_with_another(
+    serve: Serve, upstream: FakeUpstream, address: Address, store: str
+) -> None:
+    proxy = serve(CONFIG.replace(", recall", ""), MEMORY_URL=address(store))
+    forgotten = Event()
+
+    def answer_once_forgotten(request: Received) -> Iterator[Step]:
+        if request.json["messages"][-1]["content"] == EVES:
+            forgotten.wait(30)
+        yield from answering(request)
+
+    upstream.script = answer_once_forgotten
+    ask(proxy, WINDOW[:1], "bob")
+    settle(proxy)
+    with ThreadPoolExecutor(1) as threads:
+        turn = threads.submit(ask, proxy, WINDOW[:3], "eve")
+        assert until(lambda: len(upstream.requests) == 2)
+        assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+        forgotten.set()
+        turn.result()
+    assert until(lambda: ANSWERS[2] in contents(proxy) and EVES not in contents(proxy), 5)
+    ask(proxy, WINDOW, "bob")
+    settle(proxy)
+    assert contents(proxy) == [BOBS, ANSWERS[1], ANSWERS[2], AGAIN, ANSWERS[3]]
 
 
 def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
