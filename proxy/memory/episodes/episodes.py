@@ -143,7 +143,7 @@ def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> E
     """
     if not url.startswith(REDIS):
         return StoredEpisodes(store)
-    episodes: Episodes = _REDIS.load().open(url, deadline=deadline, codec=codec)
+    episodes: Episodes = _REDIS.load()(url, deadline=deadline, codec=codec)
     return episodes
 
 

@@ -395,11 +395,9 @@ class RedisStore:
                     break
                 last = members[-1]
                 ids = [each.decode("utf-8", "surrogatepass") for each in members]
-                pipeline = client.pipeline(transaction=False)
-                for each in ids:
-                    hot = self._names.session(Key(tenant, each)).first
-                    pipeline.execute_command("HMGET", hot, "updated", "size")
-                for each, (updated, size) in zip(ids, await pipeline.execute(), strict=True):
+                hot = [self._names.session(Key(tenant, each)).first for each in ids]
+                read = (client.execute_command("HMGET", each, "updated", "size") for each in hot)
+                for each, (updated, size) in zip(ids, await asyncio.gather(*read), strict=True):
                     if updated:
                         listed.append(ListedSession(each, float(updated), int(size)))
             return listed[:limit]
@@ -528,13 +526,11 @@ class RedisStore:
         head = _escaped(tenant).encode() + b":"
         low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
         share = 2 + _PAGE // len(self._names.indexes)
-        pipeline = client.pipeline(transaction=False)
-        for index in self._names.indexes:
-            pipeline.execute_command("ZRANGEBYLEX", index.first, low, high, "LIMIT", 0, share)
-        former = self._names.former_index(tenant).first
-        low = b"(" + after if after else b"-"
-        pipeline.execute_command("ZRANGEBYLEX", former, low, "+", "LIMIT", 0, share)
-        *buckets, formers = await pipeline.execute()
+        ranges: list[tuple[str, bytes, bytes]] = [(index.first, low, high) for index in self._names.indexes]
+        ranges.append((self._names.former_index(tenant).first, b"(" + after if after else b"-", b"+"))
+        *buckets, formers = await asyncio.gather(
+            *(client.execute_command("ZRANGEBYLEX", *each, "LIMIT", 0, share) for each in ranges)
+        )
         pages = [[place.removeprefix(head) for place in bucket] for bucket in buckets] + [formers]
         # Behind the end of a page there may be more of its bucket.
         end = min((page[-1] for page in pages if len(page) == share), default=None)
@@ -556,11 +552,9 @@ class RedisStore:
 
     async def _move(self, tenant: str, members: Sequence[bytes], client: Client) -> None:
         keys = [Key(tenant, each.decode("utf-8", "surrogatepass")) for each in members]
-        pipeline = client.pipeline(transaction=False)
-        for key in keys:
-            pipeline.execute_command("PTTL", self._names.session(key).first)
+        read = (client.execute_command("PTTL", self._names.session(key).first) for key in keys)
         calls: list[ScriptCall] = []
-        for key, left in zip(keys, await pipeline.execute(), strict=True):
+        for key, left in zip(keys, await asyncio.gather(*read), strict=True):
             if left > 0:
                 delay = secrets.randbelow(_LOOK_WITHIN_MILLISECONDS) / 1000
                 calls += self._enter(key, left), self._schedule(key, delay, left)

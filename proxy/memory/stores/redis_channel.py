@@ -96,11 +96,11 @@ class RedisChannel:
 
     async def _listen(self, opened: AsyncExitStack, receive: Receive) -> list["_Listener"]:
         """Listens to all channels, over one connection to each server that has any of them."""
-        managed = self._make()
-        opened.push_async_callback(managed.close)
-        client = managed.client
+        client = self._make()
+        opened.push_async_callback(client.aclose)
         async with asyncio.timeout(_CONNECT_SECONDS):
-            await client.initialize()
+            if isinstance(client, RedisCluster):
+                await client.initialize()
             listeners = []
             for connection, channels in self._connections(client):
                 opened.push_async_callback(connection.disconnect, nowait=True)
@@ -111,7 +111,7 @@ class RedisChannel:
 
     def _connections(self, client: Client) -> list[tuple[AbstractConnection, list[str]]]:
         if not isinstance(client, RedisCluster):
-            return [(client.connection_pool.make_connection(), self._channels)]  # type: ignore[no-untyped-call]
+            return [(client.make_connection(), self._channels)]
         nodes = client.nodes_manager
         owners = [(nodes.get_node_from_slot(client.keyslot(name)), name) for name in self._channels]
         owners.sort(key=lambda owner: str(owner[0].name))

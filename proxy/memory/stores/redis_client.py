@@ -4,12 +4,12 @@ import asyncio
 import math
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import hiredis
-from redis.asyncio import Redis, RedisCluster
+from redis.asyncio import RedisCluster
 from redis.asyncio.cluster import ClusterNode
 from redis.asyncio.connection import (
     AbstractConnection,
@@ -50,10 +50,7 @@ from redis.exceptions import TimeoutError as TooSlow
 from proxy.memory.stores.redis_address import CLUSTER, SENTINEL, UNIX, Address
 from proxy.memory.tasks import retrieve_exception
 
-Client = Redis | RedisCluster
 Argument = str | bytes | int
-
-MAX_CONNECTIONS: Final = 32
 
 _CODES: dict[type[Exception], str] = {
     AuthenticationError: "NOAUTH",
@@ -90,19 +87,6 @@ def describe_error(error: Exception) -> str:
     if not (code := _error_code(error)):
         return "Redis cannot be reached"
     return f"Redis {_DESCRIPTIONS.get(code, f'answered {code}')}"
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether connections that were made before this error should not be used again.
-
-    A server that has become read-only is no longer the one that the address means.
-    """
-    return not isinstance(error, ResponseError) or _error_code(error) == "READONLY"
-
-
-def has_no_node(error: Exception) -> bool:
-    """Whether a Cluster's client knows no node any more; it keeps account of single nodes itself."""
-    return isinstance(error, RedisClusterException) and not isinstance(error, SlotNotCoveredError)
 
 
 def _error_code(error: Exception) -> str:
@@ -258,37 +242,43 @@ class SharedConnections:
         retrieve_exception(connecting)
 
 
-class PipelinedRedis(Redis):
-    """A client whose plain commands share one connection, where redis-py would take one from a pool for each.
+class PipelinedRedis:
+    """A server whose commands share one connection, where redis-py would take one from a pool for each.
 
-    A turn waits half as long for its session that way. Pipelines, and commands whose replies redis-py
-    converts, go over the pool.
+    A turn waits half as long for its session that way. ``make`` makes connections, as a pool of redis-py's
+    does: to the server of an address, or to the one that ``sentinels`` name.
     """
 
     redirects: tuple[type[Exception], ...] = ()
     """The errors after which a command is to be run again, since it was not carried out."""
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(self, make: Callable[[], AbstractConnection], sentinels: Sentinel | None = None) -> None:
+        self.make_connection = make
+        self._sentinels = sentinels
         self._shared = SharedConnections()
 
     def shared(self, _command: Sequence[Argument]) -> SharedConnection | None:
         """The connection for a command, if it stands."""
         return self._shared.get("")
 
-    async def execute_command(self, *args: Any, **options: Any) -> Any:
+    async def execute_command(self, *command: Argument) -> Any:
         """The reply as it came: bytes, numbers, lists and nothing."""
-        if options:
-            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        return await (self.shared(args) or await self._connected()).send(args)
+        shared = self._shared.get("") or await self._shared.connected("", self.make_connection)
+        return await shared.send(command)
 
-    async def aclose(self, close_connection_pool: bool | None = None) -> None:  # noqa: FBT001 - as redis-py has it
+    @staticmethod
+    def is_lost(error: Exception) -> bool:
+        """Whether another client is to be made after an error.
+
+        A server that has become read-only is no longer the one that the address means.
+        """
+        return not isinstance(error, ResponseError) or _error_code(error) == "READONLY"
+
+    async def aclose(self) -> None:
         """Closes all connections."""
         await self._shared.aclose()
-        await super().aclose(close_connection_pool)
-
-    async def _connected(self) -> SharedConnection:
-        return await self._shared.connected("", self.connection_pool.make_connection)
+        if self._sentinels:
+            await self._sentinels.aclose()
 
 
 class PipelinedCluster(RedisCluster):
@@ -314,7 +304,7 @@ class PipelinedCluster(RedisCluster):
         """The reply as it came: bytes, numbers, lists and nothing."""
         if self._initialize:
             await self.initialize()
-        node = None if options else self._node(args)
+        node = self._node(args)
         if node is None:
             return await super().execute_command(*args, **options)
         try:
@@ -323,9 +313,18 @@ class PipelinedCluster(RedisCluster):
         except self.redirects:
             return await super().execute_command(*args)
 
-    async def close_shared(self) -> None:
-        """Closes the shared connections; the client itself closes all others, where it has lost a part."""
+    @staticmethod
+    def is_lost(error: Exception) -> bool:
+        """Whether it knows no node any more; it keeps account of single nodes itself."""
+        return isinstance(error, RedisClusterException) and not isinstance(error, SlotNotCoveredError)
+
+    async def aclose(self) -> None:
+        """Closes all connections."""
         await self._shared.aclose()
+        await super().aclose()
+        # That leaves the connections open where the client was about to look its nodes up again.
+        await self.nodes_manager.aclose()
+        await self.nodes_manager.aclose("startup_nodes")
 
     def _node(self, command: Sequence[Argument]) -> ClusterNode | None:
         """The primary of a command's key; ``None`` where that is not known."""
@@ -353,12 +352,7 @@ class PipelinedCluster(RedisCluster):
         self._initialize = True
 
 
-class ManagedClient(NamedTuple):
-    """A client, what closes it with all its connections, and after which errors another one is to be made."""
-
-    client: Client
-    close: Callable[[], Awaitable[None]]
-    is_lost: Callable[[Exception], bool] = is_lost
+Client = PipelinedRedis | PipelinedCluster
 
 
 class _KeyFirst:
@@ -391,80 +385,48 @@ class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
     pass
 
 
-def client_factory(
-    place: Address, deadline: float, kind: type[Redis] = PipelinedRedis
-) -> Callable[[], ManagedClient]:
-    """Makes clients of an address, none of which has connected yet.
-
-    For a Cluster, those of another ``kind`` than PipelinedRedis are redis-py's own.
-    """
+def client_factory(place: Address, deadline: float) -> Callable[[], Client]:
+    """Makes clients of an address, none of which has connected yet."""
     if place.form == CLUSTER:
-        return lambda: _cluster(place, deadline, kind)
-    tls = _tls(place)
+        return partial(_cluster, place, deadline)
+    options: dict[str, Any] = {**_options(deadline), **_login(place), **_tls(place), "db": place.db}
     if place.form == SENTINEL:
-        return lambda: _sentinel(place, deadline, tls, kind)
-    return lambda: _single(place, deadline, tls, kind)
-
-
-def _single(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> ManagedClient:
-    options: dict[str, Any] = {**_options(deadline), **_login(place), **tls, "db": place.db}
+        return partial(_sentinel, place, deadline, options)
     if place.form == UNIX:
         pool = ConnectionPool(UnixDomainSocketConnection, path=place.path, **options)
     else:
         host, port = place.nodes[0]
-        pool = ConnectionPool(_Secured if tls else Connection, host=host, port=port, **options)
-    client = kind.from_pool(pool)
-    return ManagedClient(client, client.aclose)
+        kind = Connection if place.tls is None else _Secured
+        pool = ConnectionPool(kind, host=host, port=port, **options)
+    return partial(PipelinedRedis, pool.make_connection)
 
 
-def _sentinel(place: Address, deadline: float, tls: dict[str, Any], kind: type[Redis]) -> ManagedClient:
-    options = _options(deadline) | {"socket_timeout": deadline}
+def _sentinel(place: Address, deadline: float, options: dict[str, Any]) -> PipelinedRedis:
     login = {"username": place.sentinel_user, "password": place.sentinel_password}
-    secured = {"ssl": True, **(place.tls or {})} if tls else {}
+    secured = {} if place.tls is None else {"ssl": True, **place.tls}
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
-        list(place.nodes), sentinel_kwargs={**options, **login, **secured}
+        list(place.nodes), sentinel_kwargs=_options(deadline) | {"socket_timeout": deadline} | login | secured
     )
+    kind = SentinelManagedConnection if place.tls is None else _SecuredBySentinel
     pool = SentinelConnectionPool(  # type: ignore[no-untyped-call]
-        place.service,
-        sentinels,
-        connection_class=_SecuredBySentinel if tls else SentinelManagedConnection,
-        db=place.db,
-        **_options(deadline),
-        **_login(place),
-        **tls,
+        place.service, sentinels, connection_class=kind, **options
     )
-    client = kind.from_pool(pool)
-
-    async def close() -> None:
-        await client.aclose()
-        await sentinels.aclose()
-
-    return ManagedClient(client, close)
+    return PipelinedRedis(pool.make_connection, sentinels)
 
 
-def _cluster(place: Address, deadline: float, kind: type[Redis]) -> ManagedClient:
+def _cluster(place: Address, deadline: float) -> PipelinedCluster:
     # A silent node's successor is looked for only where time-outs find it silent. Half a deadline leaves time
     # to write a session where its place in the index stands on such a node.
-    options: dict[str, Any] = {**_options(deadline), **_login(place), **(place.tls or {})}
-    made = partial(PipelinedCluster, patience=deadline / 2) if kind is PipelinedRedis else RedisCluster
-    client = made(
+    client = PipelinedCluster(
+        patience=deadline / 2,
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
         require_full_coverage=False,
         reinitialize_steps=0,
         ssl=place.tls is not None,
-        **options | {"socket_timeout": deadline / 2},
+        **_options(deadline) | _login(place) | (place.tls or {}) | {"socket_timeout": deadline / 2},
     )
     client.commands_parser = _KeyFirst()  # type: ignore[assignment]
-
-    async def close() -> None:
-        if isinstance(client, PipelinedCluster):
-            await client.close_shared()
-        await client.aclose()
-        # That leaves the connections open where the client was about to look its nodes up again.
-        await client.nodes_manager.aclose()
-        await client.nodes_manager.aclose("startup_nodes")
-
-    return ManagedClient(client, close, has_no_node)
+    return client
 
 
 def _login(place: Address) -> dict[str, Any]:
@@ -481,7 +443,6 @@ def _options(deadline: float) -> dict[str, Any]:
         "socket_timeout": None,
         "socket_connect_timeout": _CONNECT_DEADLINES * deadline,
         "health_check_interval": 0,
-        "max_connections": MAX_CONNECTIONS,
         "protocol": 2,
         "driver_info": None,
     }

@@ -11,15 +11,7 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis_client import (
-    MAX_CONNECTIONS,
-    Argument,
-    Client,
-    ManagedClient,
-    PipelinedCluster,
-    PipelinedRedis,
-    describe_error,
-)
+from proxy.memory.stores.redis_client import Argument, Client, describe_error
 from proxy.memory.tasks import Tasks, wait_until_done
 
 T = TypeVar("T")
@@ -29,6 +21,7 @@ _GRACE: Final = 12
 """Deadlines after which a command that is no longer waited for loses its connection."""
 _MAX_GRACE: Final = 2.0
 _ROUNDS: Final = 4
+_MOST_AT_ONCE: Final = 32
 
 
 class Script:
@@ -128,12 +121,12 @@ class Link:
     are not used again. A Cluster's client does that itself, node by node.
     """
 
-    def __init__(self, make: Callable[[], ManagedClient], *, deadline: float) -> None:
+    def __init__(self, make: Callable[[], Client], *, deadline: float) -> None:
         self._make = make
         self._deadline = deadline
-        self._managed = make()
-        self._slots = asyncio.Semaphore(MAX_CONNECTIONS)
-        self._in_flight: dict[asyncio.Future[Any], ManagedClient] = {}
+        self._client = make()
+        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
+        self._in_flight: dict[asyncio.Future[Any], Client] = {}
         self._closing = Tasks()
         self._closed = False
 
@@ -148,14 +141,8 @@ class Link:
         if self._closed:
             self._slots.release()
             raise _closed()
-        managed = self._managed
-
-        async def working() -> T:
-            # A Cluster's client that does not know its nodes yet would send this to any of them.
-            await managed.client.initialize()
-            return await work(managed.client)
-
-        task = self._tracked(loop.create_task(working()))
+        client = self._client
+        task = self._tracked(loop.create_task(work(client)))
         task.add_done_callback(lambda _: self._slots.release())
         try:
             await wait_until_done(task, due - loop.time())
@@ -164,7 +151,7 @@ class Link:
                 grace = loop.call_later(min(_GRACE * self._deadline, _MAX_GRACE), task.cancel)
                 task.add_done_callback(lambda _: grace.cancel())
         if not task.done():
-            self._check_lost(managed, TimeoutError())
+            self._check_lost(client, TimeoutError())
             raise self._too_slow()
         if task.cancelled():
             raise _closed()
@@ -189,15 +176,15 @@ class Link:
         """The results of several, as ``run_scripts`` has them; of many, a StoreError stands among them."""
         if len(calls) == 1:
             return [await self.script(calls[0].script, calls[0].keys, *calls[0].arguments)]
-        managed = self._managed
-        if isinstance(managed.client, RedisCluster):
+        client = self._client
+        if isinstance(client, RedisCluster):
             results = await self.run(lambda client: run_scripts(client, *calls))
         else:
             script, keys, arguments = in_one(calls)
             results = await self.script(script, keys, *arguments)
         for place, error in enumerate(results):
             if isinstance(error, Exception):
-                self._check_lost(managed, error)
+                self._check_lost(client, error)
                 results[place] = StoreError(describe_error(error))
         return results
 
@@ -205,10 +192,8 @@ class Link:
         self, command: tuple[Argument, ...], work: Callable[[Client], Coroutine[Any, Any, Any]]
     ) -> Any:
         """The reply to a command; ``work`` is to be run instead where no connection stands, and again."""
-        client = self._managed.client
-        if self._closed or not isinstance(client, PipelinedRedis | PipelinedCluster):
-            return await self.run(work)
-        if (shared := client.shared(command)) is None:
+        client = self._client
+        if self._closed or (shared := client.shared(command)) is None:
             return await self.run(work)
         not_carried_out: tuple[type[Exception], ...] = (NoScriptError, *client.redirects)
         reply = self._tracked(shared.send(command))
@@ -246,7 +231,7 @@ class Link:
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""
         self._closed = True
-        self._renew(self._managed)
+        self._closing.start(self._close(self._client))
         if self._closing:
             await asyncio.wait(self._closing, timeout=self._deadline)
         for pending in self._in_flight:
@@ -260,40 +245,34 @@ class Link:
         return StoreError(f"Redis took longer than {self._deadline * 1000:.0f} ms")
 
     def _tracked(self, pending: Pending) -> Pending:
-        self._in_flight[pending] = self._managed
+        self._in_flight[pending] = self._client
         pending.add_done_callback(self._on_done)
         return pending
 
     def _on_done(self, pending: asyncio.Future[Any]) -> None:
-        managed = self._in_flight.pop(pending)
+        client = self._in_flight.pop(pending)
         error = None if pending.cancelled() else pending.exception()
         if isinstance(error, Exception):
-            self._check_lost(managed, error)
+            self._check_lost(client, error)
         # The loop's connecting keeps its own errors in its frames: a client with all its parts would wait for
         # the garbage collector, one for each attempt while a Redis is away.
         while error is not None:
             error.__traceback__ = None
             error = error.__cause__ or error.__context__
 
-    def _check_lost(self, managed: ManagedClient, error: Exception) -> None:
-        if not self._closed and managed.is_lost(error):
-            self._renew(managed)
+    def _check_lost(self, client: Client, error: Exception) -> None:
+        """After some errors later commands run on a new client; the old one is closed behind its last."""
+        if client is self._client and not self._closed and client.is_lost(error):
+            self._client = self._make()
+            self._closing.start(self._close(client))
 
-    def _renew(self, managed: ManagedClient) -> None:
-        """Has later commands run on a new client; the old one is closed when its last command has ended."""
-        if managed is not self._managed:
-            return
-        if not self._closed:
-            self._managed = self._make()
-        self._closing.start(self._close(managed))
-
-    async def _close(self, managed: ManagedClient) -> None:
-        last = [pending for pending, client in self._in_flight.items() if client is managed]
+    async def _close(self, client: Client) -> None:
+        last = [pending for pending, used in self._in_flight.items() if used is client]
         if last:
             await asyncio.wait(last)
         # What a dead connection says of its end is of no use.
         with contextlib.suppress(Exception):
-            await managed.close()
+            await client.aclose()
 
 
 def _time_out(reply: asyncio.Future[Any], rounds: int) -> None:

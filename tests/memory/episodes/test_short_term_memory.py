@@ -13,7 +13,9 @@ import pytest
 
 from proxy.memory import EpisodicMemory, ShortTermMemoryManager, get_short_term_memory
 from proxy.memory.episodes.episodes import parse_agent_id, window_start
+from proxy.memory.episodes.redis import RedisEpisodes
 from proxy.memory.episodes.short_term import ShortTermMemory
+from proxy.memory.stores.codec import Plain
 from tests.peers.redis_server import (
     LOOPBACK,
     RedisServer,
@@ -272,6 +274,16 @@ async def test_several_processes_write_at_once(server: RedisServer, memory: Shor
     found = await memory.get_recent()
     assert {one.content for one in found} == {f"{n} {i}" for n in range(3) for i in range(100)}
     assert found == sorted(found, key=lambda one: one.timestamp, reverse=True)
+
+
+async def test_it_stands_behind_the_prefix_of_its_address_as_the_proxys_episodes_do(server: RedisServer):
+    memory = ShortTermMemoryManager(f"{server.url}/0?prefix=own:")
+    kept = await memory.add_interaction(**SAID)
+    await memory.disconnect()
+    assert server.ask("ZCARD", f"own:{INDEX}") == 1
+    episodes = RedisEpisodes(f"{server.url}/0?prefix=own:", deadline=1.0, codec=Plain())
+    assert await episodes.recent(parse_agent_id("nova"), since=0, limit=1) == [kept]
+    await episodes.aclose()
 
 
 async def test_agents_on_one_redis_never_meet(server: RedisServer):

@@ -72,7 +72,7 @@ async def test_a_question_is_on_its_way_once_its_task_has_begun(server: RedisSer
         whole = SessionStore(store, codec.Plain(), deadline=4)
         asked = asyncio.create_task(whole.read(KEY))
         await asyncio.sleep(0)
-        assert len(store._link._managed.client.shared(("HMGET",))._replies) == 1
+        assert len(store._link._client.shared(("HMGET",))._replies) == 1
         assert await asked is None
 
 
