@@ -1,6 +1,5 @@
 """Sessions in PostgreSQL: for several processes that share them."""
 
-import asyncio
 import math
 import time
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from proxy.memory.stores.store import (
 TIMEOUT: Final = 0.2
 """Seconds after which a command, or an attempt to connect, is given up."""
 _CONNECTIONS: Final = 8
-_FEW_CONNECTIONS: Final = 2
+_FEW_CONNECTIONS: Final = 4
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
 # While a back-up reads, all times that sessions were due at stay in the index. So it is read from the last
@@ -74,7 +73,7 @@ def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driv
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and a
     read is given up at the deadline. A store with a deadline for background work needs few connections.
     """
-    size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else 2 * _FEW_CONNECTIONS
+    size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
     return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
 
@@ -91,20 +90,16 @@ class PostgresStore(SqlStore):
     ) -> None:
         self._deadline = deadline
         self._pool = Pool(url, timeout=timeout, size=size)
-        # How long a command may take is a connection's matter, and calls shall not wait behind long replies.
-        self._background = Pool(url, timeout=max(timeout, BACKGROUND_DEADLINE), size=_FEW_CONNECTIONS)
         self.calls = Reads(self._pool)
         """What calls read."""
-        self._background_reads = Reads(self._background)
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
         self._due_since = 0.0
         self._all_due_at = 0.0
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part."""
-        reads, within = (self._background_reads, None) if background else (self.calls, self._deadline)
         step = BoundStatement(sql.READ, key_arguments(key) | {"now": wall_time()})
-        (rows,) = await reads.fetch(step, within=within)
+        (rows,) = await self.calls.fetch(step, within=None if background else self._deadline)
         return StoredBlob(*rows[0]) if rows else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
@@ -113,9 +108,9 @@ class PostgresStore(SqlStore):
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
             self._pool.begin(_sweep)
-        if await self._fetch(_REPLACE if put.version else _CREATE, arguments):
+        if await self.fetch(_REPLACE if put.version else _CREATE, arguments):
             return True
-        if await self._fetch(sql.ERASED_SINCE, arguments):
+        if await self.fetch(sql.ERASED_SINCE, arguments):
             raise SessionDeleted("The session was deleted.")
         return put.version == 0 and await self._pool.run(partial(_create_anew, arguments))
 
@@ -123,12 +118,12 @@ class PostgresStore(SqlStore):
         """Replaces both parts, in several round trips."""
         arguments = _arguments(key, put._replace(at=math.inf))
         if put.version == 0:
-            return await self._background.run(partial(_create_anew, arguments))
+            return await self._pool.run(partial(_create_anew, arguments))
 
         async def work(connection: Connection) -> bool:
             return bool((await _execute(connection, arguments, sql.EMPTY, sql.CLEAR, _REPLACE))[-1])
 
-        return await self._background.run(work)
+        return await self._pool.run(work)
 
     async def delete(self, key: Key) -> bool:
         """Leaves a tombstone, in several round trips."""
@@ -138,11 +133,11 @@ class PostgresStore(SqlStore):
             rows, *_ = await _execute(connection, arguments, _LOCKED, sql.TOMBSTONE, sql.EXPIRE_COLD)
             return bool(rows)
 
-        return await self._background.run(work)
+        return await self._pool.run(work)
 
     async def deleted(self, key: Key) -> float | None:
         """When the session was deleted last."""
-        rows = await self._fetch(sql.STATE, key_arguments(key))
+        rows = await self.fetch(sql.STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def take_due(
@@ -176,19 +171,16 @@ class PostgresStore(SqlStore):
 
     async def aclose(self) -> None:
         """Closes all connections."""
-        await asyncio.gather(self._pool.aclose(), self._background.aclose())
+        await self._pool.aclose()
 
     async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        """The rows of a statement that no call waits for."""
-        return await self._fetch(statement, arguments, self._background)
-
-    async def _fetch(self, statement: Statement, arguments: Arguments, pool: Pool | None = None) -> Rows:
+        """The rows of a statement."""
         values = statement.in_order({**arguments, "now": wall_time()})
 
         async def work(connection: Connection) -> Rows:
             return cast("Rows", await connection.fetch(statement.numbered, *values))
 
-        return await (pool or self._pool).run(work)
+        return await self._pool.run(work)
 
 
 def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:

@@ -73,28 +73,21 @@ _LOOK_WITHIN_MILLISECONDS: Final = 900_000
 
 
 def open(  # noqa: A001  (a driver is opened, as a file is)
-    url: str,
-    *,
-    deadline: float,
-    background_deadline: float = BACKGROUND_DEADLINE,
-    take_along: Callable[[str], Piggyback | None] = lambda _: None,
+    url: str, *, deadline: float, take_along: Callable[[str], Piggyback | None] = lambda _: None
 ) -> Store:
-    """The store at an address, whose operations end within ``deadline`` or ``background_deadline`` seconds.
+    """The store at an address, whose operations end within ``deadline`` seconds.
 
-    Background operations have connections of their own: how long a reply may take is a connection's matter,
-    and calls shall not wait behind long replies. By tenant, ``take_along`` has what goes with a turn's write.
+    By tenant, ``take_along`` has what goes with a turn's write.
 
     Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
     one that cannot be parsed.
     """
     place = Address.parse(url)
-    background_deadline = max(deadline, background_deadline)
     link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
-    background = Link(client_factory(place, background_deadline), deadline=background_deadline)
     names = KeyNames(place.prefix, spread=place.form == CLUSTER)
     if place.form == CLUSTER:  # where the two are on different servers
-        return RedisStore(link, writing, background, names)
-    return RedisStore(link, writing, background, names, take_along)
+        return RedisStore(link, writing, names)
+    return RedisStore(link, writing, names, take_along)
 
 
 class KeyPair(NamedTuple):
@@ -323,24 +316,21 @@ class RedisStore:
         self,
         link: Link,
         writing: Link,
-        background: Link,
         names: KeyNames,
         take_along: Callable[[str], Piggyback | None] = lambda _: None,
     ) -> None:
         self._link = link
         self._take_along = take_along
         self._writing = writing
-        self._background = background
         self._names = names
         self._places: dict[Key, _Places] = {}
         self._next_bucket = secrets.randbelow(len(names.due))
         self._move_at: dict[str, float] = {}
         self._late = Tasks()
 
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - one deadline
         """The hot part with its version."""
-        link = self._background if background else self._link
-        version, blob = await link.command("HMGET", self._names.session(key).first, "version", "blob")
+        version, blob = await self._link.command("HMGET", self._names.session(key).first, "version", "blob")
         if version is None and blob is None:
             return None
         if version is None or blob is None or not version.isdigit():
@@ -352,18 +342,18 @@ class RedisStore:
 
         A write whose reply came too late may have been made, or be made within twelve deadlines.
         """
-        return await self._swap(self._background if put.background else self._writing, key, put, MORE)
+        return await self._swap(key, put, MORE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts."""
-        return await self._swap(self._background, key, put._replace(at=math.inf), WHOLE)
+        return await self._swap(key, put._replace(at=math.inf, background=True), WHOLE)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """The cold part from the entry ``start`` on."""
         if limit <= 0:
             return []
         name = self._names.session(key).second
-        blobs: list[bytes] = await self._background.command("LRANGE", name, start, start + limit - 1)
+        blobs: list[bytes] = await self._link.command("LRANGE", name, start, start + limit - 1)
         return blobs
 
     async def delete(self, key: Key) -> bool:
@@ -371,11 +361,11 @@ class RedisStore:
         keys, place = self._names.session(key), place_of(key)
         self._places.pop(key, None)
         now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
-        existed = bool(await self._background.script(REMOVE, keys, now, ttl))
+        existed = bool(await self._writing.script(REMOVE, keys, now, ttl))
         # A place without a session is not shown, and goes when the session would have expired.
         with contextlib.suppress(StoreError):
             former = ScriptCall(LEAVE, self._names.former_index(key.tenant), (member(key.session),))
-            await self._background.scripts(ScriptCall(LEAVE, self._names.index(place), (place,)), former)
+            await self._writing.scripts(ScriptCall(LEAVE, self._names.index(place), (place,)), former)
         return existed
 
     async def deleted(self, key: Key) -> float | None:
@@ -402,19 +392,19 @@ class RedisStore:
                         listed.append(ListedSession(each, float(updated), int(size)))
             return listed[:limit]
 
-        return await self._background.run(work) if limit > 0 else []
+        return await self._link.run(work) if limit > 0 else []
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
         """Sessions that are due; on a Cluster, one call looks into a part of the buckets after the other."""
         for tenant in tenants:
             if asyncio.get_running_loop().time() >= self._move_at.get(tenant, 0.0):
-                await self._background.run(partial(self._move_former, tenant))
+                await self._writing.run(partial(self._move_former, tenant))
         names, milliseconds = self._names.due, int(lease * 1000)
         taken: list[DueSession] = []
         for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
             name = names[self._next_bucket % len(names)]
             arguments = limit - len(taken), milliseconds
-            until, *places = await self._background.script(TAKE_DUE, (name,), *arguments)
+            until, *places = await self._writing.script(TAKE_DUE, (name,), *arguments)
             taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
             if len(taken) == limit:
                 break
@@ -426,18 +416,18 @@ class RedisStore:
         name, _, until = session.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
         arguments = place_of(session.key), until, delay
-        settled = await self._background.script(SETTLE, (name,), *arguments)
+        settled = await self._writing.script(SETTLE, (name,), *arguments)
         return DueSession(session.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
         keys, arguments = (self._names.lease(name),), (token, int(ttl * 1000), former)
-        holder: bytes | None = await self._background.script(ACQUIRE, keys, *arguments)
+        holder: bytes | None = await self._writing.script(ACQUIRE, keys, *arguments)
         return holder
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        await self._background.script(RELEASE, (self._names.lease(name),), token)
+        await self._writing.script(RELEASE, (self._names.lease(name),), token)
 
     async def ping(self) -> None:
         """Reads, and writes for a second as all writes are made."""
@@ -451,9 +441,9 @@ class RedisStore:
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
-        await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._background.aclose())
+        await asyncio.gather(self._link.aclose(), self._writing.aclose())
 
-    async def _swap(self, link: Link, key: Key, put: BlobWrite, cold: str) -> bool:
+    async def _swap(self, key: Key, put: BlobWrite, cold: str) -> bool:
         keys, ttl, bounds = self._names.session(key), _milliseconds(put.ttl), _deletion_bounds(put.at)
         version = put.new_version or draw_version()
         arguments: tuple[Argument, ...] = (put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
@@ -470,12 +460,12 @@ class RedisStore:
 
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
-        piggyback = self._take_along(key.tenant) if link is self._writing else None
+        piggyback = None if put.background else self._take_along(key.tenant)
         calls = *others, ScriptCall(SWAP, keys, arguments)
         if piggyback is None:
-            *results, swapped = await link.scripts(*calls)
+            *results, swapped = await self._writing.scripts(*calls)
         else:  # behind all others: a full server takes a script's later writes, as long as it took one
-            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, piggyback.call))
+            sending = asyncio.get_running_loop().create_task(self._writing.scripts(*calls, piggyback.call))
             sending.add_done_callback(partial(_settle_piggyback, piggyback))
             *results, swapped, _ = await asyncio.shield(sending)
         if isinstance(swapped, StoreError):
@@ -515,7 +505,7 @@ class RedisStore:
             for attempt in range(1, _LATE_ATTEMPTS + 1):
                 with contextlib.suppress(StoreError):
                     delay = max(_SETTLING, due - wall_time())
-                    await self._background.scripts(self._schedule(key, delay, ttl))
+                    await self._writing.scripts(self._schedule(key, delay, ttl))
                     return
                 await asyncio.sleep(_LATE.pause(attempt))
 
