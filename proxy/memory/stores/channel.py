@@ -10,12 +10,15 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
-from proxy.circuit import Outage
+from proxy.circuit import Backoff, Outage
 from proxy.clock import set_ahead
 from proxy.memory.errors import StoreError
 
 Receive = Callable[[float, bytes], None]
 """Is called with each message, and a time of the store's clock: of its sending, less its age."""
+
+REJOINING: Final = Backoff(0.05, 1.0)
+"""The pauses after which a channel that was lost is joined again."""
 
 _EVERY, _AGAIN = 20.0, 2.0
 _AT_START: Final = 1.0

@@ -14,14 +14,13 @@ import asyncpg
 
 from proxy.circuit import Outage
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.channel import Channel, ClockReading, Receive, compare_clocks
+from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.postgres_pool import FAILURES, checked_address
 from proxy.memory.tasks import wait_for_event
 
 _LARGEST: Final = 5_900
 """PostgreSQL takes less than 8000 bytes, and a message stands there in base64."""
 _CONNECT_SECONDS: Final = 2.0
-_PAUSE, _LONGEST_PAUSE, _GROWTH = 0.05, 1.0, 0.01
 _CHECK_EVERY: Final = 10.0
 _POOLED_PAUSE: Final = 60.0
 # One for each schema: a database has the channels of all.
@@ -79,20 +78,25 @@ class PostgresChannel:
         await sent
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
-        """Receives; a connection that is lost is made again, with pauses that grow with the time it takes."""
-        clock = asyncio.get_running_loop().time
-        since = clock()
+        """Receives; a connection that is lost is made again."""
+        failures = 0
+
+        def on_joined() -> None:
+            nonlocal failures
+            failures = 0
+            joined()
+
         while True:
-            pause = min(_PAUSE + _GROWTH * (clock() - since), _LONGEST_PAUSE)
+            is_pooled = False
             try:
-                await self._listen(receive, joined)
-                since = clock()
+                await self._listen(receive, on_joined)
             except _NotPassedOn:
                 self._outage.begin("LISTEN hears nothing")
-                pause = _POOLED_PAUSE
+                is_pooled = True
             except (*FAILURES, StoreError):
                 pass
-            await asyncio.sleep(pause)
+            failures += 1
+            await asyncio.sleep(_POOLED_PAUSE if is_pooled else REJOINING.pause(failures))
 
     async def read_clock(self) -> ClockReading:
         """Compares with the server's clock, over a connection of its own: it is asked once in a while."""
