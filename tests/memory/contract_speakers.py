@@ -4,15 +4,11 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.archive.records import Query
-from proxy.memory.archive.sql import Steps, fetch
 from proxy.memory.session import Entry, Forgotten, Session
-from proxy.memory.stores.sql import Statement, Types, m008_speakers
 from proxy.memory.stores.store import Key
 from tests.memory.contract_archive import (
     ANN,
     BOB,
-    DRIVERS,
     KEY,
     NOW,
     alike,
@@ -20,7 +16,6 @@ from tests.memory.contract_archive import (
     embed,
     kept,
     last,
-    under,
     vectors_left,
 )
 from tests.memory.contract_archive import asked as found
@@ -175,114 +170,3 @@ async def test_with_a_session_goes_what_its_guests_said(archive: Archive):
     await archive.forget_session(KEY, at=NOW)
     assert await both(archive) == ([], [])
     assert await vectors_left(archive) == 0
-
-
-# --- what was written before
-
-
-TURNS = "UPDATE turnkeeper_turns SET digest = blob WHERE speaker IS NOT NULL OR role <> 'user'"
-PASSAGES = (
-    "UPDATE turnkeeper_passages SET terms = 'x', owner ="
-    " (SELECT t.owner FROM turnkeeper_turns t WHERE t.id = item) WHERE kind = 1"
-)
-
-
-async def carried_out(archive: Archive, *statements: str) -> None:
-    def work() -> Steps[None]:
-        for statement in statements:
-            yield from fetch(Statement(statement), {})
-
-    await archive._database.write(work)
-
-
-# Another process has written it.
-WRITTEN = "UPDATE turnkeeper_talks SET mark = mark"
-
-
-async def as_it_was_written(archive: Archive) -> None:
-    """All passages are the session's person's, as they were once, and the database is brought up to date."""
-    await carried_out(archive, TURNS, PASSAGES)
-    types = Types(identity="", number="", real="", blob="")
-    await carried_out(archive, *m008_speakers(types), WRITTEN)
-
-
-async def reindexed(archive: Archive) -> None:
-    for _ in range(9):
-        if not await archive.reindex():
-            return
-    raise AssertionError("there is no end of it")
-
-
-async def test_what_was_anothers_is_hidden_at_once_and_found_by_him_later(archive: Archive):
-    alone = Key("acme", "alone")
-    await archive.save_session(KEY, talk(), as_of=NOW)
-    await archive.save_session(Key("acme", "second"), talk(), as_of=NOW)
-    await as_it_was_written(archive)
-    await archive.save_session(alone, talk(said("user", 0, "More tea.", "ann")), as_of=NOW)
-    await embed(archive)
-    assert await both(archive) == (["More tea."], [])
-    assert not {*BOBS} & {*await alike(archive, INSULIN)}
-    await reindexed(archive)
-    assert await both(archive) == (sorted([*ANNS, *ANNS, "More tea."]), sorted([*BOBS, *BOBS]))
-
-
-async def test_the_newest_talk_is_found_again_first(archive: Archive):
-    for name, at in (("old", NOW - 900), ("new", NOW - 9), ("middle", NOW - 90)):
-        entries = [msgspec.structs.replace(entry, recorded_at=at + entry.turn) for entry in TALK]
-        await archive.save_session(
-            Key("acme", name), Session(entries=(*entries,), user="ann", created=at), as_of=at
-        )
-    await as_it_was_written(archive)
-    order = []
-    while await archive.reindex():
-        order.append({one.session_id for one in await archive.search(BOB, Query(text="insulin", now=NOW))})
-    assert order == [{"new"}, {"new", "middle"}, {"new", "middle", "old"}]
-
-
-async def test_of_what_was_written_before_a_number_stays_who_it_stood_for(archive: Archive):
-    numbered = [msgspec.structs.replace(entry, user="1001" if entry.user else None) for entry in TALK]
-    await archive.save_session(KEY, talk(*numbered, alias="1001"), as_of=NOW)
-    await as_it_was_written(archive)
-    await reindexed(archive)
-    assert await both(archive) == (sorted(ANNS + BOBS), [])
-
-
-async def test_whoever_spoke_first_in_a_session_that_was_taken_for_anothers_is_told(archive: Archive):
-    """A session's person was the newest speaker of its first request once."""
-    await archive.save_session(KEY, talk(*TALK[:4], user="bob"), as_of=NOW)
-    await as_it_was_written(archive)
-    await reindexed(archive)
-    assert await both(archive) == (sorted(ANNS[:2]), sorted(BOBS))
-
-
-async def test_whoever_is_forgotten_meanwhile_is_found_by_nobody(archive: Archive):
-    await archive.save_session(KEY, talk(), as_of=NOW)
-    await as_it_was_written(archive)
-    await archive.forget(BOB, at=NOW)
-    await reindexed(archive)
-    assert await kept(archive) == LEFT
-    assert await both(archive) == (sorted(ANNS), [])
-    await archive.forget(ANN, at=NOW)
-    await reindexed(archive)
-    assert await both(archive) == ([], [])
-
-
-async def test_what_is_kept_again_meanwhile_is_in_its_place(archive: Archive):
-    await archive.save_session(KEY, talk(), as_of=NOW)
-    await as_it_was_written(archive)
-    await archive.save_session(KEY, talk(), as_of=NOW)
-    assert set(BOBS) <= set(await found(archive, ALL, BOB))
-    assert await found(archive, "insulin") == []
-
-
-@pytest.mark.parametrize("driver", ["sealed-sqlite", "sealed-postgresql"])
-async def test_what_nobody_can_read_holds_up_no_other(request: pytest.FixtureRequest, driver: str):
-    url = await DRIVERS[driver](request)
-    async with under(bytes(32), url) as old:
-        await old.save_session(Key("acme", "lost"), talk(), as_of=NOW)
-    async with under(bytes([1] * 32), url) as new:
-        await new.save_session(KEY, talk(), as_of=NOW)
-        await as_it_was_written(new)
-        await reindexed(new)
-        assert await both(new) == (sorted(ANNS), sorted(BOBS))
-        assert await new.search(ANN, Query(text="insulin", now=NOW)) == []

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.memory.archive import documents, erasure, facts, saving, search, statements, turns
+from proxy.memory.archive import documents, erasure, facts, saving, search, statements
 from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.erasure import Erased
 from proxy.memory.archive.names import NamedDatabase
@@ -30,9 +30,12 @@ from proxy.memory.archive.sql import (
     Database,
     RowCodec,
     Rows,
+    Steps,
     Transaction,
     fetch,
     fetch_each,
+    fetch_value,
+    find_owner,
     in_parts,
     owner_arguments,
 )
@@ -120,19 +123,19 @@ class Archive:
 
     async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
         """The sessions in which a user spoke or was spoken to, the newest first."""
-        return await self._database.read(partial(turns.user_sessions, user, limit))
+        return await self._database.read(partial(_user_sessions, user, limit))
 
     async def turns(self, user: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
         """What was said by a user and in their sessions; each with the number to continue ``after``."""
-        return await self._database.read(partial(turns.user_turns, self._codec, user, after, limit))
+        return await self._database.read(partial(_user_turns, self._codec, user, after, limit))
 
     async def latest_turns(self, user: Owner, *, limit: int) -> list[Turn]:
         """The end of the session in which a user spoke last; of another user's, what this one said."""
-        return await self._database.read(partial(turns.latest_turns, self._codec, user, limit))
+        return await self._database.read(partial(_latest_turns, self._codec, user, limit))
 
     async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
         """The turns of a session in order, from the one at index ``start`` on."""
-        return await self._database.read(partial(turns.session_turns, self._codec, key, start, limit))
+        return await self._database.read(partial(_session_turns, self._codec, key, start, limit))
 
     def has_words(self, text: str) -> bool:
         """Whether a question has a word to look for: common words alone, like "how much", find nothing."""
@@ -246,17 +249,7 @@ class Archive:
         return await self._database.write(partial(erasure.expire, self._codec, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 5) -> int:
-        """Index a session without owners, or a few texts of an older lexicon; how many."""
-        unowned = await self._database.read(partial(turns.unowned_turns, self._codec))
-        if unowned:
-            talk, found = unowned
-            for part in in_parts(found, lambda turn: len(turn.entry.text)):
-                await self._database.write(partial(turns.assign_owners, self._codec, talk, part))
-            while await self._database.write(
-                partial(fetch, statements.DELETE_UNOWNED, {"talk": talk, "limit": limit})
-            ):
-                pass
-            return max(1, len(found))
+        """Index a few texts of an older lexicon; how many."""
         texts = await self._database.read(partial(vector_index.outdated_texts, self._codec, limit))
         # Those that cannot be read keep their terms.
         lexicon = self._codec.lexicon
@@ -292,6 +285,46 @@ class Archive:
 
 def _page(tenant: str, after: str, limit: int) -> dict[str, object]:
     return {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
+
+
+def _user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
+    """The sessions in which a user spoke or was spoken to, the newest first."""
+    owner = yield from find_owner(user)
+    if owner is None:
+        return []
+    rows = yield from fetch(statements.OWNER_SESSIONS, {"owner": owner, "limit": limit})
+    return [UserSession(id_text(session), at, count) for session, at, count in rows]
+
+
+def _user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
+    """A page of a user's turns, each with its number."""
+    owner = yield from find_owner(user)
+    if owner is None:
+        return []
+    rows = yield from fetch(statements.USER_TURNS, {"owner": owner, "after": after, "limit": limit})
+    return [(row[0], _turn(codec, user.tenant, row)) for row in rows]
+
+
+def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Turn]]:
+    """The end of the session in which a user spoke last."""
+    owner = yield from find_owner(user)
+    talk = None if owner is None else (yield from fetch_value(statements.LATEST_SESSION, {"owner": owner}))
+    if talk is None:
+        return []
+    rows = yield from fetch(statements.LATEST_TURNS, {"owner": owner, "talk": talk, "limit": limit})
+    return [_turn(codec, user.tenant, row) for row in reversed(rows)]
+
+
+def _session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
+    """A page of a session's turns."""
+    rows = yield from fetch(statements.SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
+    return [_turn(codec, key.tenant, row) for row in rows]
+
+
+def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> Turn:
+    _, session, created, at, _, blob = row
+    name = id_text(session)
+    return Turn(session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry))
 
 
 def is_archive(url: str) -> bool:

@@ -158,7 +158,7 @@ class _Stored(NamedTuple):
     """
 
     talk: int | None
-    version: int
+    version: int | str
     updated: float
     turns: Mapping[_Position, _StoredTurn]
     before: int
@@ -174,9 +174,9 @@ class _Stored(NamedTuple):
         turns = {position: turn for position, turn in self.turns.items() if position[:2] >= begin}
         return self._replace(turns=turns, before=max([self.before, *moved]))
 
-    def is_as(self, former: "_Stored") -> bool:
-        """Whether nothing of the session has changed since, and nothing was erased."""
-        return self == former._replace(version=self.version, before=self.before, unchanged=0)
+    def head(self) -> tuple[Any, ...]:
+        """All that is not the same once the session has changed, or anything was erased."""
+        return self.talk, self.version, self.updated, self.owners, self.erased
 
 
 class _Users(NamedTuple):
@@ -252,35 +252,54 @@ def _read(
     codec: RowCodec, parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
 ) -> Steps[list[_Stored]]:
     """What is stored of parts, and of the tombstones that concern each."""
-    names = [sorted(part.names) for part in parts]
-    sessions = [{**key_arguments(part.key), "created": part.session.created} for part in parts]
     ranges = []
-    for part, session in zip(parts, sessions, strict=True):
+    for part in parts:
         turns = [part.begin, *map(_place, part.entries)]
         call, last = max(turns)
         (life, turn), (until, end) = min(turns), max(part.end, (call, last + 1))
-        ranges.append({**session, "life": life, "turn": turn, "until": until, "end": end})
+        ranges.append({**_arguments(part), "life": life, "turn": turn, "until": until, "end": end})
     # Only what moved out of a session stands before its hot part.
     moved = [i for i, part in enumerate(parts) if part.is_hot and part.session.cold_count]
-    firsts = [{**sessions[i], "life": parts[i].begin.call, "turn": parts[i].begin.turn} for i in moved]
-    owners = [Owner(part.key.tenant, name) for part, own in zip(parts, names, strict=True) for name in own]
-    times, ids, rows, stored, places = yield from gather(
-        fetch_each(TOMBSTONE_TIME, [row._asdict() for row in chain(*graves)]),
-        fetch_each(OWNER_ID, [owner_arguments(owner) for owner in owners]),
-        fetch_each(codec.dialect.session, sessions),
+    firsts = [
+        {**_arguments(parts[i]), "life": parts[i].begin.call, "turn": parts[i].begin.turn} for i in moved
+    ]
+    heads, stored, places = yield from gather(
+        _read_heads(codec, parts, graves),
         fetch_each(STORED_TURNS, ranges),
         fetch_each(LAST_PLACE_BEFORE, firsts),
     )
     before = {i: row[0][0] for i, row in zip(moved, places, strict=True) if row[0][0] is not None}
-    times, ids = iter(times), iter(ids)
     found: list[_Stored] = []
-    for i, (row, turns) in enumerate(zip(rows, stored, strict=True)):
-        talk, version, updated = row[0] if row else (None, 0, -1.0)
+    for i, (head, turns) in enumerate(zip(heads, stored, strict=True)):
         by_position = {tuple(one[1:5]): _StoredTurn(one[0], bytes(one[5]), one[6]) for one in turns}
+        found.append(head._replace(turns=by_position, before=before.get(i, -1)))
+    return found
+
+
+def _read_heads(
+    codec: RowCodec, parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
+) -> Steps[list[_Stored]]:
+    """The same without turns."""
+    names = [sorted(part.names) for part in parts]
+    owners = [Owner(part.key.tenant, name) for part, own in zip(parts, names, strict=True) for name in own]
+    times, ids, rows = yield from gather(
+        fetch_each(TOMBSTONE_TIME, [row._asdict() for row in chain(*graves)]),
+        fetch_each(OWNER_ID, [owner_arguments(owner) for owner in owners]),
+        fetch_each(codec.dialect.session, [*map(_arguments, parts)]),
+    )
+    times, ids = iter(times), iter(ids)
+    heads: list[_Stored] = []
+    for i, row in enumerate(rows):
+        talk, version, updated = row[0] if row else (None, 0, -1.0)
         own = {name: id_[0][0] for name, id_ in zip(names[i], ids, strict=False) if id_}
         erased = {grave: at[0][0] if at else None for grave, at in zip(graves[i], times, strict=False)}
-        found.append(_Stored(talk, version, updated, by_position, before.get(i, -1), own, erased))
-    return found
+        heads.append(_Stored(talk, version, updated, {}, -1, own, erased))
+    return heads
+
+
+def _arguments(part: SessionPart) -> dict[str, object]:
+    """The arguments that name a part's session."""
+    return {**key_arguments(part.key), "created": part.session.created}
 
 
 def _all_tombstone_rows(keys: TombstoneKeys, part: SessionPart) -> list[_TombstoneRow]:
@@ -485,7 +504,7 @@ class _WrittenPart(NamedTuple):
 
     number: int
     talk: int
-    version: int
+    version: int | str
     turns: dict[_Position, _StoredTurn]
 
 
@@ -667,23 +686,17 @@ def _write_rows(
     if (yield from tombstone_key_numbers()) != numbers:
         return owners, written
     parts = [one.part for one in planned]
-    again = yield from _read(codec, parts, [[*one.stored.erased] for one in planned])
+    again = yield from _read_heads(codec, parts, [[*one.stored.erased] for one in planned])
     first = yield from fetch_value(NEXT_TURN, {})
     added: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
-        if not now.is_as(one.stored):
+        if now.head() != one.stored.head():
             continue
         for owner in _missing(one):
             owners[owner] = owners.get(owner) or (yield from ensure_owner(owner))
-        times = {
-            "created": one.part.session.created,
-            "updated": one.part.session.updated,
-            "mark": one.part.as_of,
-        }
-        talk = yield from fetch_value(
-            UPSERT_SESSION, {**key_arguments(one.part.key), **times, "ahead": ahead}
-        )
+        times = {"updated": one.part.session.updated, "mark": one.part.as_of, "ahead": ahead}
+        talk = yield from fetch_value(UPSERT_SESSION, {**_arguments(one.part), **times})
         ids = _ids(one, owners)
         turns: dict[_Position, _StoredTurn] = {}
         for turn in one.changes.turns:
@@ -698,7 +711,9 @@ def _write_rows(
     yield from fetch_each(INSERT_TURN, added)
     yield from fetch_each(UPDATE_TURN, changed)
     yield from _index(codec, first, added, changed)
-    return owners, written
+    sessions = [_arguments(parts[one.number - 1]) for one in written]
+    heads = yield from fetch_each(codec.dialect.session, sessions)
+    return owners, [one._replace(version=head[1]) for one, [head] in zip(written, heads, strict=True)]
 
 
 def _drop(codec: RowCodec, unread: Sequence[int], dropped: Sequence[int]) -> Steps[None]:

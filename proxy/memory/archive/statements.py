@@ -18,8 +18,6 @@ LEXICON: Final = 3
 ``m015_numbers``, so that older passages are indexed again."""
 USER, SESSION, ANONYMOUS = 0, 1, 2
 """The kinds of tombstones: a user, a session, and the turns of a session that have no user."""
-NO_OWNER: Final = 0
-"""The owner of passages whose owner is still to be determined."""
 
 # --- owners and tombstones
 
@@ -282,20 +280,6 @@ MARK_UP_TO_DATE: Final = Statement(
 REINDEX_PASSAGE: Final = Statement(
     f"UPDATE turnkeeper_passages SET terms = :anew, lexicon = {LEXICON}"
     " WHERE id = :passage AND terms = :terms"
-)
-UNOWNED_SESSION: Final = Statement(
-    f"SELECT talk FROM turnkeeper_passages WHERE owner = {NO_OWNER} ORDER BY at DESC LIMIT 1"
-)
-DELETE_UNOWNED: Final = Statement(
-    "DELETE FROM turnkeeper_passages WHERE id IN (SELECT id FROM turnkeeper_passages"
-    f" WHERE owner = {NO_OWNER} AND talk = :talk LIMIT :limit) RETURNING id"
-)
-TURNS_WITH_OWNERS: Final = Statement(
-    "SELECT k.tenant, k.session, o.person, t.owner, t.id, t.place, t.at, t.blob,"
-    " EXISTS (SELECT 1 FROM turnkeeper_passages p WHERE p.kind = 1 AND p.item = t.id"
-    f" AND p.owner = {NO_OWNER})"
-    " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
-    " JOIN turnkeeper_people o ON o.id = t.owner WHERE t.talk = :talk ORDER BY t.place, t.id"
 )
 # A turn waits for the next one, until some time after it was said.
 UNEMBEDDED: Final = Statement(
@@ -568,7 +552,8 @@ SQLITE: Final = _dialect(
     _fts5_query,
     (_FTS5_MATCH, "turnkeeper_index.rank"),
     "SELECT value FROM json_each(:ids)",
-    "0",
+    # Whoever saves a session has another time or other turns, and whoever erases fewer turns.
+    "mark || '/' || (SELECT COUNT(*) FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)",
 )
 POSTGRES: Final = _dialect(
     _tsquery,

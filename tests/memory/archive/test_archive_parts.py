@@ -208,58 +208,6 @@ async def test_long_vectors_are_added_a_few_in_a_transaction(transactions: Trans
     assert max(transactions.rows) <= MOST_ROWS
 
 
-async def unown(archive: Archive) -> None:
-    """Has all turns wait for their owners, as a migration from an older version does."""
-    unowned = Statement("UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1")
-    await archive._database.write(partial(fetch, unowned, {}))
-
-
-async def test_owners_are_assigned_a_few_turns_in_a_transaction(transactions: Transactions, archive: Archive):
-    await archive.save_session(KEY, session(), as_of=8.0)
-    await unown(archive)
-    transactions.clear()
-    assert await archive.reindex() == COUNT
-    assert sum(transactions.rows) >= COUNT
-    assert max(transactions.rows) <= MOST_ROWS
-    assert await archive.reindex() == 0
-    found = await archive.search(ANN, Query(text="wheelbarrow1", now=9.0, limit=43))
-    assert {one.turn_id for one in found} == {*range(1, COUNT, 7)}
-
-
-async def test_owners_are_assigned_to_the_rest_after_a_broken_attempt(archive: Archive, tmp_path: Path):
-    await archive.save_session(KEY, session(), as_of=8.0)
-    await unown(archive)
-    with closing(sqlite3.connect(tmp_path / "a.db")) as reader:
-
-        def owned() -> int:
-            query = "SELECT count(*) FROM turnkeeper_passages WHERE owner <> 0"
-            return int(reader.execute(query).fetchone()[0])
-
-        attempt = asyncio.create_task(archive.reindex())
-        while not (attempt.done() or owned()):  # noqa: ASYNC110 - it writes when it likes
-            await asyncio.sleep(0.001)
-        attempt.cancel()
-        await asyncio.wait({attempt})
-        done = owned()
-        assert 0 < done < COUNT
-        rest = await archive.reindex()
-        assert 0 < rest < COUNT
-        assert owned() == COUNT
-
-
-async def test_who_is_erased_while_owners_are_assigned_stays_erased(archive: Archive, tmp_path: Path):
-    await archive.save_session(KEY, session(), as_of=8.0)
-    await unown(archive)
-    with closing(sqlite3.connect(tmp_path / "a.db")) as reader:
-        query = "SELECT count(*) FROM turnkeeper_passages WHERE owner <> 0"
-        attempt = asyncio.create_task(archive.reindex())
-        while not (attempt.done() or reader.execute(query).fetchone()[0]):  # noqa: ASYNC110 - it writes when it likes
-            await asyncio.sleep(0.001)
-        await archive.forget(ANN, at=9.0)
-        await attempt
-        assert reader.execute("SELECT count(*) FROM turnkeeper_passages").fetchone()[0] == 0
-
-
 async def test_an_older_index_is_made_anew_a_few_texts_in_a_transaction(
     transactions: Transactions, archive: Archive
 ):
