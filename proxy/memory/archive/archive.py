@@ -164,7 +164,7 @@ class Archive:
         """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
         encoded = (vector_index.encoded_vector(self._codec, text, vector) for text, vector in vectors)
         for part in in_parts(encoded, lambda one: len(one.sign or b"") // _BYTES_PER_CHARACTER):
-            await self._database.write(partial(vector_index.add_vectors, self._codec, model, part))
+            await self._database.write(partial(vector_index.add_vectors, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
         """Delete everything of a user; what was said up to ``at`` is refused from now on."""
@@ -246,7 +246,7 @@ class Archive:
 
     async def expire(self, *, now: float, limit: int = 20) -> int:
         """Delete a few facts that have expired; how many."""
-        return await self._database.write(partial(erasure.expire, self._codec, now=now, limit=limit))
+        return await self._database.write(partial(erasure.expire, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 5) -> int:
         """Index a few texts of an older lexicon; how many."""

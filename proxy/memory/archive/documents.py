@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from proxy.memory.archive.records import Chunk
-from proxy.memory.archive.sql import IndexRow, RowCodec, Steps, ensure_owner, fetch, fetch_value
+from proxy.memory.archive.sql import RowCodec, Steps, ensure_owner, fetch, fetch_value
 from proxy.memory.archive.statements import (
     DELETE_DOCUMENT,
     DELETE_DOCUMENT_PASSAGES,
@@ -156,7 +156,8 @@ def add_document(
     for number, chunk in enumerate(chunks):
         blob = codec.encode(Key(tenant, path), chunk)
         item = yield from fetch_value(INSERT_CHUNK, {**name, "chunk": number, "at": at, "blob": blob})
-        yield from codec.index(owner, owner_id, f"{chunk.title}\n{chunk.text}", IndexRow(DOCUMENT, item, at))
+        row = {"owner": owner_id, "kind": DOCUMENT, "item": item, "at": at}
+        yield from codec.index(owner, f"{chunk.title}\n{chunk.text}", row)
 
 
 def remove_document(tenant: str, path: str) -> Steps[bool]:

@@ -18,6 +18,7 @@ from proxy.memory.archive.sql import (
     locked_owner,
     readable_secrets,
     stored_secrets,
+    unembed,
 )
 from proxy.memory.archive.statements import json_array
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
@@ -42,11 +43,11 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
     # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
     # crosswise would deadlock.
     facts = yield from _some(codec, statements.SOME_FACTS, own)
-    yield from _delete(codec, statements.FACT, facts)
+    yield from _delete(statements.FACT, facts)
     if facts:
         return Erased(0, len(facts), more=True)
     turns = yield from _some(codec, statements.SOME_OF_USER, own)
-    yield from _delete_turns(codec, turns)
+    yield from _delete_turns(turns)
     if not turns:
         yield from fetch(statements.FORGET_PASSAGES, own)
         yield from fetch(statements.DELETE_OWNER, own)
@@ -58,7 +59,7 @@ def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_SESSION, key_arguments(key))
-    yield from _delete_turns(codec, turns)
+    yield from _delete_turns(turns)
     if not turns:
         yield from fetch(statements.FORGET_SESSION_PASSAGES, key_arguments(key))
         yield from fetch(statements.DELETE_IF_EMPTY, key_arguments(key))
@@ -72,7 +73,7 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     yield from fetch(statements.DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_NOBODY, key_arguments(key))
-    yield from _delete_turns(codec, turns)
+    yield from _delete_turns(turns)
     return Erased(len(turns), more=bool(turns))
 
 
@@ -84,21 +85,21 @@ def _some(codec: RowCodec, statement: Statement, arguments: Arguments) -> Steps[
     return [row for row, size in zip(rows, sizes, strict=True) if size <= batch] or rows[:1]
 
 
-def _delete_turns(codec: RowCodec, turns: Rows) -> Steps[None]:
+def _delete_turns(turns: Rows) -> Steps[None]:
     """Delete turns, by id and session, and sessions that have none left."""
     sessions = json_array({talk for _, talk, *_ in turns})
     if turns:
-        yield from fetch(codec.dialect.renew, {"ids": sessions})
-        yield from _delete(codec, statements.TURN, turns)
-        yield from fetch(codec.dialect.delete_empty, {"ids": sessions})
+        yield from fetch(statements.RENEW_SESSIONS, {"ids": sessions})
+        yield from _delete(statements.TURN, turns)
+        yield from fetch(statements.DELETE_EMPTY, {"ids": sessions})
 
 
-def _delete(codec: RowCodec, kind: int, rows: Rows) -> Steps[None]:
+def _delete(kind: int, rows: Rows) -> Steps[None]:
     """Delete turns or facts, by id, and take them out of the index."""
     if rows:
         ids = json_array(row[0] for row in rows)
-        yield from fetch(codec.dialect.delete[kind], {"ids": ids})
-        yield from fetch(codec.dialect.unindex, {"kind": kind, "ids": ids})
+        yield from fetch(statements.DELETE_ITEMS[kind], {"ids": ids})
+        yield from fetch(statements.DELETE_PASSAGES, {"kind": kind, "ids": ids})
 
 
 def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[float]:
@@ -172,17 +173,17 @@ def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> S
 def sweep(codec: RowCodec, *, since: float, before: float, limit: int) -> Steps[tuple[int, float]]:
     """Delete a few turns that were recorded in a time; how many, and when the last of them was recorded."""
     between = {"since": since, "before": before} | ({"limit": limit} if limit else {})
-    turns = yield from _some(codec, codec.dialect.old_turns, between)
+    turns = yield from _some(codec, statements.OLD_TURNS, between)
     # The first turn that stays has what it followed in its vector; of users and sessions nothing stays.
-    yield from codec.unembed(json_array(row[0] for row in turns))
-    yield from _delete_turns(codec, turns)
+    yield from unembed(row[0] for row in turns)
+    yield from _delete_turns(turns)
     return len(turns), float(turns[-1][3]) if turns else 0.0
 
 
-def expire(codec: RowCodec, *, now: float, limit: int) -> Steps[int]:
+def expire(*, now: float, limit: int) -> Steps[int]:
     """Delete a few expired facts; how many."""
-    rows = yield from fetch(codec.dialect.expire, {"now": now, "limit": limit})
+    rows = yield from fetch(statements.EXPIRE_FACTS, {"now": now, "limit": limit})
     if rows:
         ids = json_array(item for (item,) in rows)
-        yield from fetch(codec.dialect.unindex, {"kind": statements.FACT, "ids": ids})
+        yield from fetch(statements.DELETE_PASSAGES, {"kind": statements.FACT, "ids": ids})
     return len(rows)

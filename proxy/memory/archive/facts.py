@@ -6,7 +6,6 @@ from proxy.memory.archive import statements
 from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.records import Fact, TombstoneKeys
 from proxy.memory.archive.sql import (
-    IndexRow,
     RowCodec,
     Rows,
     Steps,
@@ -45,7 +44,8 @@ def add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
     }
     item = yield from fetch_value(statements.UPSERT_FACT, arguments)
     if fact.superseded is None:
-        yield from codec.index(user, owner, fact.text, IndexRow(statements.FACT, item, fact.created))
+        row = {"owner": owner, "kind": statements.FACT, "item": item, "at": fact.created}
+        yield from codec.index(user, fact.text, row)
     else:
         yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
     if fact.replaces is not None:

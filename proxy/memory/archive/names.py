@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from proxy.memory.archive.sql import (
-    Batch,
     Database,
     Rows,
     Steps,
@@ -148,26 +147,23 @@ class NamedDatabase:
 
 def _translated(names: Names, work: Transaction[T]) -> Steps[T]:
     """The steps, with names encrypted on their way to the database and decrypted on their way back."""
-    steps, reply = work(), None
+    steps: Steps[T] = work()
+    reply: Any = None
     while True:
         try:
             step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        if isinstance(step, Batch):
-            statements = tuple(_encrypted(names, one) for one in step.statements)
-            replies = yield Batch(statements)
-            pairs = zip(statements, replies, strict=True)
-            reply = [_decrypted(names, one, answer) for one, answer in pairs]
-        else:
-            statement = _encrypted(names, step)
-            reply = _decrypted(names, statement, (yield statement))
+        reply = [
+            [_rows(names, rows) for rows in answer] if isinstance(one, Each) else _rows(names, answer)
+            for one, answer in zip(step, (yield tuple(_encrypted(names, one) for one in step)), strict=True)
+        ]
 
 
-def _encrypted(names: Names, step: BoundStatement | Each) -> BoundStatement | Each:
-    if isinstance(step, Each):
-        return step._replace(rows=[_arguments(names, row) for row in step.rows])
-    return step._replace(arguments=_arguments(names, step.arguments))
+def _encrypted(names: Names, one: BoundStatement | Each) -> BoundStatement | Each:
+    if isinstance(one, Each):
+        return one._replace(rows=[_arguments(names, row) for row in one.rows])
+    return one._replace(arguments=_arguments(names, one.arguments))
 
 
 def _arguments(names: Names, arguments: Arguments) -> Arguments:
@@ -189,12 +185,6 @@ def _arguments(names: Names, arguments: Arguments) -> Arguments:
 
 def _form(names: Names, tenant: bytes, name: bytes) -> bytes:
     return id_bytes(names.encrypted(id_text(tenant), id_text(name)))
-
-
-def _decrypted(names: Names, step: BoundStatement | Each, reply: Any) -> Any:
-    if isinstance(step, Each):
-        return [_rows(names, rows) for rows in reply]
-    return _rows(names, reply)
 
 
 def _rows(names: Names, rows: Rows) -> Rows:

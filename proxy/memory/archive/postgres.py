@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 import asyncpg
 
-from proxy.memory.archive.sql import Batch, Steps, Transaction
+from proxy.memory.archive.sql import Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres import PostgresStore
 from proxy.memory.stores.postgres_pool import Pool, Reads, Work, fetch_all
@@ -120,9 +120,6 @@ async def _run(work: Transaction[T], fetch: _Fetch) -> T:
     reply: Any = None
     try:
         while True:
-            step = steps.send(reply)
-            reply = await (fetch(step.statements) if isinstance(step, Batch) else fetch([step]))
-            if not isinstance(step, Batch):
-                (reply,) = reply
+            reply = await fetch(steps.send(reply))
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]

@@ -29,6 +29,7 @@ from proxy.memory.archive.sql import (
     fetch_value,
     gather,
     owner_arguments,
+    unembed,
 )
 from proxy.memory.archive.statements import (
     ADD_TURNS,
@@ -44,6 +45,7 @@ from proxy.memory.archive.statements import (
     OWNER_ID,
     POSTGRES,
     SESSION,
+    SESSION_HEAD,
     STORED_TURNS,
     TOMBSTONE_TIME,
     TURN,
@@ -52,7 +54,6 @@ from proxy.memory.archive.statements import (
     UPSERT_PASSAGES,
     UPSERT_SESSION,
     USER,
-    json_array,
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session, TurnRef
@@ -233,24 +234,54 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
         }
 
 
-class _Changes(NamedTuple):
-    """What is to be written of a part; whether that is ``all``, or the rest is yet to be planned.
+class _Planned(NamedTuple):
+    """A part, and what is to be written of it; ``users`` are all whom that names.
 
-    By then the first ``stored`` of the part's entries are stored as they are.
+    Where there is no room for all of it, the rest is yet to be planned. Once it is written, the first
+    ``unchanged`` of the part's entries are stored as they are.
     """
 
+    part: SessionPart
+    stored: _Stored
+    users: set[str]
     turns: list[_Turn]
     dropped: list[int]
-    stored: int
-    all: bool = True
+    unchanged: int
+    is_all: bool
+
+    @property
+    def missing(self) -> list[Owner]:
+        """The users who have no rows yet."""
+        return [Owner(self.part.key.tenant, name) for name in sorted(self.users - self.stored.owners.keys())]
+
+    def owners(self, new: Mapping[Owner, int]) -> dict[str, int]:
+        """The ids of the users, with those who had no rows."""
+        return self.stored.owners | {owner.user: new[owner] for owner in self.missing}
+
+    def written(
+        self, talk: int, version: int | str, owners: dict[str, int], turns: Mapping[_Position, _StoredTurn]
+    ) -> _Stored:
+        """What is stored of the part once it is written: the session's row, and the ``turns`` in it."""
+        dropped = set(self.dropped)
+        stored = {place: turn for place, turn in self.stored.turns.items() if turn.item not in dropped}
+        stored.update(turns)
+        moved = [turn.place for position, turn in stored.items() if position[:2] < self.part.begin]
+        return _Stored(
+            talk,
+            version,
+            self.part.session.updated,
+            stored,
+            max([self.stored.before, *moved]),
+            owners,
+            self.stored.erased,
+            self.unchanged,
+        )
 
 
 # --- what is stored
 
 
-def _read(
-    codec: RowCodec, parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
-) -> Steps[list[_Stored]]:
+def _read(parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]) -> Steps[list[_Stored]]:
     """What is stored of parts, and of the tombstones that concern each."""
     ranges = []
     for part in parts:
@@ -264,7 +295,7 @@ def _read(
         {**_arguments(parts[i]), "life": parts[i].begin.call, "turn": parts[i].begin.turn} for i in moved
     ]
     heads, stored, places = yield from gather(
-        _read_heads(codec, parts, graves),
+        _read_heads(parts, graves),
         fetch_each(STORED_TURNS, ranges),
         fetch_each(LAST_PLACE_BEFORE, firsts),
     )
@@ -277,7 +308,7 @@ def _read(
 
 
 def _read_heads(
-    codec: RowCodec, parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
+    parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
 ) -> Steps[list[_Stored]]:
     """The same without turns."""
     names = [sorted(part.names) for part in parts]
@@ -285,7 +316,7 @@ def _read_heads(
     times, ids, rows = yield from gather(
         fetch_each(TOMBSTONE_TIME, [row._asdict() for row in chain(*graves)]),
         fetch_each(OWNER_ID, [owner_arguments(owner) for owner in owners]),
-        fetch_each(codec.dialect.session, [*map(_arguments, parts)]),
+        fetch_each(SESSION_HEAD, [*map(_arguments, parts)]),
     )
     times, ids = iter(times), iter(ids)
     heads: list[_Stored] = []
@@ -374,17 +405,15 @@ def _owners(part: SessionPart, admissions: Sequence[_Admission | None]) -> set[s
     return {*filter(None, names)}
 
 
-def _changes(
-    codec: RowCodec,
-    part: SessionPart,
-    admissions: Sequence[_Admission | None],
-    stored: _Stored,
-    room: int,
-) -> _Changes:
+def _planned(
+    codec: RowCodec, part: SessionPart, admissions: Sequence[_Admission | None], stored: _Stored
+) -> _Planned:
     """What puts the entries in the place of the stored turns; stored turns beside them are dropped.
 
-    As much of it as there is room for.
+    As much of it as one write takes.
     """
+    room = codec.dialect.batch
+    planned = partial(_Planned, part, stored, _owners(part, admissions))
     stale = dict(stored.turns)
     positions: defaultdict[tuple[int, int, str], int] = defaultdict(int)
     turns: list[_Turn] = []
@@ -399,7 +428,7 @@ def _changes(
         if index < stored.unchanged:
             continue
         if room <= 0:
-            return _Changes(turns, [], index, all=False)
+            return planned(turns, [], index, is_all=False)
         turn = _turn(codec, part, admission, stored.owners, part.start + index, position, before)
         if turn is not None:
             room -= CHARACTERS_PER_ROW + len(turn.blob)
@@ -408,10 +437,10 @@ def _changes(
     for position, former in stale.items():
         if part.begin <= position[:2] < part.end:
             if room <= 0:
-                return _Changes(turns, dropped, len(admissions), all=False)
+                return planned(turns, dropped, len(admissions), is_all=False)
             room -= CHARACTERS_PER_ROW
             dropped.append(former.item)
-    return _Changes(turns, dropped, len(admissions))
+    return planned(turns, dropped, len(admissions), is_all=True)
 
 
 def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands there
@@ -453,10 +482,6 @@ def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests
     return codec.digest(place, ids.owner, ownership, entry)
 
 
-def _moved(part: SessionPart, before: int) -> int:
-    return min(before + 1, part.session.cold_count)
-
-
 # --- many sessions in one write
 
 
@@ -488,28 +513,6 @@ class _Recent(NamedTuple):
                 unchanged += 1
         owners = {name: id_ for name, id_ in self.stored.owners.items() if name in names}
         return self.stored.since(begin)._replace(owners=owners, unchanged=unchanged)
-
-
-class _Planned(NamedTuple):
-    """A part with what is to be written of it; ``owners`` are all users whom that names."""
-
-    part: SessionPart
-    stored: _Stored
-    owners: set[str]
-    changes: _Changes
-
-
-class _WrittenPart(NamedTuple):
-    """The ``number`` of a part that was written, its session's row, and the turns that were written."""
-
-    number: int
-    talk: int
-    version: int | str
-    turns: dict[_Position, _StoredTurn]
-
-
-_Written = tuple[Mapping[Owner, int], list[_WrittenPart]]
-"""Ids of users who had none, and the parts that were as they had been read."""
 
 
 class SessionWriter:
@@ -564,29 +567,16 @@ class SessionWriter:
         done = not writes
         for planned in writes:
             written = await self._write(planned, numbers, ahead)
-            self._note(planned, written, stored, moved)
-            done = done or bool(written[1])
+            stored |= written
+            for one in planned:
+                key, cold_count = one.part.key, one.part.session.cold_count
+                if one.is_all and (now := written.get(key)):
+                    moved[key] = min(now.before + 1, cold_count)
+                    self._remember(one.part, now)
+            if len(written) < len(planned):
+                self._keys = None
+            done = done or bool(written)
         return done
-
-    def _note(
-        self,
-        planned: Sequence[_Planned],
-        written: "_Written",
-        stored: dict[Key, _Stored],
-        moved: dict[Key, int],
-    ) -> None:
-        """Note what is stored since a write; what was not as it had been read is to be read again."""
-        owners, parts = written
-        for number, talk, version, turns in parts:
-            part, before, _, changes = planned[number - 1]
-            own = {name: id_ for (tenant, name), id_ in owners.items() if tenant == part.key.tenant}
-            before = before._replace(talk=talk, version=version, owners=before.owners | own)
-            after = stored[part.key] = _stored_now(part, before, changes, turns)
-            if changes.all:
-                moved[part.key] = _moved(part, after.before)
-                self._remember(part, after)
-        if len(parts) < len(planned):
-            self._keys = None
 
     async def _read(
         self, parts: Sequence[SessionPart], keys: TombstoneKeys, stored: dict[Key, _Stored]
@@ -599,24 +589,24 @@ class SessionWriter:
                 stored[part.key] = known
         if unknown := [part for part in unknown if part.key not in stored]:
             graves = [_all_tombstone_rows(keys, part) for part in unknown]
-            work = partial(_read, self._codec, unknown, graves)
-            rows = await self._database.read(work)
+            rows = await self._database.read(partial(_read, unknown, graves))
             stored |= zip((part.key for part in unknown), rows, strict=True)
 
-    async def _write(self, planned: Sequence[_Planned], numbers: list[int], ahead: float) -> _Written:
-        """Write what was planned, where it is as it had been read."""
+    async def _write(
+        self, planned: Sequence[_Planned], numbers: list[int], ahead: float
+    ) -> dict[Key, _Stored]:
+        """Write what was planned; what is stored now of the parts that were as they had been read."""
         if self._codec.dialect is not POSTGRES:
-            work = partial(_write_rows, self._codec, planned, numbers, ahead)
-            return await self._database.write(work)
-        missing = sorted({owner for one in planned for owner in _missing(one)})
+            return await self._database.write(partial(_write_rows, self._codec, planned, numbers, ahead))
+        missing = sorted({owner for one in planned for owner in one.missing})
         if not missing:
-            return {}, await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
+            return await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
         try:
             return await self._database.write(
                 partial(_write_with_owners, self._codec, planned, missing, numbers, ahead)
             )
         except _Changed:
-            return {}, []
+            return {}
 
     def _remember(self, part: SessionPart, stored: _Stored) -> None:
         if not part.is_hot:
@@ -661,71 +651,61 @@ def _plan(
         if _is_refused(part, before, admissions, ahead):
             refused.append(part)
             continue
-        changes = _changes(codec, part, admissions, before, codec.dialect.batch)
-        rows = _ROWS_PER_SESSION + len(changes.turns) + len(changes.dropped)
-        size = CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in changes.turns])
+        planned = _planned(codec, part, admissions, before)
+        rows = _ROWS_PER_SESSION + len(planned.turns) + len(planned.dropped)
+        size = CHARACTERS_PER_ROW * rows + sum([len(turn.blob) for turn in planned.turns])
         if not writes or size > room:
             writes.append([])
             room = codec.dialect.batch
-        writes[-1].append(_Planned(part, before, _owners(part, admissions), changes))
+        writes[-1].append(planned)
         room -= size
     return writes, refused
 
 
-def _missing(one: _Planned) -> list[Owner]:
-    """The users of a part who have no rows yet."""
-    return [Owner(one.part.key.tenant, name) for name in sorted(one.owners - one.stored.owners.keys())]
-
-
 def _write_rows(
     codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
-) -> Steps[_Written]:
+) -> Steps[dict[Key, _Stored]]:
     """Write sessions row by row, in a transaction that excludes other writers."""
-    owners: dict[Owner, int] = {}
-    written: list[_WrittenPart] = []
     if (yield from tombstone_key_numbers()) != numbers:
-        return owners, written
-    parts = [one.part for one in planned]
-    again = yield from _read_heads(codec, parts, [[*one.stored.erased] for one in planned])
+        return {}
+    heads = yield from _read_heads([one.part for one in planned], [[*one.stored.erased] for one in planned])
+    current = [one for one, head in zip(planned, heads, strict=True) if head.head() == one.stored.head()]
     first = yield from fetch_value(NEXT_TURN, {})
+    owners: dict[Owner, int] = {}
     added: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
-    for number, (one, now) in enumerate(zip(planned, again, strict=True), 1):
-        if now.head() != one.stored.head():
-            continue
-        for owner in _missing(one):
+    written: list[_Stored] = []
+    for one in current:
+        for owner in one.missing:
             owners[owner] = owners.get(owner) or (yield from ensure_owner(owner))
         times = {"updated": one.part.session.updated, "mark": one.part.as_of, "ahead": ahead}
         talk = yield from fetch_value(UPSERT_SESSION, {**_arguments(one.part), **times})
-        ids = _ids(one, owners)
+        ids = one.owners(owners)
         turns: dict[_Position, _StoredTurn] = {}
-        for turn in one.changes.turns:
+        for turn in one.turns:
             rows, item = (added, first + len(added)) if turn.item is None else (changed, turn.item)
             row = turn.row(codec, ids)
             row["talk"], row["item"] = talk, item
             rows.append(row)
             turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
-        written.append(_WrittenPart(number, talk, 0, turns))
-        gone = [turn.item for turn in one.changes.turns if turn.terms == "" and turn.item is not None]
-        yield from _drop(codec, gone, one.changes.dropped)
+        written.append(one.written(talk, "", ids, turns))
+        unread = [turn.item for turn in one.turns if turn.terms == "" and turn.item is not None]
+        if gone := [*unread, *one.dropped]:
+            yield from unembed(gone)
+            yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
+            yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.dropped])
     yield from fetch_each(INSERT_TURN, added)
     yield from fetch_each(UPDATE_TURN, changed)
-    yield from _index(codec, first, added, changed)
-    sessions = [_arguments(parts[one.number - 1]) for one in written]
-    heads = yield from fetch_each(codec.dialect.session, sessions)
-    return owners, [one._replace(version=head[1]) for one, [head] in zip(written, heads, strict=True)]
-
-
-def _drop(codec: RowCodec, unread: Sequence[int], dropped: Sequence[int]) -> Steps[None]:
-    """Take turns out of the index, and delete those that are ``dropped``."""
-    if gone := [*unread, *dropped]:
-        yield from codec.unembed(json_array(gone))
-        yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
-        yield from fetch_each(DELETE_TURN, [{"item": item} for item in dropped])
+    yield from _index(first, added, changed)
+    saved = yield from fetch_each(SESSION_HEAD, [_arguments(one.part) for one in current])
+    return {
+        one.part.key: stored._replace(version=head[1])
+        for one, stored, [head] in zip(current, written, saved, strict=True)
+    }
 
 
 def _index(
-    codec: RowCodec, first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
+    first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
 ) -> Steps[None]:
     """Index turns; what changes loses its vector. The ids of those that were added begin at ``first``."""
     own = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
@@ -736,12 +716,12 @@ def _index(
     if rows:
         passages = yield from fetch(UPSERT_PASSAGES, {"rows": msgspec.json.encode(rows).decode()})
         if altered := [item for _, item in passages if item < first]:
-            yield from codec.unembed(json_array(altered))
+            yield from unembed(altered)
 
 
 def _write_with_owners(
     codec: RowCodec, planned: Sequence[_Planned], missing: Sequence[Owner], numbers: list[int], ahead: float
-) -> Steps[_Written]:
+) -> Steps[dict[Key, _Stored]]:
     """Write sessions whose users have no rows yet. Raises _Changed, so that no user is left without turns."""
     owners: dict[Owner, int] = {}
     for owner in missing:
@@ -749,7 +729,7 @@ def _write_with_owners(
     written = yield from _write(codec, planned, owners, numbers, ahead)
     if len(written) < len(planned):
         raise _Changed
-    return owners, written
+    return written
 
 
 def _write(
@@ -758,19 +738,20 @@ def _write(
     owners: Mapping[Owner, int],
     numbers: list[int],
     ahead: float,
-) -> Steps[list[_WrittenPart]]:
+) -> Steps[dict[Key, _Stored]]:
     """Write sessions in one statement of PostgreSQL; ``owners`` are ids of users who had none."""
     graves = {grave: at for one in planned for grave, at in one.stored.erased.items()}
+    ids = [one.owners(owners) for one in planned]
     turns = [
-        (number, turn, turn.row(codec, ids))
-        for number, one in enumerate(planned, 1)
-        for ids in [_ids(one, owners)]
-        for turn in one.changes.turns
+        [(turn, turn.row(codec, own)) for turn in one.turns] for one, own in zip(planned, ids, strict=True)
     ]
-    user_ids = {row[name] for *_, row in turns for name in _Users._fields}
-    added = [(number, row) for number, turn, row in turns if turn.item is None]
-    changed = [(number, {**row, "item": turn.item}) for number, turn, row in turns if turn.item is not None]
-    dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.changes.dropped]
+    each = [(number, turn, row) for number, own in enumerate(turns, 1) for turn, row in own]
+    added = [(number, row) for number, turn, row in each if turn.item is None]
+    changed = [(number, {**row, "item": turn.item}) for number, turn, row in each if turn.item is not None]
+    dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.dropped]
+    # A row whose terms stay has none here, and one that leaves the index has empty ones.
+    unread = [(number, turn.item) for number, turn, _ in each if turn.terms == "" and turn.item is not None]
+    unread += dropped
     arguments = {
         "talks": [one.stored.talk for one in planned],
         "versions": [one.stored.version for one in planned],
@@ -786,32 +767,27 @@ def _write(
         "erased": sorted(at for at in graves.values() if at is not None),
         "purpose": PURPOSE,
         "keys": numbers,
-        "people": sorted(filter(None, user_ids)),
+        "people": sorted({row[name] for *_, row in each for name in _Users._fields if row[name]}),
         **_columns("added", added),
-    }
-    statement = CHANGE_TURNS if changed or dropped else ADD_TURNS
-    # A row whose terms stay has none here, and one that leaves the index has empty ones.
-    unread = [
-        (number, turn.item)
-        for number, one in enumerate(planned, 1)
-        for turn in one.changes.turns
-        if turn.terms == "" and turn.item is not None
-    ] + dropped
-    arguments |= {
         **_columns("changed", changed, "item"),
         "droppedn": [number for number, _ in dropped],
         "dropped": [item for _, item in dropped],
         "unreadn": [number for number, _ in unread],
         "unread": [item for _, item in unread],
     }
-    rows = yield from fetch(statement, arguments)
-    items = {(row[0], *one[1:]): one[0] for row in rows for one in row[3]}
-    written = {number: _WrittenPart(number, talk, version, {}) for number, talk, version, _ in rows}
-    for number, turn, row in turns:
-        if number in written:
-            item = items[number, *turn.position] if turn.item is None else turn.item
-            written[number].turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
-    return [*written.values()]
+    rows = yield from fetch(CHANGE_TURNS if changed or dropped else ADD_TURNS, arguments)
+    written: dict[Key, _Stored] = {}
+    for number, talk, version, fresh in rows:
+        one, own = planned[number - 1], ids[number - 1]
+        items = {tuple(position): item for item, *position in fresh}
+        stored = {
+            turn.position: _StoredTurn(
+                items[turn.position] if turn.item is None else turn.item, row["digest"], turn.place
+            )
+            for turn, row in turns[number - 1]
+        }
+        written[one.part.key] = one.written(talk, version, own, stored)
+    return written
 
 
 def _columns(prefix: str, turns: Sequence[tuple[int, dict[str, Any]]], *more: str) -> dict[str, list[Any]]:
@@ -820,24 +796,3 @@ def _columns(prefix: str, turns: Sequence[tuple[int, dict[str, Any]]], *more: st
     for name in (*TURN_COLUMNS, "reader", "terms", *more):
         columns[prefix + name] = [row[name] for _, row in turns]
     return columns
-
-
-def _ids(one: _Planned, new: Mapping[Owner, int]) -> dict[str, int]:
-    """The ids of a part's users."""
-    return one.stored.owners | {owner.user: new[owner] for owner in _missing(one)}
-
-
-def _stored_now(
-    part: SessionPart, before: _Stored, changes: _Changes, written: Mapping[_Position, _StoredTurn]
-) -> _Stored:
-    """What is stored of a part now, of which there was ``before``."""
-    dropped = set(changes.dropped)
-    turns = {position: turn for position, turn in before.turns.items() if turn.item not in dropped}
-    turns.update(written)
-    moved = [turn.place for position, turn in turns.items() if position[:2] < part.begin]
-    return before._replace(
-        updated=part.session.updated,
-        turns=turns,
-        before=max([before.before, *moved]),
-        unchanged=changes.stored,
-    )

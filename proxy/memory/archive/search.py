@@ -18,8 +18,13 @@ from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, gather, owner
 from proxy.memory.archive.statements import (
     DOCUMENT,
     FACT,
+    MATCH_ALL,
+    MATCH_BEST,
     OWNER_SIZE,
+    PASSAGES_BY_ID,
     PASSAGES_IN_RANGE,
+    PASSAGES_NEAR,
+    TEXTS,
     TURN,
     json_array,
 )
@@ -192,10 +197,10 @@ def _ranked(
         similar = yield from similarity_scores(codec, owner, owner_id, vector, _best(scores))
         for passage, score in similar.items():
             scores[passage] = scores.get(passage, 0.0) + score
-        rows = yield from fetch(codec.dialect.by_id, {"owner": owner_id, "ids": json_array(similar)})
+        rows = yield from fetch(PASSAGES_BY_ID, {"owner": owner_id, "ids": json_array(similar)})
         passages |= _passages(rows)
     if owner.user and passages:
-        rows = yield from fetch(codec.dialect.near, {"owner": owner_id, "ids": json_array(_best(scores))})
+        rows = yield from fetch(PASSAGES_NEAR, {"owner": owner_id, "ids": json_array(_best(scores))})
         passages |= _passages(rows)
     return rank(lookup, passages.values(), matches, similar)
 
@@ -217,14 +222,10 @@ def _matching(codec: RowCodec, owner: int, groups: Sequence[dict[str, float]], s
     terms = codec.dialect.any_term(term for group in groups for term in group)
     if size <= _RARELY_TOO_MANY:
         # To rank them costs the database more than to find them.
-        rows = yield from fetch(
-            codec.dialect.match_all, {"owner": owner, "terms": terms, "limit": _CANDIDATES + 1}
-        )
+        rows = yield from fetch(MATCH_ALL, {"owner": owner, "terms": terms, "limit": _CANDIDATES + 1})
         if len(rows) <= _CANDIDATES:
             return rows
-    return (
-        yield from fetch(codec.dialect.match_best, {"owner": owner, "terms": terms, "limit": _CANDIDATES})
-    )
+    return (yield from fetch(MATCH_BEST, {"owner": owner, "terms": terms, "limit": _CANDIDATES}))
 
 
 def _passages(rows: Iterable[Sequence[Any]]) -> dict[int, Passage]:
@@ -322,7 +323,7 @@ def _read(
     fetches = []
     for kind in kinds:
         ids = json_array(one.item for one in passages if one.kind == kind)
-        fetches.append(fetch(codec.dialect.texts[kind], {"ids": ids, "now": now}))
+        fetches.append(fetch(TEXTS[kind], {"ids": ids, "now": now}))
     texts: list[Rows] = yield from gather(*fetches)
     items: dict[tuple[int, int], SearchResult] = {}
     for kind, rows in zip(kinds, texts, strict=True):

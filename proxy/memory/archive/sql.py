@@ -4,8 +4,8 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from itertools import chain, islice
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -13,8 +13,10 @@ from proxy.memory import extensible
 from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_VECTOR,
+    DELETE_VECTORS,
     INSERT_OWNER,
     INSERT_SECRET,
+    MARK_BESIDE,
     OWNER_ID,
     RENEW_OWNER,
     SECRETS,
@@ -41,15 +43,11 @@ V = TypeVar("V")
 Rows = list[tuple[Any, ...]]
 
 
-class Batch(NamedTuple):
-    """Statements that do not depend on each other's rows."""
-
-    statements: tuple[BoundStatement | Each, ...]
-
-
-Steps = Generator[BoundStatement | Each | Batch, Any, T]
-"""A ``BoundStatement`` that is yielded gets ``Rows``, an ``Each`` a list of them in the order of its rows,
-and a ``Batch`` a list of what its statements get."""
+Step = tuple[BoundStatement | Each, ...]
+"""Statements that do not depend on each other's rows."""
+Steps = Generator[Step, list[Any], T]
+"""A step that is yielded gets a list: a ``BoundStatement`` its ``Rows``, an ``Each`` a list of them in the
+order of its rows of arguments."""
 Transaction = Callable[[], Steps[T]]
 """Begins the steps; it is called again where the first attempt failed."""
 
@@ -88,7 +86,8 @@ class Database(Protocol):
 
 def fetch(statement: Statement, arguments: Arguments) -> Steps[Rows]:
     """The rows of one statement."""
-    rows: Rows = yield BoundStatement(statement, arguments)
+    rows: Rows
+    (rows,) = yield (BoundStatement(statement, arguments),)
     return rows
 
 
@@ -96,13 +95,14 @@ def fetch_each(statement: Statement, rows: Sequence[Arguments]) -> Steps[list[Ro
     """The rows of one statement for each of several rows of arguments, in their order."""
     if not rows:
         return []
-    found: list[Rows] = yield Each(statement, rows)
+    found: list[Rows]
+    (found,) = yield (Each(statement, rows),)
     return found
 
 
 def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
     """The first column of the first row; ``None`` where there is no row."""
-    rows = yield BoundStatement(statement, arguments)
+    (rows,) = yield (BoundStatement(statement, arguments),)
     return rows[0][0] if rows else None
 
 
@@ -111,21 +111,16 @@ def gather(*works: Steps[Any]) -> Steps[list[Any]]:
     results: dict[int, Any] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(works)))
     while True:
-        requests: dict[int, BoundStatement | Each | Batch] = {}
+        steps: dict[int, Step] = {}
         for index, reply in replies.items():
             try:
-                requests[index] = works[index].send(reply)
+                steps[index] = works[index].send(reply)
             except StopIteration as end:
                 results[index] = end.value
-        if not requests:
+        if not steps:
             return [results[index] for index in range(len(works))]
-        batches = {i: each.statements if isinstance(each, Batch) else (each,) for i, each in requests.items()}
-        statements = tuple(statement for batch in batches.values() for statement in batch)
-        rows = iter([(yield statements[0])] if len(statements) == 1 else (yield Batch(statements)))
-        replies = {
-            index: [*islice(rows, len(request.statements))] if isinstance(request, Batch) else next(rows)
-            for index, request in requests.items()
-        }
+        rows = iter((yield tuple(chain(*steps.values()))))
+        replies = {index: [*islice(rows, len(step))] for index, step in steps.items()}
 
 
 def in_parts(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
@@ -173,6 +168,13 @@ def locked_owner(owner: Owner) -> Steps[int]:
             return found
 
 
+def unembed(turns: Iterable[int]) -> Steps[None]:
+    """Remove the vectors of turns, and of those beside them, which have their words; they are made again."""
+    rows = yield from fetch(MARK_BESIDE, {"ids": json_array(turns)})
+    if rows:
+        yield from fetch(DELETE_VECTORS, {"ids": json_array(passage for (passage,) in rows)})
+
+
 # --- keys that are made once, stand in the archive itself, and are shared by all its processes
 
 
@@ -215,16 +217,6 @@ def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
 # --- rows
 
 
-class IndexRow(NamedTuple):
-    """What is indexed, its time, and its place in the archived session ``talk``, 0 outside of any."""
-
-    kind: int
-    item: int
-    at: float
-    talk: int = 0
-    place: int = 0
-
-
 class RowCodec(msgspec.Struct, frozen=True):
     """How rows are encoded and indexed, and the SQL that is the database's own.
 
@@ -260,22 +252,13 @@ class RowCodec(msgspec.Struct, frozen=True):
         """The terms of the first 20,000 characters of a text."""
         return self.lexicon.terms(owner, text[:_MAX_INDEXED])
 
-    def index(self, owner: Owner, owner_id: int, text: str, row: IndexRow) -> Steps[None]:
-        """Index the first 20,000 characters of a text; one without terms leaves the index."""
-        yield from self.index_terms(owner_id, self.terms(owner, text), row)
+    def index(self, owner: Owner, text: str, row: Arguments) -> Steps[None]:
+        """Index a text that is in no session; the ``row`` has its owner's id, its kind, item and time.
 
-    def index_terms(self, owner_id: int, terms: str, row: IndexRow) -> Steps[None]:
-        """Index terms; a passage that changes loses its vector, and one without terms is removed."""
-        arguments = {**row._asdict(), "owner": owner_id, "terms": terms}
+        A passage that changes loses its vector, and one without terms leaves the index.
+        """
+        terms = self.terms(owner, text)
+        arguments = {**row, "talk": 0, "place": 0, "terms": terms}
         passage = yield from fetch_value(UPSERT_PASSAGE if terms else DELETE_PASSAGE, arguments)
         if passage is not None:
             yield from fetch(DELETE_VECTOR, {"passage": passage})
-
-    def unembed(self, ids: str) -> Steps[None]:
-        """Remove the vectors of turns, and of those beside them, which have their words; they are made again.
-
-        ``ids`` are as ``json_array`` writes them.
-        """
-        rows = yield from fetch(self.dialect.mark_beside, {"ids": ids})
-        if rows:
-            yield from fetch(self.dialect.delete_vectors, {"ids": json_array(passage for (passage,) in rows)})

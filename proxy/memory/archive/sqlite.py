@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from proxy.memory.archive.sql import Batch, Rows, Steps, Transaction
+from proxy.memory.archive.sql import Rows, Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
@@ -118,14 +118,10 @@ class SqliteDatabase:
 
 def _run(work: Transaction[T], connection: sqlite3.Connection) -> T:
     steps: Steps[T] = work()
-    reply: list[Any] | None = None
+    reply: Any = None
     try:
         while True:
-            step = steps.send(reply)
-            if isinstance(step, Batch):
-                reply = [_rows(each, connection) for each in step.statements]
-            else:
-                reply = _rows(step, connection)
+            reply = [_rows(each, connection) for each in steps.send(reply)]
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
 

@@ -6,9 +6,7 @@ Names in the schema are older than those in the code: a row of ``talks`` is an a
 
 import json
 from collections.abc import Callable, Iterable
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from proxy.memory.stores.sql import Statement
 
@@ -18,6 +16,22 @@ LEXICON: Final = 3
 ``m015_numbers``, so that older passages are indexed again."""
 USER, SESSION, ANONYMOUS = 0, 1, 2
 """The kinds of tombstones: a user, a session, and the turns of a session that have no user."""
+
+_SQLITE_IDS: Final = "SELECT value FROM json_each(:ids)"
+_POSTGRES_IDS: Final = (
+    "SELECT CAST(e AS bigint) FROM json_array_elements_text(CAST(CAST(:ids AS text) AS json)) e"
+)
+
+
+def json_array(ids: Iterable[int]) -> str:
+    """Ids in the form that binds to ``:ids``."""
+    return json.dumps(list(ids))
+
+
+def _of_ids(text: str) -> Statement:
+    """A statement in which ``{ids}`` is the list that is bound to ``:ids``."""
+    return Statement(text.replace("{ids}", _SQLITE_IDS), text.replace("{ids}", _POSTGRES_IDS))
+
 
 # --- owners and tombstones
 
@@ -87,6 +101,18 @@ UPSERT_SESSION: Final = Statement(
     " CASE WHEN k.mark > excluded.mark AND k.mark <= :ahead THEN k.mark ELSE excluded.mark END"
     " WHERE k.updated <= excluded.updated OR k.updated > :ahead RETURNING id"
 )
+_SESSION_HEAD: Final = (
+    "SELECT id, {}, updated FROM turnkeeper_talks"
+    " WHERE tenant = :tenant AND session = :session AND created = :created"
+)
+# Whoever saves a session in SQLite has another time or other turns, and whoever erases fewer turns.
+SESSION_HEAD: Final = Statement(
+    _SESSION_HEAD.format(
+        "mark || '/' || (SELECT COUNT(*) FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
+    ),
+    _SESSION_HEAD.format("xmin::text::bigint"),
+)
+"""A session's row: its id, its version, and ``updated``."""
 SAVED_TIME: Final = Statement(
     "SELECT MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
 )
@@ -182,15 +208,25 @@ FORGET_PASSAGES: Final = Statement("DELETE FROM turnkeeper_passages WHERE owner 
 FORGET_SESSION_PASSAGES: Final = Statement(
     f"DELETE FROM turnkeeper_passages WHERE kind = 1 AND talk IN ({_SESSION_IDS})"
 )
-DELETE_IF_EMPTY: Final = Statement(
-    f"DELETE FROM turnkeeper_talks WHERE id IN ({_SESSION_IDS})"
+_DELETE_IF_EMPTY: Final = (
+    "DELETE FROM turnkeeper_talks WHERE id IN ({})"
     " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
 )
+DELETE_IF_EMPTY: Final = Statement(_DELETE_IF_EMPTY.format(_SESSION_IDS))
+DELETE_EMPTY: Final = _of_ids(_DELETE_IF_EMPTY.format("{ids}"))
+# What is being saved to these sessions is read again.
+RENEW_SESSIONS: Final = _of_ids("UPDATE turnkeeper_talks SET mark = mark WHERE id IN ({ids})")
+DELETE_ITEMS: Final = {
+    kind: _of_ids(f"DELETE FROM turnkeeper_{table} WHERE id IN ({{ids}})")
+    for kind, table in ((TURN, "turns"), (FACT, "facts"))
+}
 _OLD_TURNS: Final = (
     "SELECT t.id, t.talk, length(t.blob), t.recorded"
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " WHERE t.recorded >= :since AND t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
 )
+# A session is locked before its turns, as everywhere, and one that others write is skipped.
+OLD_TURNS: Final = Statement(_OLD_TURNS, f"{_OLD_TURNS} FOR UPDATE OF k SKIP LOCKED")
 
 # --- facts and documents
 
@@ -214,9 +250,11 @@ ALL_FACTS: Final = Statement(f"SELECT {_FACT_COLUMNS} WHERE {_CURRENT} ORDER BY 
 DELETE_FACT: Final = Statement(
     "DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id"
 )
-_EXPIRED_FACTS: Final = (
-    "SELECT id FROM turnkeeper_facts WHERE expires <= :now ORDER BY expires, id LIMIT :limit"
+_EXPIRE_FACTS: Final = (
+    "DELETE FROM turnkeeper_facts WHERE id IN (SELECT id FROM turnkeeper_facts"
+    " WHERE expires <= :now ORDER BY expires, id LIMIT :limit{}) RETURNING id"
 )
+EXPIRE_FACTS: Final = Statement(_EXPIRE_FACTS.format(""), _EXPIRE_FACTS.format(" FOR UPDATE SKIP LOCKED"))
 INSERT_CHUNK: Final = Statement(
     "INSERT INTO turnkeeper_documents (tenant, path, chunk, added, blob)"
     " VALUES (:tenant, :path, :chunk, :at, :blob) RETURNING id"
@@ -259,6 +297,7 @@ UPSERT_PASSAGES: Final = Statement(
     f" WHERE t.id = json_extract(r.value, '$[1]') {_RENEW_PASSAGE}, item"
 )
 DELETE_PASSAGE: Final = Statement("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item = :item")
+DELETE_PASSAGES: Final = _of_ids("DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})")
 OWNER_SIZE: Final = Statement(
     "SELECT id, (SELECT COUNT(*) FROM turnkeeper_passages p WHERE p.owner = o.id) FROM turnkeeper_people o"
     " WHERE tenant = :tenant AND person = :person"
@@ -267,6 +306,45 @@ PASSAGES_IN_RANGE: Final = Statement(
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner"
     " AND p.at >= :begin AND p.at < :end ORDER BY p.at DESC LIMIT :limit"
 )
+_VECTOR: Final = "array_to_tsvector(string_to_array(p.terms, ' '))"
+_TSQUERY: Final = "CAST(CAST(:terms AS text) AS tsquery)"
+_FTS5_MATCH: Final = (
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_index CROSS JOIN turnkeeper_passages p"
+    " WHERE turnkeeper_index MATCH :terms AND p.id = turnkeeper_index.rowid AND +p.owner = :owner"
+)
+_TSQUERY_MATCH: Final = (
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
+)
+MATCH_ALL: Final = Statement(f"{_FTS5_MATCH} LIMIT :limit", f"{_TSQUERY_MATCH} LIMIT :limit")
+"""An owner's passages with any of the terms, in no order."""
+MATCH_BEST: Final = Statement(
+    f"{_FTS5_MATCH} ORDER BY turnkeeper_index.rank LIMIT :limit",
+    f"{_TSQUERY_MATCH} ORDER BY ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC LIMIT :limit",
+)
+"""The likeliest of them, first."""
+# With a plus before what an index has, SQLite begins with the ids, and reads nothing else of the owner's.
+PASSAGES_BY_ID: Final = _of_ids(
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE +p.owner = :owner AND p.id IN ({{ids}})"
+)
+_NEAR: Final = 2
+PASSAGES_NEAR: Final = _of_ids(
+    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages h CROSS JOIN turnkeeper_passages p"
+    f" WHERE h.id IN ({{ids}}) AND +h.owner = :owner AND +h.kind = 1 AND p.talk = h.talk"
+    f" AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR} AND p.owner = h.owner AND p.kind = 1"
+)
+"""An owner's turns among the passages of ``:ids``, and their neighbours in the session."""
+TEXTS: Final = {
+    TURN: _of_ids(
+        "SELECT t.id, k.session, t.at, t.blob FROM turnkeeper_turns t"
+        " JOIN turnkeeper_talks k ON k.id = t.talk WHERE t.id IN ({ids})"
+    ),
+    FACT: _of_ids(
+        "SELECT id, name, created, blob FROM turnkeeper_facts WHERE id IN ({ids})"
+        " AND superseded IS NULL AND (expires IS NULL OR expires > :now)"
+    ),
+    DOCUMENT: _of_ids("SELECT id, path, added, blob FROM turnkeeper_documents WHERE id IN ({ids})"),
+}
+"""By kind, the items of ``:ids``: id, name, time and blob."""
 # The line before another and the one behind, and itself.
 _BESIDE: Final = "n.talk = p.talk AND n.place BETWEEN p.place - 1 AND p.place + 1 AND n.kind = 1"
 _WITH_OWNER: Final = (
@@ -298,12 +376,18 @@ UPSERT_VECTOR: Final = Statement(
     " sign = excluded.sign, blob = excluded.blob"
 )
 DELETE_VECTOR: Final = Statement("DELETE FROM turnkeeper_vectors WHERE passage = :passage")
+DELETE_VECTORS: Final = _of_ids("DELETE FROM turnkeeper_vectors WHERE passage IN ({ids})")
 SIGN_BITS: Final = Statement(
     "SELECT passage, sign FROM turnkeeper_vectors WHERE owner = :owner AND model = :model"
     " ORDER BY passage DESC LIMIT :limit"
 )
 
-# --- many sessions in one statement, in PostgreSQL alone
+BESIDE: Final = _of_ids(
+    "SELECT p.id, n.place - p.place, n.item, n.terms FROM turnkeeper_passages p"
+    f" CROSS JOIN turnkeeper_passages n WHERE p.id IN ({{ids}}) AND p.kind = 1 AND {_BESIDE}"
+    " AND n.owner = p.owner ORDER BY p.id, n.place"
+)
+"""Of turns among the passages of ``:ids`` their owner's beside each, and itself: distance, item and terms."""
 
 
 def _mark_beside(passages: str, but: str = "") -> str:
@@ -313,6 +397,12 @@ def _mark_beside(passages: str, but: str = "") -> str:
         f" CROSS JOIN turnkeeper_passages n WHERE {passages} AND p.kind = 1 AND {_BESIDE}{but}) AS b"
         " WHERE turnkeeper_passages.id = b.id RETURNING turnkeeper_passages.id"
     )
+
+
+MARK_BESIDE: Final = _of_ids(_mark_beside("p.item IN ({ids})"))
+"""Has the turns of ``:ids`` embedded again, and those beside them; it returns their passages."""
+
+# --- many sessions in one statement, in PostgreSQL alone
 
 
 def _turn_rows(prefix: str, *more: str) -> str:
@@ -413,120 +503,16 @@ ADD_TURNS: Final = _saving(_SAVED + _WRITTEN)
 CHANGE_TURNS: Final = _saving(_SAVED + _REVISED + _WRITTEN)
 """Adds turns, changes some, and drops some."""
 
-# --- what the two databases say differently
+# --- what else the two databases do differently
 
 
-class Dialect(msgspec.Struct, frozen=True):
-    """What one database says differently: how terms are looked up, and how a list of ids is bound."""
+class Dialect(NamedTuple):
+    """How one database is asked for terms, and how much it writes at a time."""
 
-    session: Statement
-    """The id, the version and ``updated`` of a session's row."""
     any_term: Callable[[Iterable[str]], str]
     """``:terms`` of a match: passages with any of these terms."""
-    match_all: Statement
-    """An owner's passages with any of the terms, in no order."""
-    match_best: Statement
-    """The likeliest of them, first."""
-    near: Statement
-    """The passages of ``:ids`` and their neighbours in the session."""
-    by_id: Statement
-    """An owner's passages among ``:ids``."""
-    beside: Statement
-    """Of turns among the passages ``:ids`` their owner's beside each, and itself: distance, item, terms."""
-    mark_beside: Statement
-    """Has the turns ``:ids`` embedded again, and those beside them; it returns their passages."""
-    delete_vectors: Statement
-    """Deletes the vectors of the passages ``:ids``."""
-    texts: dict[int, Statement]
-    """By kind: id, name, time and blob of the items of ``:ids``."""
-    expire: Statement
-    """Deletes a few expired facts and returns their ids; facts locked by another transaction are skipped."""
-    unindex: Statement
-    """Deletes the passages of one kind that belong to the items of ``:ids``."""
-    old_turns: Statement
-    """Id, session, size and time of a few turns, oldest first; sessions that others write are skipped."""
-    renew: Statement
-    """Gives the rows of the sessions ``:ids`` another version: what is being saved to them is read again."""
-    delete: dict[int, Statement]
-    """By kind: deletes the items of ``:ids``."""
-    delete_empty: Statement
-    """Deletes the sessions of ``:ids`` that have no turns."""
     batch: int
     """How much one transaction writes or deletes, in characters; a row costs some more beside its text."""
-
-
-def json_array(ids: Iterable[int]) -> str:
-    """Ids in the form that binds to ``:ids``."""
-    return json.dumps(list(ids))
-
-
-_TEXTS: Final = {
-    TURN: (
-        "SELECT t.id, k.session, t.at, t.blob FROM turnkeeper_turns t"
-        " JOIN turnkeeper_talks k ON k.id = t.talk WHERE t.id IN ({ids})"
-    ),
-    FACT: (
-        "SELECT id, name, created, blob FROM turnkeeper_facts WHERE id IN ({ids})"
-        " AND superseded IS NULL AND (expires IS NULL OR expires > :now)"
-    ),
-    DOCUMENT: "SELECT id, path, added, blob FROM turnkeeper_documents WHERE id IN ({ids})",
-}
-_NEAR: Final = 2
-
-
-def _dialect(
-    any_term: Callable[[Iterable[str]], str],
-    match: tuple[str, str],
-    ids: str,
-    version: str,
-    skip_locked: str = "",
-) -> Dialect:
-    """``match`` is how passages with some terms are read, and what puts the likeliest first."""
-    session = (
-        f"SELECT id, {version}, updated FROM turnkeeper_talks"
-        " WHERE tenant = :tenant AND session = :session AND created = :created"
-    )
-    # With a plus before what an index has, SQLite begins with the ids, and reads nothing else of the owner's.
-    near = (
-        f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages h CROSS JOIN turnkeeper_passages p"
-        f" WHERE h.id IN ({ids}) AND +h.owner = :owner AND +h.kind = 1 AND p.talk = h.talk"
-        f" AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR} AND p.owner = h.owner AND p.kind = 1"
-    )
-    rows, by_rank = match
-    texts = {kind: Statement(text.replace("{ids}", ids)) for kind, text in _TEXTS.items()}
-    by_id = f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE +p.owner = :owner AND p.id IN ({ids})"
-    expire = f"DELETE FROM turnkeeper_facts WHERE id IN ({_EXPIRED_FACTS}{skip_locked}) RETURNING id"
-    unindex = f"DELETE FROM turnkeeper_passages WHERE kind = :kind AND item IN ({ids})"
-    return Dialect(
-        session=Statement(session),
-        any_term=any_term,
-        match_all=Statement(f"{rows} LIMIT :limit"),
-        match_best=Statement(f"{rows} ORDER BY {by_rank} LIMIT :limit"),
-        near=Statement(near),
-        by_id=Statement(by_id),
-        beside=Statement(
-            "SELECT p.id, n.place - p.place, n.item, n.terms FROM turnkeeper_passages p"
-            f" CROSS JOIN turnkeeper_passages n WHERE p.id IN ({ids}) AND p.kind = 1 AND {_BESIDE}"
-            " AND n.owner = p.owner ORDER BY p.id, n.place"
-        ),
-        mark_beside=Statement(_mark_beside(f"p.item IN ({ids})")),
-        delete_vectors=Statement(f"DELETE FROM turnkeeper_vectors WHERE passage IN ({ids})"),
-        texts=texts,
-        expire=Statement(expire),
-        unindex=Statement(unindex),
-        # A session is locked before its turns, as everywhere.
-        old_turns=Statement(_OLD_TURNS + skip_locked.replace("UPDATE", "UPDATE OF k")),
-        renew=Statement(f"UPDATE turnkeeper_talks SET mark = mark WHERE id IN ({ids})"),
-        delete={
-            kind: Statement(f"DELETE FROM turnkeeper_{table} WHERE id IN ({ids})")
-            for kind, table in ((TURN, "turns"), (FACT, "facts"))
-        },
-        delete_empty=Statement(
-            f"DELETE FROM turnkeeper_talks WHERE id IN ({ids})"
-            " AND NOT EXISTS (SELECT 1 FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
-        ),
-        batch=500_000 if skip_locked else 80_000,
-    )
 
 
 def _fts5_query(terms: Iterable[str]) -> str:
@@ -539,26 +525,5 @@ def _tsquery(terms: Iterable[str]) -> str:
     return " | ".join("'" + term.replace("\\", "\\\\").replace("'", "''") + "'" for term in terms)
 
 
-_VECTOR: Final = "array_to_tsvector(string_to_array(p.terms, ' '))"
-_TSQUERY: Final = "CAST(CAST(:terms AS text) AS tsquery)"
-_FTS5_MATCH: Final = (
-    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_index CROSS JOIN turnkeeper_passages p"
-    " WHERE turnkeeper_index MATCH :terms AND p.id = turnkeeper_index.rowid AND +p.owner = :owner"
-)
-_TSQUERY_MATCH: Final = (
-    f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
-)
-SQLITE: Final = _dialect(
-    _fts5_query,
-    (_FTS5_MATCH, "turnkeeper_index.rank"),
-    "SELECT value FROM json_each(:ids)",
-    # Whoever saves a session has another time or other turns, and whoever erases fewer turns.
-    "mark || '/' || (SELECT COUNT(*) FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)",
-)
-POSTGRES: Final = _dialect(
-    _tsquery,
-    (_TSQUERY_MATCH, f"ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC"),
-    "SELECT CAST(e AS bigint) FROM json_array_elements_text(CAST(CAST(:ids AS text) AS json)) e",
-    "xmin::text::bigint",
-    " FOR UPDATE SKIP LOCKED",
-)
+SQLITE: Final = Dialect(_fts5_query, batch=80_000)
+POSTGRES: Final = Dialect(_tsquery, batch=500_000)

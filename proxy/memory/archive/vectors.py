@@ -87,9 +87,9 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
     arguments = {"model": _stored_name(model), "limit": limit, "until": until}
     rows = yield from fetch(statements.UNEMBEDDED, arguments)
     turns = [row[0] for row in rows if row[1] == statements.TURN]
-    neighbours: dict[int, Rows] = yield from _neighbours(codec, turns)
+    neighbours: dict[int, Rows] = yield from _neighbours(turns)
     items = json_array({item for lines in neighbours.values() for _, item, _ in lines})
-    found = yield from fetch(codec.dialect.texts[statements.TURN], {"ids": items, "now": 0.0})
+    found = yield from fetch(statements.TEXTS[statements.TURN], {"ids": items, "now": 0.0})
     turn_rows = {row[0]: row for row in found}
     texts: list[UnembeddedText] = []
     for one in (yield from _read(codec, rows)):
@@ -105,10 +105,10 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
     return texts
 
 
-def _neighbours(codec: RowCodec, passages: Iterable[int]) -> Steps[dict[int, Rows]]:
+def _neighbours(passages: Iterable[int]) -> Steps[dict[int, Rows]]:
     """By passage, the lines from the one before it to the one behind: distance, item and terms of each."""
     lines: dict[int, Rows] = {}
-    rows = yield from fetch(codec.dialect.beside, {"ids": json_array(passages)})
+    rows = yield from fetch(statements.BESIDE, {"ids": json_array(passages)})
     for passage, *line in rows:
         lines.setdefault(passage, []).append(tuple(line))
     return lines
@@ -148,7 +148,7 @@ def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None)
     return EncodedVector(text, sign)
 
 
-def add_vectors(codec: RowCodec, model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
+def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
     """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not."""
     by_model = {"model": _stored_name(model)}
     owners: dict[int, int | None] = {}
@@ -156,9 +156,7 @@ def add_vectors(codec: RowCodec, model: str, vectors: Sequence[EncodedVector]) -
         passage = {**by_model, "passage": text.passage, "terms": text.terms}
         owners[text.passage] = yield from fetch_value(statements.MARK_EMBEDDED, passage)
     # Behind the mark: what changes from now on removes it.
-    neighbours: dict[int, Rows] = yield from _neighbours(
-        codec, [one for one, owner in owners.items() if owner]
-    )
+    neighbours: dict[int, Rows] = yield from _neighbours([one for one, owner in owners.items() if owner])
     for text, sign in vectors:
         passage = {"passage": text.passage}
         owner = owners[text.passage]
@@ -192,7 +190,7 @@ def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
     items: dict[tuple[int, int], Sequence[Any]] = {}
     for kind in sorted({row[1] for row in rows}):
         ids = json_array(row[2] for row in rows if row[1] == kind)
-        found = yield from fetch(codec.dialect.texts[kind], {"ids": ids, "now": 0.0})
+        found = yield from fetch(statements.TEXTS[kind], {"ids": ids, "now": 0.0})
         items |= {(kind, row[0]): row for row in found}
     texts: list[UnembeddedText] = []
     for passage, kind, item, terms, tenant, user in rows:

@@ -280,7 +280,7 @@ def _reply(step: BoundStatement | Each, rows: list[Any]) -> list[Any]:
 @lru_cache(maxsize=64)
 def _for_each(statement: Statement) -> str:
     """One statement for all rows of arguments, which come as arrays; its rows begin with their number."""
-    inner = NAMED.sub(r'a."\1"', statement.named)
+    inner = NAMED.sub(r'a."\1"', statement.postgres)
     arrays = ", ".join(
         f"CAST(${number} AS {_ARRAYS[name]}[])" for number, name in enumerate(statement.order, 1)
     )

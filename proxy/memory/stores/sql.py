@@ -34,17 +34,20 @@ class Statement:
 
     ``order`` has the name of each number, and ``in_order`` makes the arguments of the numbered forms: SQLite
     binds those of many rows in two thirds of the time. ``has_rows`` is whether any come back, and
-    ``is_query`` whether it changes nothing.
+    ``is_query`` whether it changes nothing. ``postgres`` is what PostgreSQL says in its place.
     """
 
-    __slots__ = ("has_rows", "in_order", "is_query", "named", "numbered", "numbered_for_sqlite", "order")
+    __slots__ = (
+        "has_rows", "in_order", "is_query", "named", "numbered", "numbered_for_sqlite", "order", "postgres",
+    )  # fmt: skip
 
-    def __init__(self, named: str) -> None:
+    def __init__(self, named: str, postgres: str = "") -> None:
         self.named = named
+        self.postgres = postgres or named
         self.order = order = tuple(dict.fromkeys(NAMED.findall(named)))
         self.is_query = named.startswith("SELECT")
         self.has_rows = "SELECT" in named or "RETURNING" in named
-        self.numbered = NAMED.sub(lambda match: f"${order.index(match[1]) + 1}", named)
+        self.numbered = NAMED.sub(lambda match: f"${order.index(match[1]) + 1}", self.postgres)
         self.numbered_for_sqlite = NAMED.sub(lambda match: f"?{order.index(match[1]) + 1}", named)
         self.in_order: Callable[[Arguments], tuple[object, ...]] = (
             itemgetter(*order)

@@ -12,7 +12,7 @@ import pytest
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.records import Chunk, Fact, Query
-from proxy.memory.archive.sql import Batch, Rows, Steps, fetch, gather, owner_arguments
+from proxy.memory.archive.sql import Steps, fetch, gather, owner_arguments
 from proxy.memory.archive.statements import FACTS, OWNER_ID
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry, Session
@@ -151,16 +151,15 @@ async def test_sessions_that_are_archived_together_take_one_statement_to_read_an
 def carried_out(steps: Steps[Any]) -> tuple[list[list[str]], Any]:
     """What was asked, one round trip after the other, and what came of it; each row is what was asked."""
     trips: list[list[str]] = []
-    reply: Rows | list[Rows] | None = None
+    reply: Any = None
     while True:
         try:
             step = steps.send(reply)
         except StopIteration as end:
             return trips, end.value
-        asks = [step] if isinstance(step, BoundStatement) else list(step.statements)
+        asks = [ask for ask in step if isinstance(ask, BoundStatement)]
         trips.append([str(ask.arguments["n"]) for ask in asks])
-        rows = [[(ask.arguments["n"],)] for ask in asks]
-        reply = rows if isinstance(step, Batch) else rows[0]
+        reply = [[(ask.arguments["n"],)] for ask in asks]
 
 
 def told(*names: str) -> Steps[str]:

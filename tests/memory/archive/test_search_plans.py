@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.archive.archive import open_archive
-from proxy.memory.archive.statements import SQLITE
+from proxy.memory.archive.statements import MATCH_ALL, MATCH_BEST, PASSAGES_BY_ID, PASSAGES_NEAR
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.sql import Statement
 
@@ -17,10 +17,10 @@ BY_ID = "INTEGER PRIMARY KEY (rowid=?)"
 @pytest.mark.parametrize(
     ("statement", "first", "second"),
     [
-        (SQLITE.match_all, "SCAN turnkeeper_index VIRTUAL TABLE", f"SEARCH p USING {BY_ID}"),
-        (SQLITE.match_best, "SCAN turnkeeper_index VIRTUAL TABLE", f"SEARCH p USING {BY_ID}"),
-        (SQLITE.near, f"SEARCH h USING {BY_ID}", "SEARCH p USING INDEX turnkeeper_passages_place (talk=?"),
-        (SQLITE.by_id, f"SEARCH p USING {BY_ID}", None),
+        (MATCH_ALL, "SCAN turnkeeper_index VIRTUAL TABLE", f"SEARCH p USING {BY_ID}"),
+        (MATCH_BEST, "SCAN turnkeeper_index VIRTUAL TABLE", f"SEARCH p USING {BY_ID}"),
+        (PASSAGES_NEAR, f"SEARCH h USING {BY_ID}", "SEARCH p USING INDEX turnkeeper_passages_place (talk=?"),
+        (PASSAGES_BY_ID, f"SEARCH p USING {BY_ID}", None),
     ],
 )
 async def test_a_search_begins_with_what_it_names(

@@ -71,7 +71,7 @@ async def test_a_key_that_another_process_makes_behind_ones_reading_is_the_only_
     def late() -> Steps[Any]:
         steps = ensure_secrets(Plain(), PURPOSE)
         next(steps)
-        step = steps.send([])  # so it was read before the other process made its key
+        step = steps.send([[]])  # so it was read before the other process made its key
         while True:
             try:
                 step = steps.send((yield step))
