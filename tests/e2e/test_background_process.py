@@ -42,6 +42,7 @@ BUSY = 5.0
 """Seconds that a busy machine may take for what is done at once."""
 NOTES = "Turns 0 to 4 are about a wheelbarrow."
 ARCHIVED = "SELECT count(*) FROM turnkeeper_turns"
+COMPARISONS = "SELECT mark FROM turnkeeper_talks WHERE created = 0"
 SHARING = """
 import os, signal, sys
 from contextlib import asynccontextmanager
@@ -306,10 +307,18 @@ def test_a_reload_changes_what_is_done_in_the_background(start: Start, upstream:
 def test_a_reload_archives_nothing_anew(start: Start, tmp_path: Path) -> None:
     serving = start()
     names = [f"call-{number}" for number in range(5)]
-    for name in names:
-        say(serving, range(1), name)
-    assert until(lambda: {one["session_id"] for one in results(serving)} == {*names}, 20)
     with closing(sqlite3.connect(tmp_path / "memory.db", isolation_level=None, timeout=30)) as database:
+
+        def compared() -> bool:
+            """Whether the start's comparison is over: a session that it finds is saved twice."""
+            with suppress(sqlite3.OperationalError):  # there is no table yet
+                return database.execute(COMPARISONS).fetchone() == (1.0,)
+            return False
+
+        assert until(compared, 20)
+        for name in names:
+            say(serving, range(1), name)
+        assert until(lambda: {one["session_id"] for one in results(serving)} == {*names}, 20)
         database.execute("CREATE TABLE saved (talk)")
         saving = "AFTER UPDATE ON turnkeeper_talks BEGIN INSERT INTO saved VALUES (new.id); END"
         database.execute(f"CREATE TRIGGER saving {saving}")
