@@ -14,8 +14,7 @@ from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import KeptTurn, Key
 from proxy.memory.tasks import Tasks
-from proxy.observe.observation import TurnReport
-from proxy.trace import Trace
+from proxy.trace import Trace, TraceRecord
 from proxy.turn.state import TurnContent
 
 if TYPE_CHECKING:
@@ -33,22 +32,8 @@ _PURPOSE: Final = b"kept turns"
 _LENGTH: Final = 4
 
 
-class _Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A trace without what was said; its times are in seconds from its start."""
-
-    report: TurnReport
-    users: frozenset[str]
-    marks: Sequence[tuple[str, float]]
-    chunks: Sequence[float]
-    count: int
-    end: float
-    failure: str | None
-    written: float | None
-    size: int
-
-
 _encode_report = msgspec.msgpack.Encoder().encode
-_decode_report = msgspec.msgpack.Decoder(_Report).decode
+_decode_report = msgspec.msgpack.Decoder(TraceRecord).decode
 _encode_content = msgspec.json.Encoder().encode
 _decode_content = msgspec.json.Decoder(TurnContent).decode
 
@@ -65,7 +50,7 @@ class SharedTraces:
         self._codec = codec
         self._with_text = with_text
         self._hash_keys = codec.derived(_PURPOSE) or (b"",)
-        self._pending: dict[str, dict[int, tuple[Trace, float | None]]] = {}
+        self._pending: dict[str, dict[int, Trace]] = {}
         self._keep = 0
         self._timer: asyncio.TimerHandle | None = None
         self._next_at = 0.0
@@ -75,18 +60,18 @@ class SharedTraces:
         """Takes a trace; ``keep`` are kept of each tenant, 500 at the most."""
         keep = min(keep, _MOST_TURNS)
         pending = self._pending.setdefault(trace.report.tenant, {})
-        pending[trace.number] = trace, None
+        pending[trace.number] = trace
         self._keep = keep
         if len(pending) > keep:
             del pending[next(iter(pending))]
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_BATCH_TIME, self._start)
 
-    def set_written(self, tenant: str, number: int, at: float) -> None:
-        """Notes when a trace that may be pending was written to memory, by ``time.perf_counter``."""
-        pending = self._pending.get(tenant, {})
-        if number in pending:
-            pending[number] = pending[number][0], at
+    def set_written(self, trace: Trace) -> None:
+        """Takes a trace anew, which has been written to memory since, if it is yet to be added."""
+        pending = self._pending.get(trace.report.tenant, {})
+        if trace.number in pending:
+            pending[trace.number] = trace
 
     async def flush(self) -> None:
         """Adds what was collected."""
@@ -94,9 +79,9 @@ class SharedTraces:
         for tenant, pending in list(self._pending.items()):
             del self._pending[tenant]
             turns, room = list[KeptTurn](), _LARGEST_BATCH
-            for trace, written in reversed(pending.values()):  # the newest first: there may be too many
+            for trace in reversed(pending.values()):  # the newest first: there may be too many
                 with contextlib.suppress(ValueError, TypeError, OverflowError):  # what cannot be encoded
-                    turn = self._encoded(trace, written)
+                    turn = self._encoded(trace)
                     room -= len(turn.report) + len(turn.content)
                     if room < 0:
                         break
@@ -114,23 +99,10 @@ class SharedTraces:
         traces = []
         for number, (id_, data) in enumerate((await self._turns.reports(tenant)).items(), 1):
             with contextlib.suppress(Unreadable, msgspec.DecodeError):
-                kept = _decode_report(self._codec.decode(_key(tenant, id_), data))
-                start = time.perf_counter() - (wall_time() - kept.report.at)
-                traces.append(
-                    Trace(
-                        report=kept.report,
-                        number=-number,
-                        start=start,
-                        marks=[(name, start + at) for name, at in kept.marks],
-                        chunks=[start + at for at in kept.chunks],
-                        count=kept.count,
-                        end=start + kept.end,
-                        failure=kept.failure,
-                        size=kept.size,
-                        named_users=kept.users,
-                        written=None if kept.written is None else start + kept.written,
-                    )
-                )
+                record = _decode_report(self._codec.decode(_key(tenant, id_), data))
+                start = time.perf_counter() - (wall_time() - record.report.at)
+                fields = msgspec.structs.asdict(record.shifted(start))
+                traces.append(Trace(**fields, number=-number, start=start))
         return traces
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
@@ -185,18 +157,14 @@ class SharedTraces:
         else:
             self._tasks.start(self.flush())
 
-    def _encoded(self, trace: Trace, written: float | None) -> KeptTurn:
-        report, start, users = trace.report, trace.start, frozenset(trace.users)
+    def _encoded(self, trace: Trace) -> KeptTurn:
+        report, users = trace.report, frozenset(trace.users)
         content = trace.content if self._with_text and trace.size <= _LARGEST_CONTENT else None
-        kept = _Report(
+        record = TraceRecord(**{name: getattr(trace, name) for name in TraceRecord.__struct_fields__})
+        record = msgspec.structs.replace(
+            record.shifted(-trace.start),
             report=msgspec.structs.replace(report, excerpt=trace.excerpt if self._with_text else None),
-            users=users,
-            marks=[(name, at - start) for name, at in trace.marks],
-            chunks=[at - start for at in trace.chunks],
-            count=trace.count,
-            end=trace.end - start,
-            failure=trace.failure,
-            written=None if written is None else written - start,
+            named_users=users,
             size=trace.size if content else 0,
         )
         key, said = _key(report.tenant, report.id), b""
@@ -207,7 +175,7 @@ class SharedTraces:
             id=report.id,
             age=wall_time() - trace.arrival,
             names=self._names(report.session, users),
-            report=self._codec.encode(key, _encode_report(kept)),
+            report=self._codec.encode(key, _encode_report(record)),
             content=said,
         )
 

@@ -18,30 +18,48 @@ _MOST_CHUNK_TIMES: Final = 200
 _user: Final = attrgetter("user")
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn that has ended. ``start``, ``marks``, ``chunks`` and ``end`` are by ``time.perf_counter``.
+class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A turn that has ended, without its text; all times are by one clock.
 
     ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
-    sent. ``answer`` is what the client got, up to 4 MB, ``failure`` the reason if that is not all, and
-    ``size`` about how many bytes are kept. With ``content`` there is the ``pipeline`` that the turn took.
-    ``written`` is when another process had written it to memory.
+    sent. ``failure`` is the reason if the client did not get all, and ``size`` about how many bytes of text
+    there are. ``written`` is when the turn was written to memory.
     """
 
     report: TurnReport
-    number: int
-    start: float
     marks: Sequence[tuple[str, float]]
     chunks: Sequence[float]
     count: int
     end: float
     failure: str | None = None
+    size: int = 0
+    written: float | None = None
+    named_users: frozenset[str] | None = msgspec.field(default=None, name="users")
+    """The users of a turn whose messages are not at hand."""
+
+    def shifted(self, seconds: float) -> Self:
+        """The same by a clock that is so far ahead."""
+        return msgspec.structs.replace(
+            self,
+            marks=[(name, at + seconds) for name, at in self.marks],
+            chunks=[at + seconds for at in self.chunks],
+            end=self.end + seconds,
+            written=None if self.written is None else self.written + seconds,
+        )
+
+
+class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
+    """A turn that has ended. ``start`` and all other times are by ``time.perf_counter``.
+
+    ``answer`` is what the client got, up to 4 MB. With ``content`` there is the ``pipeline`` that the turn
+    took.
+    """
+
+    number: int
+    start: float
     content: TurnContent | None = None
     pipeline: Pipeline | None = None
     answer: bytes = b""
-    size: int = 0
-    named_users: frozenset[str] | None = None
-    """The users of a turn whose messages are not at hand."""
-    written: float | None = None
 
     @property
     def failure_at_upstream(self) -> str | None:

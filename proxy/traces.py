@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -65,10 +64,9 @@ class Traces:
         self.retention = Retention()
         self._erasures = _RecentErasures()
         self._numbers = itertools.count(1)
-        self._ring: deque[Trace] = deque()
+        self._traces: dict[int, Trace] = {}
         self._bytes = 0
         self._unwritten: dict[Key, set[int]] = {}
-        self._written: dict[int, float] = {}
         self._sessions: dict[Key, tuple[float, str | None]] = {}
         self._forgotten: dict[Key, object] = {}
         self._others: dict[str, Sequence[Trace]] = {}
@@ -82,10 +80,8 @@ class Traces:
         """Changes how much is kept; what is too much goes at once."""
         self.retention = retention
         self.feed.keep_excerpts(retention.turns if retention.content else 0)
-        traces = list(self._ring)
-        self._ring.clear()
-        self._bytes = 0
-        for trace in traces:
+        traces, self._traces, self._bytes = self._traces, {}, 0
+        for trace in traces.values():
             self._keep(trace)
 
     def add(self, report: TurnReport, observation: Observation) -> None:
@@ -102,7 +98,7 @@ class Traces:
             key = Key(report.tenant, report.session)
             written, _ = self._sessions.get(key, (0.0, None))
             if written > trace.end:
-                self._written[number] = written
+                trace = msgspec.structs.replace(trace, written=written)
             else:
                 self._unwritten.setdefault(key, set()).add(number)
         self._keep(trace)
@@ -124,7 +120,12 @@ class Traces:
         self._sessions[key] = now, session.user
         if session.forgotten and self.retention.content:
             self._settle()
-            self._ring = deque(self._without_forgotten(trace, key, session) for trace in self._ring)
+            for trace in [*self._traces.values()]:
+                if (trace.report.tenant, trace.report.session) == key and forgotten_lines(
+                    session, speech_of(trace.messages).lines
+                ):
+                    self._bytes -= trace.size
+                    self._traces[trace.number] = trace.without_content()
             self.feed.remove_excerpts(key.tenant, key.session)
             if self.shared and self._forgotten.get(key) != session.forgotten:
                 self._forgotten[key] = session.forgotten
@@ -134,16 +135,17 @@ class Traces:
         while len(self._sessions) > _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):
-            self._written[number] = now
+            trace = self._traces[number] = msgspec.structs.replace(self._traces[number], written=now)
             if self.shared:
-                self.shared.set_written(key.tenant, number, now)
+                self.shared.set_written(trace)
 
     # --- reading
 
     def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
         """A tenant's turns, or those of one of its sessions, the newest first."""
         self._settle()
-        traces: Iterable[Trace] = (trace for trace in reversed(self._ring) if trace.report.tenant == tenant)
+        own = reversed(self._traces.values())
+        traces: Iterable[Trace] = [trace for trace in own if trace.report.tenant == tenant]
         if others := self._others.get(tenant):
             traces = sorted((*traces, *others), key=lambda trace: trace.report.at, reverse=True)
         for trace in traces:
@@ -153,7 +155,7 @@ class Traces:
     def ended(self, tenant: str) -> Iterator[TurnReport]:
         """A tenant's turns of all processes, the newest first, with excerpts where their content is kept."""
         self._settle()
-        kept = {trace.report.id: trace for trace in self._ring}
+        kept = {trace.report.id: trace for trace in self._traces.values()}
         self.feed.add_excerpts(lambda turn: kept[turn.id].excerpt if turn.id in kept else None)
         return self.feed.newest(tenant)
 
@@ -163,7 +165,7 @@ class Traces:
             return
         with contextlib.suppress(StoreError):
             traces = await self.shared.reports(tenant)
-            own = {trace.report.id for trace in self._ring}
+            own = {trace.report.id for trace in self._traces.values()}
             others = [
                 trace
                 for trace in traces
@@ -205,10 +207,6 @@ class Traces:
             return None, None
         return (same[place + 1] if place + 1 < len(same) else None), (same[place - 1] if place else None)
 
-    def write_time(self, trace: Trace) -> float | None:
-        """When a turn was written to memory, by ``time.perf_counter``; ``None`` if it was not."""
-        return self._written.get(trace.number, trace.written)
-
     def user_of(self, trace: Trace) -> str | None:
         """The user of a turn's session, else the turn's user unless it has messages of others."""
         report = trace.report
@@ -228,7 +226,7 @@ class Traces:
     def oldest(self) -> Mapping[str, float]:
         """The arrival of each tenant's oldest turn, here or in the feed, in seconds since 1970."""
         oldest = {**self.feed.oldest()}
-        for trace in self._ring:
+        for trace in self._traces.values():
             tenant = trace.report.tenant
             oldest[tenant] = min(trace.arrival, oldest.get(tenant, trace.arrival))
         return oldest
@@ -305,48 +303,32 @@ class Traces:
         self.feed.remove(tenant, lambda report, arrival: erased(report, [report.user], arrival))
 
     def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:
-        """Removes a tenant's turns that match, in one pass over the ring."""
+        """Removes a tenant's turns that match."""
         self._settle()
-        stay: deque[Trace] = deque()
-        removed = []
-        for trace in self._ring:
-            if trace.report.tenant == tenant and matches(trace):
-                self._drop(trace)
-                removed.append(trace.number)
-            else:
-                stay.append(trace)
-        self._ring = stay
+        own = (trace for trace in self._traces.values() if trace.report.tenant == tenant)
+        removed = [trace.number for trace in own if matches(trace)]
+        for number in removed:
+            self._drop(number)
         if others := self._others.get(tenant):
             self._others[tenant] = [trace for trace in others if not matches(trace)]
         if self.shared:
             self.shared.remove(tenant, removed)
         return len(removed)
 
-    def _without_forgotten(self, trace: Trace, key: Key, session: Session) -> Trace:
-        report = trace.report
-        if (report.tenant, report.session) != key:
-            return trace
-        if not forgotten_lines(session, speech_of(trace.messages).lines):
-            return trace
-        self._bytes -= trace.size
-        return trace.without_content()
-
     def _keep(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.retention.content:
             trace = trace.without_content()
-        self._ring.append(trace)
+        self._traces[trace.number] = trace
         self._bytes += trace.size
-        while len(self._ring) > self.retention.turns or self._bytes > _MOST_BYTES:
-            self._drop(self._ring.popleft())
+        while len(self._traces) > self.retention.turns or self._bytes > _MOST_BYTES:
+            self._drop(next(iter(self._traces)))
 
-    def _drop(self, trace: Trace) -> None:
+    def _drop(self, number: int) -> None:
+        trace = self._traces.pop(number)
         self._bytes -= trace.size
-        self._written.pop(trace.number, None)
-        if trace.report.session is None:
-            return
-        key = Key(trace.report.tenant, trace.report.session)
+        key = Key(trace.report.tenant, trace.report.session or "")
         unwritten = self._unwritten.get(key, set())
-        unwritten.discard(trace.number)
+        unwritten.discard(number)
         if not unwritten:
             self._unwritten.pop(key, None)
 

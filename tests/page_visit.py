@@ -72,6 +72,6 @@ def newest(proxy: ProxyServer, tenant: str = "default") -> str:
 def settle(proxy: ProxyServer, turns: int = 1) -> None:
     """Waits until turns are in the ring, and written."""
     end = time.monotonic() + 5
-    while len(proxy.app.traces._ring) < turns and time.monotonic() < end:
+    while len(proxy.app.traces._traces) < turns and time.monotonic() < end:
         time.sleep(0.005)
     proxy.run(proxy.app.memory.recorder.drain())

@@ -32,7 +32,6 @@ from proxy.page.timeline import (
 )
 from proxy.rest.sessions import delete_session
 from proxy.trace import Trace
-from proxy.traces import Traces
 
 _HERE: Final = "conversations"
 _PAGE: Final = 50
@@ -187,7 +186,7 @@ async def _show(request: PageRequest) -> Response:
         cold = await store.cold_entries(key, start=start, limit=min(end, session.cold_count) - start)
     hot = session.entries[max(0, start - session.cold_count) : max(0, end - session.cold_count)]
     await request.server.traces.fetch(request.tenant)
-    marks = [_mark(trace, request.server.traces) for trace in request.server.traces.newest(*key)]
+    marks = [*map(_mark, request.server.traces.newest(*key))]
     values: dict[str, Any] = {
         "id": key.session,
         "session": session,
@@ -258,8 +257,8 @@ def _position_at(entries: Sequence[Entry], at: float, role: str | None, turn: st
     return max(near, key=lambda i: (str(turn_number(entries[i])) == turn, i), default=None)
 
 
-def _mark(trace: Trace, traces: Traces) -> TurnMark:
-    report, written = trace.report, traces.write_time(trace)
+def _mark(trace: Trace) -> TurnMark:
+    report, written = trace.report, trace.written
     return TurnMark(
         id=report.id,
         at=report.at,

@@ -206,7 +206,7 @@ async def _answer(request: PageRequest, trace: Trace, rerun: Rerun | None = None
         has_session=bool(request.runtime.memory) and any(each.outcome != "failed" for each in same),
         before=before,
         after=after,
-        timelines=timelines(trace, traces.write_time(trace)),
+        timelines=timelines(trace),
         width=WIDTH,
         detail=detail,
         keeps=traces.retention.content,
@@ -247,8 +247,8 @@ def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -
     raise NotFound(f"This turn is not kept any more; {_KEPT}.")
 
 
-def timelines(trace: Trace, written: float | None) -> Sequence[Timeline]:
-    """A turn as a whole, and its own stages on a scale of their own; ``written`` is when memory had it."""
+def timelines(trace: Trace) -> Sequence[Timeline]:
+    """A turn as a whole, and its own stages on a scale of their own."""
     # What a client gets of a turn that failed before its first token is the error, and no answer.
     chunks = () if trace.report.outcome == "failed" and trace.report.first_token is None else trace.chunks
     first = chunks[0] if chunks else trace.end
@@ -260,8 +260,8 @@ def timelines(trace: Trace, written: float | None) -> Sequence[Timeline]:
     spans += [span for span in stages if span[0] == "upstream"]
     if chunks:
         spans += [("first-token", first, first), ("chunks", first, trace.end)]
-    if written is not None:
-        spans.append(("record", trace.end, max(trace.end, written)))
+    if trace.written is not None:
+        spans.append(("record", trace.end, max(trace.end, trace.written)))
     whole = _timeline("The whole turn", spans, chunks)
     return [
         msgspec.structs.replace(whole, seconds=trace.end - trace.start),

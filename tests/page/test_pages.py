@@ -475,7 +475,7 @@ def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_tu
     assert proxy.app.traces.retention.turns == 40
     assert visit.get(f"/turns/{turn}").status_code == 200
     talk(proxy, channel="room-2")
-    written = proxy.app.traces.write_time(next(proxy.app.traces.newest("default")))
+    written = next(proxy.app.traces.newest("default")).written
     assert written is not None
 
 
@@ -1296,7 +1296,7 @@ def test_a_name_that_browsers_take_for_a_way_up_is_no_link(archiving: ProxyServe
         traces.find("default", account),
         report=msgspec.structs.replace(next(feed.newest("default")), session=name, user=name),
     )
-    traces._ring.append(trace)
+    traces._traces[trace.number] = trace
     feed.publish(trace.report)
     visit = Visit(archiving)
     for path in ("/", "/users", "/conversations", f"/turns/{account}"):

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from proxy import shared_traces
@@ -75,7 +76,7 @@ async def test_words_are_removed_from_a_session_alone_and_the_rest_of_its_turns_
     traces, shared = sharing(turns)
     mine, other = end(traces, session="s"), end(traces, session="other")
     (trace,) = traces.newest("t", "s")
-    shared.set_written("t", trace.number, trace.start + 2.5)
+    shared.set_written(msgspec.structs.replace(trace, written=trace.start + 2.5))
     shared.remove_contents(Key("t", "s"))
     await shared.aclose()
     found = {each.report.id: each for each in await shared.with_content(await shared.reports("t"))}

@@ -203,9 +203,9 @@ def test_when_memory_has_a_turn_is_noted_for_every_turn_that_waited():
     traces = traces_of()
     one, two, other = end(traces, session="s"), end(traces, session="s"), end(traces, session="x")
     traces.session_written(Key("t", "s"), Session())
-    assert traces.write_time(traces.find("t", one)) is not None
-    assert traces.write_time(traces.find("t", two)) is not None
-    assert traces.write_time(traces.find("t", other)) is None
+    assert traces.find("t", one).written is not None
+    assert traces.find("t", two).written is not None
+    assert traces.find("t", other).written is None
 
 
 def test_nothing_is_left_of_what_was_let_go():
@@ -214,8 +214,8 @@ def test_nothing_is_left_of_what_was_let_go():
         end(traces, session=f"s{i}")
         if i % 2:
             traces.session_written(Key("t", f"s{i}"), Session())
-    assert len(traces._unwritten) + len(traces._written) <= 2
-    assert traces._bytes == sum(trace.size for trace in traces._ring)
+    assert len(traces._unwritten) <= 2
+    assert traces._bytes == sum(trace.size for trace in traces._traces.values())
 
 
 def test_a_person_in_half_of_many_turns_is_forgotten_in_no_time():

@@ -37,12 +37,12 @@ def test_many_do_not_wait(monkeypatch: pytest.MonkeyPatch, traces: Traces, turns
     async def run() -> int:
         turn_reporter = ended(traces, turns)
         await asyncio.sleep(0)
-        count = len(traces._ring)
+        count = len(traces._traces)
         turn_reporter.flush()
         return count
 
     assert asyncio.run(run()) == reported
-    assert len(traces._ring) == turns
+    assert len(traces._traces) == turns
 
 
 def test_those_that_take_longer_than_a_slice_are_reported_one_in_each_round(
@@ -52,9 +52,9 @@ def test_those_that_take_longer_than_a_slice_are_reported_one_in_each_round(
 
     async def run() -> list[int]:
         turn_reporter, counts = ended(traces, 20), []
-        while len(traces._ring) < 20:
+        while len(traces._traces) < 20:
             await asyncio.sleep(0)
-            counts.append(len(traces._ring))
+            counts.append(len(traces._traces))
         turn_reporter.close()
         return counts
 
@@ -81,7 +81,7 @@ def test_one_that_cannot_be_reported_holds_up_no_other(
         monkeypatch.setattr(reporter, "_DELAY", 0.0)
         Observation(TurnReport(id="t16", pipeline="default"), turn_reporter.observe).end("done")
         async with asyncio.timeout(30):
-            while len(traces._ring) < 16:  # noqa: ASYNC110 - nothing tells when
+            while len(traces._traces) < 16:  # noqa: ASYNC110 - nothing tells when
                 await asyncio.sleep(0)
 
     asyncio.run(run())
