@@ -79,7 +79,7 @@ class RedisEpisodes:
         else:
             raise RedisError("no time is free for this episode")
         score, random = f"{episode.timestamp.timestamp():.6f}", secrets.randbelow(2**31)
-        members = await _ADD_TO_INDEX(client, (index,), key, score, milliseconds, random)
+        members = await _ADD_TO_INDEX((index,), key, score, milliseconds, random).run(client)
         # The episode is stored by now: failing to check other members does not concern its writer.
         with contextlib.suppress(RedisError, RedisClusterException):
             await _blobs(client, index, members)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.memory.stores.channel import Channel
 from proxy.memory.stores.codec import Codec, codec_from_keys
@@ -21,18 +21,12 @@ Each returns a ``Store`` that has connected nothing, and raises ValueError for w
 """
 
 _METHODS: Final = ("take_due", "settle", "acquire", "release")
-_STORES: Final = "proxy.memory.stores"
-_REDIS: Final = f"{_STORES}.redis:open"
-_POSTGRES: Final = f"{_STORES}.postgres:open"
-_COUNTS: Final = f"{_STORES}.redis_counts:RedisCounts"
-_TURNS: Final = f"{_STORES}.redis_turns:RedisTurns"
-_CHANNELS: Final = {
-    _REDIS: f"{_STORES}.redis_channel:open",
-    _POSTGRES: f"{_STORES}.postgres_channel:open",
-}
+_REDIS: Final = "proxy.memory.stores.redis:open"
+_POSTGRES: Final = "proxy.memory.stores.postgres:open"
+_CHANNELS: Final = {_REDIS: "redis_channel:open", _POSTGRES: "postgres_channel:open"}
 _EXTRAS: Final = {"asyncpg": "postgres"}
 _DRIVERS: Final = {
-    "sqlite": f"{_STORES}.sqlite:open",
+    "sqlite": "proxy.memory.stores.sqlite:open",
     "postgresql": _POSTGRES,
     "postgres": _POSTGRES,
     "redis": _REDIS,
@@ -42,7 +36,7 @@ _DRIVERS: Final = {
     "rediss+sentinel": _REDIS,
     "redis+cluster": _REDIS,
     "rediss+cluster": _REDIS,
-    "memory": f"{_STORES}.volatile:open",
+    "memory": "proxy.memory.stores.volatile:open",
 }
 
 
@@ -98,18 +92,12 @@ def is_counting_server(url: str) -> bool:
 
 def open_counts(url: str, *, deadline: float) -> "RedisCounts | None":
     """Counters that all servers share, if the address is a Redis; nothing is connected yet."""
-    if not is_counting_server(url):
-        return None
-    counts: Callable[..., RedisCounts] = EntryPoint("counts", _COUNTS, GROUP).load()
-    return counts(url, deadline=deadline)
+    return _load("redis_counts:RedisCounts")(url, deadline=deadline) if is_counting_server(url) else None
 
 
 def open_turns(url: str) -> "RedisTurns | None":
     """Where hosts keep turns for the web page together, if the sessions' store is a Redis."""
-    if not is_counting_server(url):
-        return None
-    turns: Callable[..., RedisTurns] = EntryPoint("turns", _TURNS, GROUP).load()
-    return turns(url)
+    return _load("redis_turns:RedisTurns")(url) if is_counting_server(url) else None
 
 
 @dataclass(frozen=True)
@@ -122,9 +110,8 @@ class ChannelAddress:
 
     def open(self) -> tuple[Channel, Codec]:
         """The channel, not connected yet, and what messages pass through."""
-        driver = _CHANNELS[_DRIVERS[self.url.partition(":")[0]]]
-        factory: Callable[..., Channel] = EntryPoint("channel", driver, GROUP).load()
-        return factory(self.url, deadline=self.deadline), codec_from_keys(self.keys)
+        open_channel = _load(_CHANNELS[_DRIVERS[self.url.partition(":")[0]]])
+        return open_channel(self.url, deadline=self.deadline), codec_from_keys(self.keys)
 
 
 def channel_address(url: str, keys: Sequence[str], *, deadline: float) -> ChannelAddress | None:
@@ -135,3 +122,8 @@ def channel_address(url: str, keys: Sequence[str], *, deadline: float) -> Channe
 
 def _installed_drivers() -> dict[str, EntryPoint]:
     return {driver.name: driver for driver in entry_points(group=GROUP)}
+
+
+def _load(name: str) -> Any:
+    """What a module beside this one defines, loaded with the client of its server."""
+    return EntryPoint(name, f"proxy.memory.stores.{name}", GROUP).load()

@@ -25,7 +25,7 @@ from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
-from proxy.memory.stores.redis_client import Argument, Client, client_factory
+from proxy.memory.stores.redis_client import Client, client_factory
 from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
@@ -145,11 +145,6 @@ class KeyNames:
         """A tenant's turns for the web page: by when they came, what they are, and what was erased lately."""
         tag = f"{self._prefix}{{!{_escaped(tenant)}}}"
         return tag + ":ids", tag + ":turns", tag + ":erased"
-
-    def ping(self, name: str) -> KeyPair:
-        """Two keys of no session: an index begins otherwise, and a session has a colon."""
-        tag = f"{self._prefix}{{{name}}}"
-        return KeyPair(tag + ":hot", tag + ":cold")
 
 
 def member(session: str) -> bytes:
@@ -361,11 +356,11 @@ class RedisStore:
         keys, place = self._names.session(key), place_of(key)
         self._places.pop(key, None)
         now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
-        existed = bool(await self._writing.script(REMOVE, keys, now, ttl))
+        existed = bool(await self._writing.script(REMOVE(keys, now, ttl)))
         # A place without a session is not shown, and goes when the session would have expired.
         with contextlib.suppress(StoreError):
-            former = ScriptCall(LEAVE, self._names.former_index(key.tenant), (member(key.session),))
-            await self._writing.scripts(ScriptCall(LEAVE, self._names.index(place), (place,)), former)
+            former = LEAVE(self._names.former_index(key.tenant), member(key.session))
+            await self._writing.scripts(LEAVE(self._names.index(place), place), former)
         return existed
 
     async def deleted(self, key: Key) -> float | None:
@@ -403,8 +398,8 @@ class RedisStore:
         taken: list[DueSession] = []
         for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
             name = names[self._next_bucket % len(names)]
-            arguments = limit - len(taken), milliseconds
-            until, *places = await self._writing.script(TAKE_DUE, (name,), *arguments)
+            take = TAKE_DUE((name,), limit - len(taken), milliseconds)
+            until, *places = await self._writing.script(take)
             taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
             if len(taken) == limit:
                 break
@@ -415,26 +410,26 @@ class RedisStore:
         """Sets when a session is due again."""
         name, _, until = session.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
-        arguments = place_of(session.key), until, delay
-        settled = await self._writing.script(SETTLE, (name,), *arguments)
+        settled = await self._writing.script(SETTLE((name,), place_of(session.key), until, delay))
         return DueSession(session.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
-        keys, arguments = (self._names.lease(name),), (token, int(ttl * 1000), former)
-        holder: bytes | None = await self._writing.script(ACQUIRE, keys, *arguments)
+        acquire = ACQUIRE((self._names.lease(name),), token, int(ttl * 1000), former)
+        holder: bytes | None = await self._writing.script(acquire)
         return holder
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        await self._writing.script(RELEASE, (self._names.lease(name),), token)
+        await self._writing.script(RELEASE((self._names.lease(name),), token))
 
     async def ping(self) -> None:
         """Reads, and writes for a second as all writes are made."""
-        keys = self._names.ping(f"trial-{secrets.token_hex(8)}")
-        since = _deletion_bounds(math.inf)
-        write = self._writing.script(SWAP, keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *since)
-        await asyncio.gather(write, self._link.command("HMGET", keys.first, "version", "blob"))
+        keys = self._names.session(Key("", f"trial-{secrets.token_hex(8)}"))  # no tenant has such a name
+        swap = SWAP(keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *_deletion_bounds(math.inf))
+        await asyncio.gather(
+            self._writing.script(swap), self._link.command("HMGET", keys.first, "version", "blob")
+        )
 
     async def aclose(self) -> None:
         """Ends what is in flight and closes all connections."""
@@ -444,9 +439,9 @@ class RedisStore:
         await asyncio.gather(self._link.aclose(), self._writing.aclose())
 
     async def _swap(self, key: Key, put: BlobWrite, cold: str) -> bool:
-        keys, ttl, bounds = self._names.session(key), _milliseconds(put.ttl), _deletion_bounds(put.at)
-        version = put.new_version or draw_version()
-        arguments: tuple[Argument, ...] = (put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
+        ttl, version = _milliseconds(put.ttl), put.new_version or draw_version()
+        bounds = _deletion_bounds(put.at)
+        swap = SWAP(self._names.session(key), put.version, version, ttl, put.blob, cold, *bounds, *put.cold)
 
         began = asyncio.get_running_loop().time()
         places = self._places.get(key, _Places()) if put.version else _Places()
@@ -461,7 +456,7 @@ class RedisStore:
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
         piggyback = None if put.background else self._take_along(key.tenant)
-        calls = *others, ScriptCall(SWAP, keys, arguments)
+        calls = *others, swap
         if piggyback is None:
             *results, swapped = await self._writing.scripts(*calls)
         else:  # behind all others: a full server takes a script's later writes, as long as it took one
@@ -490,13 +485,13 @@ class RedisStore:
 
     def _enter(self, key: Key, ttl: int) -> ScriptCall:
         place = place_of(key)
-        return ScriptCall(ENTER, self._names.index(place), (place, ttl + int(_RENEW_EVERY * 1000)))
+        return ENTER(self._names.index(place), place, ttl + int(_RENEW_EVERY * 1000))
 
     def _schedule(self, key: Key, delay: float, ttl: int) -> ScriptCall:
         """Notes that there is work on a session in so many seconds."""
         place = place_of(key)
-        arguments = place, int(delay * 1000), max(ttl, int(_LEAST_KEPT * 1000))
-        return ScriptCall(SCHEDULE, (self._names.due_bucket(place),), arguments)
+        lasting = max(ttl, int(_LEAST_KEPT * 1000))
+        return SCHEDULE((self._names.due_bucket(place),), place, int(delay * 1000), lasting)
 
     def _schedule_late(self, key: Key, due: float, ttl: int) -> None:
         """Notes that there is work on a session that was written, where that failed or came too early."""
@@ -505,7 +500,7 @@ class RedisStore:
             for attempt in range(1, _LATE_ATTEMPTS + 1):
                 with contextlib.suppress(StoreError):
                     delay = max(_SETTLING, due - wall_time())
-                    await self._writing.scripts(self._schedule(key, delay, ttl))
+                    await self._writing.script(self._schedule(key, delay, ttl))
                     return
                 await asyncio.sleep(_LATE.pause(attempt))
 

@@ -62,7 +62,7 @@ class RedisChannel:
         number = zlib.crc32(topic.encode("utf-8", "surrogatepass")) % _CHANNELS
         command = "SPUBLISH" if self._is_sharded else "PUBLISH"
         age_in_microseconds = max(0, int(age * _MICROSECONDS))
-        await self._link.script(PUBLISH, (self._channels[number],), data, age_in_microseconds, command)
+        await self._link.script(PUBLISH((self._channels[number],), data, age_in_microseconds, command))
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
         """Receives; connections of which one is lost are made again."""
@@ -83,7 +83,7 @@ class RedisChannel:
         """Compares with the clock of the server that has the first channel: a Cluster's may differ."""
 
         async def read() -> float:
-            seconds, microseconds = await self._link.script(TIME, self._channels[:1])
+            seconds, microseconds = await self._link.script(TIME(self._channels[:1]))
             return int(seconds) + int(microseconds) / _MICROSECONDS
 
         return await compare_clocks(read)

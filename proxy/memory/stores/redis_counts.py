@@ -11,7 +11,7 @@ from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument, client_factory
-from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall
+from proxy.memory.stores.redis_link import Link, Piggyback, Script
 from proxy.memory.tasks import Tasks, retrieve_exception
 
 _GATHERING: Final = 0.02
@@ -125,7 +125,7 @@ class RedisCounts:
         if not together:
             return None
         arguments = [argument for each in together for argument in each.arguments]
-        call = ScriptCall(COUNT, self._names.counts(key), (_KEPT_MILLISECONDS, *arguments))
+        call = COUNT(self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
         return Piggyback(call, partial(_settle, together))
 
     async def aclose(self) -> None:
@@ -146,9 +146,8 @@ class RedisCounts:
     async def _send(self, key: str) -> None:
         """Counts all of a key; each result, or the error, is set where it is waited for."""
         if piggyback := self.take_along(key):
-            script, keys, arguments = piggyback.call
             try:
-                piggyback.settle(await self._link.script(script, keys, *arguments))
+                piggyback.settle(await self._link.script(piggyback.call))
             except StoreError as error:
                 piggyback.settle(error)
 

@@ -25,22 +25,15 @@ _MOST_AT_ONCE: Final = 32
 
 
 class Script:
-    """A Lua script over two keys of one slot, or over one key."""
+    """A Lua script over keys of one slot; with keys and arguments it is a call."""
 
     def __init__(self, source: str) -> None:
         self.source = source
-        self._digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+        self.digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
-    async def __call__(self, client: Client, keys: Sequence[str], *arguments: Argument) -> Any:
-        """The script's result: one round trip, two where the server does not know the script yet."""
-        try:
-            return await client.execute_command(*self.command(keys, *arguments))
-        except NoScriptError:
-            return await client.execute_command("EVAL", self.source, len(keys), *keys, *arguments)
-
-    def command(self, keys: Sequence[str], *arguments: Argument) -> tuple[Argument, ...]:
-        """The command for a server that knows the script."""
-        return ("EVALSHA", self._digest, len(keys), *keys, *arguments)
+    def __call__(self, keys: Sequence[str], *arguments: Argument) -> "ScriptCall":
+        """A call, which is yet to be sent."""
+        return ScriptCall(self, keys, arguments)
 
 
 class ScriptCall(NamedTuple):
@@ -49,6 +42,19 @@ class ScriptCall(NamedTuple):
     script: Script
     keys: Sequence[str]
     arguments: Sequence[Argument]
+
+    @property
+    def command(self) -> tuple[Argument, ...]:
+        """The command for a server that knows the script."""
+        return ("EVALSHA", self.script.digest, len(self.keys), *self.keys, *self.arguments)
+
+    async def run(self, client: Client) -> Any:
+        """The script's result: one round trip, two where the server does not know the script yet."""
+        try:
+            return await client.execute_command(*self.command)
+        except NoScriptError:
+            source = self.script.source
+            return await client.execute_command("EVAL", source, len(self.keys), *self.keys, *self.arguments)
 
 
 class Piggyback(NamedTuple):
@@ -81,6 +87,25 @@ def _in_one(scripts: tuple[Script, ...]) -> Script:
     return Script(f"local scripts = {{{functions}}}\n{_EACH}")
 
 
+async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
+    """The results of the calls, the last of which is run last; an error of the server stands among them.
+
+    All are one command, but several on a Cluster, where keys may be on several servers.
+    """
+    if not isinstance(client, RedisCluster):
+        results: list[Any] = await in_one(calls).run(client)
+        return results
+
+    async def run(call: ScriptCall) -> Any:
+        try:
+            return await call.run(client)
+        except (RedisError, RedisClusterException) as error:
+            return error
+
+    *others, last = calls
+    return [*await asyncio.gather(*map(run, others)), await run(last)]
+
+
 def in_one(calls: Sequence[ScriptCall]) -> ScriptCall:
     """One call for several, whose result is theirs; an error of the server stands among them."""
     keys: list[str] = []
@@ -88,27 +113,7 @@ def in_one(calls: Sequence[ScriptCall]) -> ScriptCall:
     for call in calls:
         keys += call.keys
         arguments += len(call.keys), len(call.arguments), *call.arguments
-    return ScriptCall(_in_one(tuple(call.script for call in calls)), keys, arguments)
-
-
-async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
-    """The results of the calls, the last of which is run last; an error of the server stands among them.
-
-    All are one command, but several on a Cluster, where keys may be on several servers.
-    """
-
-    async def run(call: ScriptCall) -> Any:
-        try:
-            return await call.script(client, call.keys, *call.arguments)
-        except (RedisError, RedisClusterException) as error:
-            return error
-
-    if isinstance(client, RedisCluster):
-        *others, last = calls
-        return [*await asyncio.gather(*map(run, others)), await run(last)]
-    script, keys, arguments = in_one(calls)
-    results: list[Any] = await script(client, keys, *arguments)
-    return results
+    return _in_one(tuple(call.script for call in calls))(keys, *arguments)
 
 
 class Link:
@@ -167,21 +172,19 @@ class Link:
         """
         return await self._send(command, lambda client: client.execute_command(*command))
 
-    async def script(self, script: Script, keys: Sequence[str], *arguments: Argument) -> Any:
+    async def script(self, call: ScriptCall) -> Any:
         """The result of one script, as that of a command."""
-        command = script.command(keys, *arguments)
-        return await self._send(command, lambda client: script(client, keys, *arguments))
+        return await self._send(call.command, call.run)
 
     async def scripts(self, *calls: ScriptCall) -> list[Any]:
         """The results of several, as ``run_scripts`` has them; of many, a StoreError stands among them."""
         if len(calls) == 1:
-            return [await self.script(calls[0].script, calls[0].keys, *calls[0].arguments)]
+            return [await self.script(calls[0])]
         client = self._client
         if isinstance(client, RedisCluster):
             results = await self.run(lambda client: run_scripts(client, *calls))
         else:
-            script, keys, arguments = in_one(calls)
-            results = await self.script(script, keys, *arguments)
+            results = await self.script(in_one(calls))
         for place, error in enumerate(results):
             if isinstance(error, Exception):
                 self._check_lost(client, error)

@@ -93,19 +93,6 @@ end
 return 1
 """
 )
-REPORTS: Final = Script(
-    """
-local reports = {}
-for _, id in ipairs(redis.call('ZREVRANGE', KEYS[1], 0, -1)) do
-  local report = redis.call('HGET', KEYS[2], id .. ':report')
-  if report then
-    reports[#reports + 1] = id
-    reports[#reports + 1] = report
-  end
-end
-return reports
-"""
-)
 
 
 class RedisTurns:
@@ -129,14 +116,14 @@ class RedisTurns:
 
     async def reports(self, tenant: str) -> Mapping[str, bytes]:
         """A tenant's turns by their ids, the newest first."""
-        pairs = await self._run(REPORTS, tenant)
-        return {id_.decode(): report for id_, report in zip(pairs[::2], pairs[1::2], strict=True)}
+        index, _, _ = self._names.turns(tenant)
+        ids = [id_.decode() for id_ in await self._link.command("ZREVRANGE", index, 0, -1)]
+        reports = await self._fields(tenant, ids, "report")
+        return {id_: report for id_, report in zip(ids, reports, strict=True) if report}
 
     async def contents(self, tenant: str, ids: Sequence[str]) -> Sequence[bytes]:
         """What was said in turns; empty for one that is not kept."""
-        key, fields = self._names.turns(tenant)[1], [f"{id_}:content" for id_ in ids]
-        found = await self._link.command("HMGET", key, *fields)
-        return [content or b"" for content in found]
+        return [content or b"" for content in await self._fields(tenant, ids, "content")]
 
     async def erase(self, tenant: str, names: Sequence[str]) -> int:
         """Removes the turns that have one of these names, and those under way; how many there were."""
@@ -150,6 +137,9 @@ class RedisTurns:
         """Closes all connections."""
         await self._link.aclose()
 
+    async def _fields(self, tenant: str, ids: Sequence[str], name: str) -> Sequence[bytes | None]:
+        _, turns, _ = self._names.turns(tenant)
+        return await self._link.command("HMGET", turns, *(f"{id_}:{name}" for id_ in ids)) if ids else ()
+
     async def _run(self, script: Script, tenant: str, *arguments: Argument) -> Any:
-        keys = self._names.turns(tenant)
-        return await self._link.script(script, keys, *arguments)
+        return await self._link.script(script(self._names.turns(tenant), *arguments))

@@ -30,7 +30,7 @@ def test_two_sessions_share_no_key(one: Key, other: Key):
 @example(Key("t", "s"), Key(":0", "s"))
 @example(Key("=:0", "ids"), Key("@0", "work"))
 def test_a_session_shares_no_key_with_what_is_beside_sessions(key: Key, other: Key):
-    beside = [*SPREAD.due, NAMES.lease(other.session), *NAMES.ping("trial-0123")]
+    beside = [*SPREAD.due, NAMES.lease(other.session)]
     beside += [name for pair in (*SPREAD.indexes, NAMES.former_index(other.tenant)) for name in pair]
     assert len({*NAMES.session(key), *beside}) == 2 + len({*beside})
     assert len({*beside}) == len(beside)
