@@ -15,7 +15,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.episodes.episodes import EpisodicMemory, agent_id
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Client, client_factory
+from proxy.memory.stores.redis_client import Client
 from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
@@ -41,10 +41,8 @@ class RedisEpisodes:
     def __init__(self, url: str, *, deadline: float, codec: Codec) -> None:
         """Nothing is connected yet, and each call waits ``deadline`` seconds at most."""
         address = Address.parse(url)
-        self._link, self._background = (
-            Link(client_factory(address, most), deadline=most)
-            for most in (deadline, max(deadline, BACKGROUND_DEADLINE))
-        )
+        self._link = Link(address, deadline)
+        self._background = Link(address, max(deadline, BACKGROUND_DEADLINE))
         self._root = "" if address.prefix == Address.prefix else address.prefix
         self._codec = codec
 

@@ -25,7 +25,7 @@ from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
-from proxy.memory.stores.redis_client import Client, client_factory
+from proxy.memory.stores.redis_client import Client
 from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
@@ -83,7 +83,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     one that cannot be parsed.
     """
     place = Address.parse(url)
-    link, writing = (Link(client_factory(place, deadline), deadline=deadline) for _ in range(2))
+    link, writing = Link(place, deadline), Link(place, deadline)
     names = KeyNames(place.prefix, spread=place.form == CLUSTER)
     if place.form == CLUSTER:  # where the two are on different servers
         return RedisStore(link, writing, names)

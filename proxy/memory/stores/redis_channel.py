@@ -49,7 +49,7 @@ class RedisChannel:
 
     def __init__(self, url: str, *, deadline: float) -> None:
         place = Address.parse(url)
-        self._link = Link(client_factory(place, deadline), deadline=deadline)
+        self._link = Link(place, deadline)
         self._make = client_factory(place, _CONNECT_SECONDS)
         # The sign in front is no session's, and of no other key's.
         self._channels = [f"{place.prefix}{{+{number}}}:{place.db}" for number in range(_CHANNELS)]

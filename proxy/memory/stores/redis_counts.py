@@ -10,7 +10,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Lease
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Argument, client_factory
+from proxy.memory.stores.redis_client import Argument
 from proxy.memory.stores.redis_link import Link, Piggyback, Script
 from proxy.memory.tasks import Tasks, retrieve_exception
 
@@ -82,7 +82,7 @@ class RedisCounts:
 
     def __init__(self, url: str, *, deadline: float) -> None:
         place = Address.parse(url)
-        self._link = Link(client_factory(place, deadline), deadline=deadline)
+        self._link = Link(place, deadline)
         self._names = KeyNames(place.prefix)
         self._put_off: dict[str, list[_Counting]] = {}
         self._tasks = Tasks()

@@ -11,7 +11,8 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis_client import Argument, Client, describe_error
+from proxy.memory.stores.redis_address import Address
+from proxy.memory.stores.redis_client import Argument, Client, client_factory, describe_error
 from proxy.memory.tasks import Tasks, wait_until_done
 
 T = TypeVar("T")
@@ -126,10 +127,10 @@ class Link:
     are not used again. A Cluster's client does that itself, node by node.
     """
 
-    def __init__(self, make: Callable[[], Client], *, deadline: float) -> None:
-        self._make = make
+    def __init__(self, place: Address, deadline: float) -> None:
+        self._make = client_factory(place, deadline)
         self._deadline = deadline
-        self._client = make()
+        self._client = self._make()
         self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._in_flight: dict[asyncio.Future[Any], Client] = {}
         self._closing = Tasks()

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Argument, client_factory
+from proxy.memory.stores.redis_client import Argument
 from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, KeptTurn
 
@@ -103,7 +103,7 @@ class RedisTurns:
 
     def __init__(self, url: str) -> None:
         place = Address.parse(url)
-        self._link = Link(client_factory(place, BACKGROUND_DEADLINE), deadline=BACKGROUND_DEADLINE)
+        self._link = Link(place, BACKGROUND_DEADLINE)
         self._names = KeyNames(place.prefix)
 
     async def add(self, tenant: str, turns: Sequence[KeptTurn], *, keep: int) -> None:

@@ -178,12 +178,8 @@ class DatabaseFile:
 
     def failure(self, error: sqlite3.Error) -> StoreError:
         """The error with what to do about it."""
-        advice = self.locked_by() if is_locked(error) else _ADVICE.get(_error_name(error))
+        advice = locked_by(self.path) if is_locked(error) else _ADVICE.get(_error_name(error))
         return StoreError(f"The memory file {self.path}: {advice or error}.")
-
-    def locked_by(self) -> str:
-        """A clause that says which process locks the file."""
-        return locked_by(self.path)
 
     def identity_now(self) -> tuple[int, int] | None:
         """What tells the file that is there now from others; ``None`` where there is none."""
@@ -415,7 +411,7 @@ class FileWriter:
         if outcome.done():
             return
         if self._waits_for_lock:
-            reason = self._file.locked_by()
+            reason = locked_by(self._file.path)
         else:
             reason = "what this process writes before it is not done"
         outcome.set_exception(StoreError(f"The memory file {self._file.path} is too slow: {reason}."))
