@@ -231,7 +231,13 @@ class Windows:
         counts = await self._count(tenant, limited, lease, deferrable=deferrable)
         if counts is None:
             return None
-        return {kind: self._remaining(kind, limited[kind], *count) for kind, count in counts.items()}
+        remaining = {}
+        for kind, (number, reset) in counts.items():
+            limit = self._limits[kind]
+            # There must have been something left: it may cost more than that, or what is not known yet.
+            is_within = number - limited[kind] < limit
+            remaining[kind] = Remaining(limit, max(0, limit - number) if is_within else -1, reset)
+        return remaining
 
     async def aclose(self) -> None:
         """Ends the probe, then closes the counts."""
@@ -267,12 +273,6 @@ class Windows:
             self._back_at = time.monotonic()
             self._outage.end()
             return
-
-    def _remaining(self, kind: str, cost: int, number: int, reset: float) -> Remaining:
-        limit = self._limits[kind]
-        # There must have been something left: it may cost more than that, or what is not known yet.
-        within = number - cost < limit
-        return Remaining(limit, max(0, limit - number) if within else -1, reset)
 
 
 def duration(seconds: float) -> str:

@@ -78,6 +78,8 @@ _SCRIPTS: Final = ("EVALSHA", "EVAL")
 _KEY_OF_SCRIPT: Final = 3
 _ROUNDS: Final = 4
 _CLOSED_BY_SERVER: Final = "Connection closed by server."
+_MOST_OF_A_NODE: Final = 32
+"""Connections of redis-py's own, over which a Cluster's commands go that have to be run again."""
 _CONNECT_DEADLINES: Final = 4
 """Deadlines that connecting may take: the call goes on without it, and the next one finds the connection."""
 
@@ -422,6 +424,7 @@ def _cluster(place: Address, deadline: float) -> PipelinedCluster:
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
         require_full_coverage=False,
         reinitialize_steps=0,
+        max_connections=_MOST_OF_A_NODE,
         ssl=place.tls is not None,
         **_options(deadline) | _login(place) | (place.tls or {}) | {"socket_timeout": deadline / 2},
     )

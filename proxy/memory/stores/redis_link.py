@@ -22,7 +22,6 @@ _GRACE: Final = 12
 """Deadlines after which a command that is no longer waited for loses its connection."""
 _MAX_GRACE: Final = 2.0
 _ROUNDS: Final = 4
-_MOST_AT_ONCE: Final = 32
 
 
 class Script:
@@ -131,7 +130,6 @@ class Link:
         self._make = client_factory(place, deadline)
         self._deadline = deadline
         self._client = self._make()
-        self._slots = asyncio.Semaphore(_MOST_AT_ONCE)
         self._in_flight: dict[asyncio.Future[Any], Client] = {}
         self._closing = Tasks()
         self._closed = False
@@ -140,16 +138,10 @@ class Link:
         """The result of ``work``. Raises StoreError, after one deadline at the latest, or at ``due``."""
         loop = asyncio.get_running_loop()
         due = due or loop.time() + self._deadline
-        if self._slots.locked():
-            await self._wait_for_a_slot(due)
-        else:  # nothing is waited for, and so nothing to be timed
-            await self._slots.acquire()
         if self._closed:
-            self._slots.release()
             raise _closed()
         client = self._client
         task = self._tracked(loop.create_task(work(client)))
-        task.add_done_callback(lambda _: self._slots.release())
         try:
             await wait_until_done(task, due - loop.time())
         finally:
@@ -214,23 +206,6 @@ class Link:
             raise self._too_slow() from None
         finally:
             timer.cancel()
-
-    async def _wait_for_a_slot(self, due: float) -> None:
-        # Without ``asyncio.timeout``: what waits here may have begun in a task that waits for something else.
-        acquiring = asyncio.get_running_loop().create_task(self._slots.acquire())
-        try:
-            await wait_until_done(acquiring, due - asyncio.get_running_loop().time())
-        except BaseException:
-            acquiring.add_done_callback(self._give_back)
-            acquiring.cancel()
-            raise
-        if not acquiring.done():
-            acquiring.cancel()
-            raise StoreError("all connections to Redis are busy")
-
-    def _give_back(self, acquiring: asyncio.Task[bool]) -> None:
-        if not acquiring.cancelled():
-            self._slots.release()
 
     async def aclose(self) -> None:
         """Waits for what is in flight, for one deadline, then closes all connections."""
