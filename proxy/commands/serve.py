@@ -55,13 +55,14 @@ def serve(
 
 
 def greeting(settings: Settings, port: int) -> str:
-    """The address, the model of each pipeline, what is stored for how long, and what models are asked for."""
+    """The address, each pipeline's models, what is stored for how long, and what models are asked for."""
     host = settings.listen.host
     lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
-        address = settings.upstreams[pipeline.upstreams[0]].base_url
         practice = "the practice model; set UPSTREAM_BASE_URL for a real one"
-        lines.append(f"  {name} → {practice if address == PRACTICE else address}")
+        addresses = [settings.upstreams[each].base_url for each in pipeline.upstreams]
+        models = [practice if address == PRACTICE else address for address in addresses]
+        lines.append(f"  {name} → {', then '.join(models)}")
     if settings.memory is None:
         lines.append("  no memory: nothing is stored; set 'memory:' in the configuration")
     else:

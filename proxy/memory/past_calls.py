@@ -206,10 +206,14 @@ class PastCalls:
         return profile | ({"calls": calls} if calls else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Delete a user's record, and from those of others the calls in which the user spoke."""
+        """Delete a user's record, and from those of others the calls in which the user spoke.
+
+        Calls are not counted: they are notes on what other places count.
+        """
+        profile = (await self.export(user)).get("profile", ())
         await self.erase(user)
         await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
-        return {}
+        return {"profile": len(profile)}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
         """Delete the calls of a session from all records."""

@@ -163,13 +163,17 @@ class SessionHolder:
 
 
 async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
-    """Deletes a session of the user, or the user's lines in another's; whether there were any."""
+    """Deletes a session of the user, or in another's what the user said and what it is told of the user.
+
+    Returns whether there was any.
+    """
     for _ in range(_ATTEMPTS):
         session, version, _ = await store.load(key, background=True) or NOT_STORED
         if session.user == user:
             return await store.delete(key)
-        entries = await store.entries(key, session)
-        if not version or all(entry.speaker != user for entry in entries):
+        entries, facts, shown = await store.entries(key, session), session.shown_facts, session.shown_call
+        is_shown = (facts and facts.user == user) or (shown and user in {shown.user, *shown.speakers})
+        if not version or not (is_shown or any(entry.speaker == user for entry in entries)):
             return False
         changed, cold = _without_speaker(session, entries, user)
         if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):

@@ -285,7 +285,8 @@ class Recorder:
         """Takes out a turn that is written, or never will be."""
         self._pending_bytes -= unwritten.turns[place].size + _RECORD_SIZE
         del unwritten.turns[place]
-        unwritten.applied -= place < unwritten.applied
+        if place < unwritten.applied:
+            unwritten.applied -= 1
         self._pending -= 1
         self.lost_turns += lost
         if unwritten.key in self.backlog.sessions:
@@ -295,7 +296,8 @@ class Recorder:
 class CurrentRecorder:
     """The recorder of a server that takes turns now, the only one that those before it refer to.
 
-    The collector never frees a server's first configuration, nor what that refers to.
+    A server freezes its first configuration for the garbage collector (``gc.freeze``): whatever that refers
+    to is never freed, and so it refers to no recorder but the last.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -307,9 +309,9 @@ class _Unwritten:
 
     ``task`` writes it. Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after
     them. It is to replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false
-    while there are turns still to apply, and ``has_lost`` whether another writer was faster than one of its
-    writes. ``head_versions`` are those of its heads that were not written, which calls may have read.
-    ``may_apply_at_once`` until its first turn is applied, or a second one comes.
+    while turns are being applied, or are about to be, and ``has_lost`` whether another writer was faster than
+    one of its writes. ``head_versions`` are those of its heads that were not written, which calls may have
+    read. ``may_apply_at_once`` until its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
@@ -661,7 +663,8 @@ class Backlog:
 
     def joined(self, key: Key) -> None:
         """One more turn waits, if others of its session do."""
-        self._waiting += self.sessions.get(key, False)
+        if self.sessions.get(key):
+            self._waiting += 1
 
     def lost(self, tenant: str) -> None:
         """A turn found no room to wait; without an outage it is logged, and counted by the minute."""

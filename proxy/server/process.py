@@ -49,6 +49,7 @@ _SWITCH_INTERVAL: Final = 0.0005
 # Of mallopt(3): from how many bytes on a block is mapped by itself, and unmapped when it is free.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
+_ANOTHER: Final = "set another in the configuration's listen, or with HOST and PORT where that reads them"
 # They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
 _THREADS: Final = 4
 _BACKLOG: Final = 2048
@@ -240,14 +241,12 @@ def listen(host: str, port: int) -> list[socket.socket]:
         return _bind(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            message = (
-                f"Port {port} on {host} is taken by another program: end that, or choose another with PORT."
-            )
+            message = f"Port {port} on {host} is taken by another program: end that, or {_ANOTHER}."
         elif error.errno == errno.EACCES:
-            message = f"Port {port} may not be opened by this user: choose one above 1023 with PORT."
+            message = f"Port {port} may not be opened by this user: {_ANOTHER}, one above 1023."
         else:
             reason = error.strerror
-            message = f"{host}:{port} cannot be listened on ({reason}): choose another with HOST and PORT."
+            message = f"{host}:{port} cannot be listened on ({reason}): {_ANOTHER}."
         raise ConfigError(message) from None
 
 

@@ -122,6 +122,22 @@ def test_words_that_were_being_answered_as_their_user_was_forgotten_do_not_stay_
     assert contents(proxy) == [BOBS, ANSWERS[1], ANSWERS[2], AGAIN, ANSWERS[3]]
 
 
+def test_whoever_is_forgotten_is_not_told_of_in_a_call_that_goes_on(
+    serve: Serve, upstream: FakeUpstream, tmp_path: Path
+) -> None:
+    upstream.script = answering
+    config = CONFIG.replace("restore_history, inject_summaries", "restore_history, inject_last_call")
+    proxy = serve(config, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
+    talked(proxy)
+    later = [said("user", QUESTION)]
+    ask(proxy, later, "bob", "later")
+    assert EVES in str(upstream.last.json["messages"])
+    settle(proxy)
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    ask(proxy, [*later, said("assistant", "So."), said("user", AGAIN)], "bob", "later")
+    assert EVES not in str(upstream.last.json["messages"])
+
+
 def test_facts_are_his_who_said_it(serve: Serve, upstream: FakeUpstream, tmp_path: Path) -> None:
     upstream.script = model(lambda said, _: [fact(line["text"], line["number"]) for line in said], answering)
     config = CONFIG.replace("  summaries:", f"{FACTS}  summaries:")

@@ -55,6 +55,8 @@ _FIRST_PAGE: Final = 100
 _CACHE_SIZE: Final = 256
 _CACHE_SECONDS: Final = 60.0
 _MAX_WRITTEN: Final = 10_000
+# By as many writes a replica may be behind that takes its master's place.
+_MOST_REPLACED: Final = 8
 _BACKOFF: Final = Backoff(0.1, 1.0)
 _REPORT_AFTER: Final = 5.0
 _ATTEMPTS: Final = 10
@@ -141,7 +143,7 @@ class SessionStore:
 
     Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
     for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
-    store: none where it is once it has begun, ``None`` where it is answered without waiting. ``due`` are the
+    store: 0 where it is once it has begun, ``None`` where it is answered without waiting. ``due`` are the
     kinds of background work on a session.
     """
 
@@ -255,7 +257,8 @@ class SessionStore:
         else:
             session, encoded, encoded_entries = await asyncio.to_thread(self._encoded, key, put)
         loop = asyncio.get_running_loop()
-        until = loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
+        former = self._written.get(key, _REMOVED)
+        until = former.until if put.ttl == KEEP_EXPIRY else loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         if not put.background:
             self.writing[key] = time.monotonic()
         try:
@@ -274,7 +277,8 @@ class SessionStore:
             self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries)
             if self._timer is None or len(self._cache) > _CACHE_SIZE:
                 self._bound_cache()
-            self._note(key, _Written((put.version, *put.instead_of), until))
+            replaces = (put.version, *put.instead_of, *former.replaces)
+            self._note(key, _Written(replaces[:_MOST_REPLACED], until))
         return written
 
     async def change(self, key: Key, change: Callable[[Session], Session]) -> Session | None:
@@ -382,7 +386,7 @@ class SessionStore:
         return existed
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last; a write of a turn asks it."""
+        """When the session was deleted last; turns that read or write what seems to be gone ask it."""
         return await self._ask("deleted", lambda driver: driver.deleted(key), background=False, fallback=True)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:

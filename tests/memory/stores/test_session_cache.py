@@ -207,3 +207,30 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
         assert loaded.latest_lines == (shown if changed == "beside" else b"")
 
     asyncio.run(run())
+
+
+class Behind(Remote):
+    """A store that shows what was there before, once it is told to."""
+
+    shows_former = False
+    former: StoredBlob | None = None
+
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
+        return self.former if self.shows_former else await self.store.read(key, background=background)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("is_empty", [False, True])
+async def test_a_replica_that_is_several_writes_behind_takes_no_turn_away(is_empty: bool) -> None:
+    driver = Behind(memory())
+    store = sessions(driver)
+    assert await store.save(KEY, SessionWrite(grown(["Hi"]), 0, 60))
+    former = await driver.read(KEY)
+    assert former is not None
+    assert await store.save(KEY, SessionWrite(grown(["Hi", "Yes"]), former.version, 60))
+    changed = await store.change(KEY, lambda session: msgspec.structs.replace(session, state={"seats": 2}))
+    assert changed is not None
+    driver.former, driver.shows_former = None if is_empty else former, True
+    read = await store.load(KEY)
+    assert read is not None
+    assert (read.session, read.version) == (changed, 0 if is_empty else former.version)

@@ -90,6 +90,14 @@ def test_a_start_says_which_model_is_asked_for_what_and_shows_no_password(tmp_pa
     ]
 
 
+def test_a_start_says_which_model_stands_in_for_another(tmp_path: Path):
+    other = REAL.replace("[main]", "[main, small]")
+    assert other != REAL
+    (tmp_path / "c.yaml").write_text(other)
+    line = greeting(load(tmp_path / "c.yaml", {}), 8080).splitlines()[1]
+    assert line.startswith("  default → https://model.test/v1, then https://")
+
+
 @given(
     st.text("ab:/?@#%.", max_size=12).map(lambda text: f"S3CR{text}ET"),
     st.sampled_from(["redis://:{}@host/0", "postgresql://u:{}@host:1/db", "redis://host/0?password={}"]),
