@@ -76,82 +76,67 @@ class Metrics:
         Info("turnkeeper", "This program", registry=self._registry).info({"version": VERSION})
         self._tallies: list[Tally] = []
 
-        def tally(kind: Kind, name: str, what: str, labels: Labels = (), buckets: Buckets = ()) -> Tally:
-            self._tallies.append(Tally(kind, name, what, labels, buckets))
-            return self._tallies[-1]
+        def tally(kind: Kind, name: str, what: str, labels: Labels, buckets: Buckets = ()) -> Tally:
+            made = Tally(kind, name, what, labels, buckets)
+            self._tallies.append(made)
+            self._registry.register(made)
+            return made
 
-        self._turns = tally(
-            "counter", "turnkeeper_turns", "Turns by how they ended", ("pipeline", "outcome", "status")
+        def counter(name: str, what: str, *labels: str) -> Tally:
+            return tally("counter", name, what, labels)
+
+        def histogram(buckets: Buckets, name: str, what: str, *labels: str) -> Tally:
+            return tally("histogram", name, what, labels, buckets)
+
+        self._turns = counter("turnkeeper_turns", "Turns by how they ended", "pipeline", "outcome", "status")
+        self._degraded = counter("turnkeeper_degraded_turns", "Turns that went without something", "name")
+        self._ignored = counter(
+            "turnkeeper_ignored_fields", "Extension fields and ids that could not be used"
         )
-        self._degraded = tally(
-            "counter", "turnkeeper_degraded_turns", "Turns that went without something", ("name",)
+        self._failures = counter(
+            "turnkeeper_upstream_failures", "Upstreams that did not begin to answer", "upstream", "code"
         )
-        self._ignored = tally(
-            "counter", "turnkeeper_ignored_fields", "Extension fields and ids that could not be used"
-        )
-        self._failures = tally(
-            "counter",
-            "turnkeeper_upstream_failures",
-            "Upstreams that did not begin to answer",
-            ("upstream", "code"),
-        )
-        self._retries = tally(
-            "counter", "turnkeeper_retries", "Upstreams asked once more in a turn", ("upstream",)
-        )
-        self._fallbacks = tally(
-            "counter",
+        self._retries = counter("turnkeeper_retries", "Upstreams asked once more in a turn", "upstream")
+        self._fallbacks = counter(
             "turnkeeper_fallbacks",
             "Turns that another than the first upstream answered",
-            ("pipeline", "upstream"),
+            "pipeline",
+            "upstream",
         )
-        self._refusals = tally(
-            "counter", "turnkeeper_refused_requests", "Requests over a rate limit", ("limit",)
+        self._refusals = counter("turnkeeper_refused_requests", "Requests over a rate limit", "limit")
+        self._overhead = histogram(
+            _SHORT, "turnkeeper_overhead_seconds", "What turns took before the model was asked", "pipeline"
         )
-        self._overhead = tally(
-            "histogram",
-            "turnkeeper_overhead_seconds",
-            "What turns took before the model was asked",
-            ("pipeline",),
-            _SHORT,
+        self._stages = histogram(
+            _LONG, "turnkeeper_stage_seconds", "Stages until the answer began", "pipeline", "stage"
         )
-        self._stages = tally(
-            "histogram",
-            "turnkeeper_stage_seconds",
-            "Stages until the answer began",
-            ("pipeline", "stage"),
+        self._memory = histogram(
+            _SHORT, "turnkeeper_memory_operation_seconds", "Reads and writes", "operation", "outcome"
+        )
+        self._first_token = histogram(
             _LONG,
-        )
-        self._memory = tally(
-            "histogram",
-            "turnkeeper_memory_operation_seconds",
-            "Reads and writes",
-            ("operation", "outcome"),
-            _SHORT,
-        )
-        self._first_token = tally(
-            "histogram",
             "gen_ai_server_time_to_first_token_seconds",
             "From a turn's arrival until its first token went out",
-            (*_CALL, "upstream"),
-            _LONG,
+            *_CALL,
+            "upstream",
         )
-        self._durations = tally(
-            "histogram",
+        self._durations = histogram(
+            _LONG,
             "gen_ai_client_operation_duration_seconds",
             "From asking the model until the turn had ended",
-            (*_CALL, "upstream", "error_type"),
-            _LONG,
+            *_CALL,
+            "upstream",
+            "error_type",
         )
-        self._tokens = tally(
-            "histogram",
+        self._tokens = histogram(
+            _TOKENS,
             "gen_ai_client_token_usage",
             "Tokens, as upstreams count them",
-            (*_CALL, "gen_ai_token_type"),
-            _TOKENS,
+            *_CALL,
+            "gen_ai_token_type",
         )
         self._filters = tally("summary", "turnkeeper_filter_seconds", "Request filters", ("filter",))
         self._models: set[str] = set()
-        self._registry.register(_TallyCollector(self._tallies))
         self._process = ProcessCollector(registry=None if shared else self._registry)
         self.is_shared = shared
         self._multiprocess: _MultiprocessMetrics | None = None
@@ -239,7 +224,7 @@ class Metrics:
         return name
 
 
-class Tally:
+class Tally(Collector):
     """A metric with all its labels: what was added up, and how many values fell into each bucket.
 
     A counter shows the sum alone, and a summary has one bucket.
@@ -271,7 +256,7 @@ class Tally:
         series.sum += value
         series.counts[bisect_left(self._bounds, value)] += 1
 
-    def metric(self) -> Metric:
+    def collect(self) -> Iterator[Metric]:
         """What has been added, as the library exposes it."""
         metric = Metric(self._name, self._documentation, self._kind)
         for label_values, series in self._series.items():
@@ -282,7 +267,7 @@ class Tally:
                     metric.add_sample(f"{self._name}_count", labels, counts[-1])
                 metric.add_sample(self._name + suffix, labels | bound, number)
             metric.add_sample(f"{self._name}_created", labels, series.created)
-        return metric
+        yield metric
 
     def share(self) -> None:
         """Adds what has been added since the last time to the numbers that all processes share."""
@@ -306,12 +291,9 @@ class Tally:
             yield "_sum", {}, total
         else:
             for bound, count in zip(self._bounds, counts, strict=True):
-                yield "_bucket", {"le": _bound_label(bound)}, count
+                label = floatToGoString(bound)  # type: ignore[no-untyped-call]
+                yield "_bucket", {"le": label}, count
             yield "_sum", {}, total
-
-
-def _bound_label(bound: float) -> str:
-    return str(floatToGoString(bound))  # type: ignore[no-untyped-call]
 
 
 class _Series:
@@ -325,26 +307,11 @@ class _Series:
         self.sum = 0.0
 
 
-class _TallyCollector(Collector):
-    """Numbers that are counted here, labelled at each scrape."""
-
-    def __init__(self, tallies: Sequence[Tally]) -> None:
-        self._tallies = tallies
-
-    def collect(self) -> Iterator[Metric]:
-        """The numbers now."""
-        return (tally.metric() for tally in self._tallies)
-
-
 class _GaugeCollector(Collector):
     """Gauges whose values are read at each scrape."""
 
     def __init__(self, read: Callable[[], GaugeValues]) -> None:
         self._read = read
-
-    def describe(self) -> list[Metric]:
-        """Nothing, so that registering does not read the values."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """The values now."""

@@ -7,11 +7,11 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from starlette.responses import Response
-from starlette.routing import compile_path
 
 from proxy.admission.gate import check_host
-from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, TurnkeeperError
+from proxy.errors import MemoryUnavailable, NotFound, RequestError, TurnkeeperError
 from proxy.http.request import BodyLimit, Request, read_body
+from proxy.http.router import Router
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.session import UNREADABLE
 from proxy.page import conversations, health, live, playground, turns, users
@@ -40,7 +40,7 @@ class PageApp:
         self._drafts = DraftProcesses()
         modules = (live, conversations, turns, playground, users, health)
         routes = (*_ROUTES, *(route for module in modules for route in module.ROUTES))
-        self._routes = [(method, compile_path(path)[0], handler) for method, path, handler in routes]
+        self._router: Router[Handler] = Router(routes, "page")
 
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
@@ -69,7 +69,12 @@ class PageApp:
             check_host(headers)
         if viewer.tenant is None and not request.path.startswith(_WITHOUT_KEY):
             return redirect("login")
-        handler, params = self._match(request)
+        method = "GET" if request.method == "HEAD" else request.method
+        # Undecoded: an id may have a slash in it.
+        match = self._router.find(method, request.raw_path.decode("latin-1"))
+        if match is None:
+            raise NotFound("There is no such page.")
+        handler, params = match
         form: Mapping[str, str] = {}
         if request.method == "POST":
             form = _fields(await read_body(request.receive, headers, _FORM_LIMIT))
@@ -82,28 +87,12 @@ class PageApp:
             viewer=viewer,
             headers=headers,
             query=_fields(request.query_string),
-            params=params,
+            params={name: _decoded(step) for name, step in params.items()},
             form=form,
             executor=self._executor,
             drafts=self._drafts,
         )
         return await handler(page_request)
-
-    def _match(self, request: Request) -> tuple[Handler, Mapping[str, str]]:
-        """The handler for a path, which is matched undecoded: an id may have a slash in it."""
-        path = request.raw_path.decode("latin-1")
-        method = "GET" if request.method == "HEAD" else request.method
-        allowed = []
-        for route_method, pattern, handler in self._routes:
-            if match := pattern.fullmatch(path):
-                params = {name: _decoded(step) for name, step in match.groupdict().items()}
-                if route_method == method:
-                    return handler, params
-                allowed.append(route_method)
-        if not allowed:
-            raise NotFound("There is no such page.")
-        allow = ", ".join(allowed)
-        raise MethodNotAllowed(f"This page takes {allow}.", allow=allow)
 
     def _failure(self, error: TurnkeeperError, viewer: Viewer) -> Response:
         return self._renderer.page("failure.html", viewer, status=error.status, error=error, here="")

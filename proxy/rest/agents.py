@@ -5,23 +5,11 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from proxy.clock import wall_time
 from proxy.memory.episodes.episodes import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
-from proxy.rest.endpoint import (
-    Methods,
-    at_most,
-    body_of,
-    json_response,
-    key_of,
-    long_response,
-    memory_of,
-    validated,
-    validated_query,
-)
+from proxy.rest.endpoint import ApiRequest, Routes, at_most, json_response, long_response, validated
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
@@ -70,21 +58,16 @@ class EpisodesQuery(BaseModel):
     limit: Annotated[int, Field(ge=1), at_most(_LONGEST_LIST)] = 50
 
 
-def routes() -> list[Route]:
-    """The route; the path is matched undecoded, and the scope holds ``runtime`` and ``tenant``."""
-    return [Route("/v1/memory/agents/{id}/episodes", Methods(GET=_list, POST=_create))]
-
-
-async def _create(request: Request) -> Response:
-    episodes, agent = memory_of(request).episodes, key_of(request)
-    episode = validated(NewEpisode, await body_of(request)).at(wall_time())
+async def _create(request: ApiRequest) -> Response:
+    episodes, agent = request.memory.episodes, request.key
+    episode = validated(NewEpisode, await request.body()).at(wall_time())
     stored = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
     return json_response(_episode_fields(stored), status=201)
 
 
-async def _list(request: Request) -> Response:
-    episodes, agent = memory_of(request).episodes, key_of(request)
-    query = validated_query(EpisodesQuery, request)
+async def _list(request: ApiRequest) -> Response:
+    episodes, agent = request.memory.episodes, request.key
+    query = request.query_as(EpisodesQuery)
     since = window_start(wall_time(), query.hours)
     recent = await episodes.recent(agent, since=since, limit=query.limit, background=True)
     return long_response({"object": "list", "data": [_episode_fields(each) for each in recent]})
@@ -92,3 +75,9 @@ async def _list(request: Request) -> Response:
 
 def _episode_fields(episode: EpisodicMemory) -> dict[str, Any]:
     return {**episode.model_dump(mode="json"), "summary": episode.summary()}
+
+
+ROUTES: Final[Routes] = (
+    ("GET", "/v1/memory/agents/{id}/episodes", _list),
+    ("POST", "/v1/memory/agents/{id}/episodes", _create),
+)

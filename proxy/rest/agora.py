@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from proxy.clock import wall_time
 from proxy.errors import RequestError, Unauthorized
@@ -17,7 +15,7 @@ from proxy.memory.merge.calls import Agent, plausible_time
 from proxy.memory.redacted_view import WindowRedaction
 from proxy.memory.session import Session
 from proxy.memory.stores.store import Key
-from proxy.rest.endpoint import Methods, body_of, json_response, memory_of, runtime_of
+from proxy.rest.endpoint import ApiRequest, Routes, json_response
 from proxy.turn.identity import identifier
 from proxy.turn.request import raw_fields
 
@@ -62,23 +60,18 @@ _EXAMPLE: Final = '{"noticeId": "...", "eventType": 101, "payload": {...}}'
 _decoder: Final = msgspec.json.Decoder(WebhookEvent)
 
 
-def routes() -> list[Route]:
-    """The route; the scope holds ``runtime``."""
-    return [Route("/webhooks/agora", Methods(POST=_receive))]
-
-
-async def _receive(request: Request) -> Response:
+async def _receive(request: ApiRequest) -> Response:
     """Applies an event to its session; one that was applied before changes nothing."""
-    webhook = runtime_of(request).agora_webhook
+    webhook = request.runtime.agora_webhook
     if webhook is None:
         message = "Webhook events are refused without a webhook secret: set AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="webhooks_off")
-    body = await body_of(request)
-    if not webhook.verify(request.headers, body):
+    body = await request.body()
+    if not webhook.verify(request.http.headers, body):
         message = "The webhook event is not signed with AGORA_WEBHOOK_SECRET."
         raise Unauthorized(message, code="invalid_signature")
     event = await asyncio.to_thread(_decode, body)
-    memory, now = memory_of(request), wall_time()
+    memory, now = request.memory, wall_time()
     channel = identifier((event.payload or {}).get("channel"))
     change = await asyncio.to_thread(_change_of, event, now, memory.redaction)
     if channel is None or change is None:
@@ -130,3 +123,6 @@ def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> C
 
         return apply_history
     return None
+
+
+ROUTES: Final[Routes] = (("POST", "/webhooks/agora", _receive),)

@@ -1,4 +1,4 @@
-"""What the endpoints of the REST interface share: methods of a path, ids, memory, bodies and queries."""
+"""What the endpoints of the API share: a request with its ids, memory, body and query, and its answer."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,23 +9,22 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import Request
+from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
-from proxy.errors import MemoryUnavailable, MethodNotAllowed, NotFound, RequestError, expected_type
+from proxy.errors import MemoryUnavailable, NotFound, RequestError, expected_type
 from proxy.http.reply import json_slices
-from proxy.http.request import BodyLimit, read_body
+from proxy.http.request import BodyLimit, Request, read_body
 from proxy.memory.errors import CANNOT_BE_READ, StoreError
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
 from proxy.runtime import Runtime
+from proxy.traces import Traces
 from proxy.turn.identity import identifier
 from proxy.turn.request import mend_json
 
 Model = TypeVar("Model", bound=BaseModel)
-Endpoint = Callable[[Request], Awaitable[Response]]
 LARGEST_PAGE, PAGE = 100, 50
 """How much one page of a list has at the most, and where no ``limit`` is given."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
@@ -48,80 +47,115 @@ _ADVICE: Final[Mapping[str, str]] = {
 _TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
 
 
-class Methods:
-    """An endpoint for each method of a path.
+class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a tenant to the API; ``params`` are those of the path, undecoded.
 
-    Raises MethodNotAllowed for any other, HEAD included, and MemoryUnavailable where the store fails or holds
-    what cannot be read.
+    ``admission`` ends once the answer has been sent.
     """
 
-    def __init__(self, **endpoints: Endpoint) -> None:
-        self._endpoints = endpoints
+    http: Request
+    runtime: Runtime
+    traces: Traces
+    tenant: str
+    params: Mapping[str, str]
+    admission: AsyncExitStack
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request."""
-        endpoint = self._endpoints.get(scope["method"])
-        if endpoint is None:
-            allow = ", ".join(self._endpoints)
-            raise MethodNotAllowed(f"This path takes {allow}.", allow=allow)
-        async with AsyncExitStack() as admission:
-            try:
-                response = await endpoint(Request({**scope, "admission": admission}, receive))
-            except UNREADABLE:
-                raise MemoryUnavailable(CANNOT_BE_READ) from None
-            except StoreError:
-                raise MemoryUnavailable("Memory does not answer now; try again later.") from None
-            await response(scope, receive, send)
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The parameters behind the path's ``?``; of a name, the last one counts."""
+        return QueryParams(self.http.query_string)
+
+    def query_as(self, model: type[Model]) -> Model:
+        """These parameters as a value; raises RequestError."""
+        try:
+            return model.model_validate(dict(self.query))
+        except ValidationError as error:
+            raise _request_error(error, model) from None
+
+    @property
+    def page(self) -> tuple[str, int]:
+        """The id behind which a page of a list begins, and how many it has; raises RequestError."""
+        after, text = self.query.get("after", ""), self.query.get("limit")
+        after = checked_id(after, "after") if after else ""
+        if text is None:
+            return after, PAGE
+        digits = text.lstrip("0")
+        if not (digits and text.isascii() and text.isdigit()):
+            raise RequestError("'limit' must be a number from 1 on.", param="limit")
+        return after, min(int(digits[:9]), LARGEST_PAGE)
+
+    @property
+    def memory(self) -> Memory:
+        """The memory; raises NotFound where there is none."""
+        memory = self.runtime.memory
+        if memory is None:
+            message = "Nothing is remembered here; set 'memory:' in the configuration."
+            raise NotFound(message, code="memory_off")
+        return memory
+
+    @property
+    def archiving(self) -> Archiving:
+        """The archive and what belongs to it; raises NotFound where there is none."""
+        archiving = self.memory.archiving
+        if archiving is None:
+            raise archive_off()
+        return archiving
+
+    @property
+    def key(self) -> Key:
+        """The session, or the agent, that the path names; raises RequestError."""
+        return Key(self.tenant, self.id())
+
+    @property
+    def owner(self) -> Owner:
+        """The user whom the path names; raises RequestError."""
+        return Owner(self.tenant, self.id())
+
+    def id(self, name: str = "id") -> str:
+        """The id in the path, decoded once; raises RequestError for what cannot be one."""
+        try:
+            decoded = unquote_to_bytes(self.params[name]).decode()
+        except UnicodeDecodeError:
+            raise RequestError("The id in the path is not UTF-8.", param=name) from None
+        return checked_id(decoded, name)
+
+    async def body(self, most: BodyLimit = _SMALL_BODY) -> bytes:
+        """The body, whatever its content type: forms of other sites have been refused by then.
+
+        It has as much as ``most`` says, and no more than ``listen.max_body``.
+        """
+        limit = self.runtime.max_body
+        most = most if most.size < limit else BodyLimit(limit, most.structure)
+        return await read_body(self.http.receive, self.http.headers, most)
+
+    async def admit(self, size: int = 0) -> None:
+        """Admits a request whose body has ``size`` bytes within its key's limits, until its answer is sent.
+
+        Raises LimitExceeded. What its answer weighs counts as well.
+        """
+        admitted = self.runtime.admit_by_size(self.tenant, size, self.http.reply)
+        await self.admission.enter_async_context(admitted)
 
 
-async def admit(request: Request, size: int = 0) -> None:
-    """Admits a request whose body has ``size`` bytes within its key's limits, until its answer is sent.
-
-    Raises LimitExceeded. What its answer weighs counts as well.
-    """
-    scope = request.scope
-    await scope["admission"].enter_async_context(
-        runtime_of(request).admit_by_size(scope["tenant"], size, scope["reply"])
-    )
+Endpoint = Callable[[ApiRequest], Awaitable[Response]]
+Routes = Sequence[tuple[str, str, Endpoint]]
 
 
-def runtime_of(request: Request) -> Runtime:
-    """The runtime that a request is answered with."""
-    runtime: Runtime = request.scope["runtime"]
-    return runtime
-
-
-def memory_of(request: Request) -> Memory:
-    """The memory; raises NotFound where there is none."""
-    memory = runtime_of(request).memory
-    if memory is None:
-        raise NotFound("Nothing is remembered here; set 'memory:' in the configuration.", code="memory_off")
-    return memory
-
-
-def archiving_of(request: Request) -> Archiving:
-    """The archive and what belongs to it; raises NotFound where there is none."""
-    archiving = memory_of(request).archiving
-    if archiving is None:
-        raise archive_off()
-    return archiving
+async def answer(request: ApiRequest, endpoint: Endpoint) -> None:
+    """Answers one request. Raises MemoryUnavailable where the store fails or holds what cannot be read."""
+    try:
+        response = await endpoint(request)
+    except UNREADABLE:
+        raise MemoryUnavailable(CANNOT_BE_READ) from None
+    except StoreError:
+        raise MemoryUnavailable("Memory does not answer now; try again later.") from None
+    http = request.http
+    await response(http.scope, http.receive, http.reply.send)
 
 
 def archive_off() -> NotFound:
     """The error for what an archive would have."""
     return NotFound("There is no archive; keep sessions in SQL, or set ARCHIVE_URL.", code="archive_off")
-
-
-def page_of(request: Request) -> tuple[str, int]:
-    """The id behind which a page of a list begins, and how many it has; raises RequestError."""
-    after, text = request.query_params.get("after", ""), request.query_params.get("limit")
-    after = checked_id(after, "after") if after else ""
-    if text is None:
-        return after, PAGE
-    digits = text.lstrip("0")
-    if not (digits and text.isascii() and text.isdigit()):
-        raise RequestError("'limit' must be a number from 1 on.", param="limit")
-    return after, min(int(digits[:9]), LARGEST_PAGE)
 
 
 def page_response(data: Sequence[Mapping[str, object]], *, has_more: bool) -> Response:
@@ -130,28 +164,9 @@ def page_response(data: Sequence[Mapping[str, object]], *, has_more: bool) -> Re
     return json_response({"object": "list", "data": data, "has_more": has_more, "last_id": last})
 
 
-def key_of(request: Request) -> Key:
-    """The session, or the agent, that the path names; raises RequestError."""
-    return Key(request.scope["tenant"], path_id(request))
-
-
-def owner_of(request: Request) -> Owner:
-    """The user whom the path names; raises RequestError."""
-    return Owner(request.scope["tenant"], path_id(request))
-
-
 def session_not_found(key: Key) -> NotFound:
     """The error for a session that is not stored."""
     return NotFound(f"There is no session '{key.session}'.", param="id", code="session_not_found")
-
-
-def path_id(request: Request, name: str = "id") -> str:
-    """The id in the path, decoded once; raises RequestError for what cannot be one."""
-    try:
-        decoded = unquote_to_bytes(request.path_params[name]).decode("utf-8", "strict")
-    except UnicodeDecodeError:
-        raise RequestError("The id in the path is not UTF-8.", param=name) from None
-    return checked_id(decoded, name)
 
 
 def checked_id(value: object, name: str) -> str:
@@ -160,17 +175,6 @@ def checked_id(value: object, name: str) -> str:
     if id_ is None:
         raise RequestError(f"'{name}' must be {ID}.", param=name)
     return id_
-
-
-async def body_of(request: Request, most: BodyLimit = _SMALL_BODY) -> bytes:
-    """The body, whatever its content type: forms of other sites have been refused by then.
-
-    It has as much as ``most`` says, and no more than ``listen.max_body``.
-    """
-    limit = runtime_of(request).max_body
-    return await read_body(
-        request.receive, request.headers, most if most.size < limit else BodyLimit(limit, most.structure)
-    )
 
 
 def json_response(content: Any, status: int = 200) -> Response:
@@ -200,14 +204,6 @@ def validated(model: type[Model], body: bytes) -> Model:
             with contextlib.suppress(ValueError, RecursionError):
                 body = mend_json(body)
             return model.model_validate_json(body)
-    except ValidationError as error:
-        raise _request_error(error, model) from None
-
-
-def validated_query(model: type[Model], request: Request) -> Model:
-    """The query's parameters as a value; raises RequestError."""
-    try:
-        return model.model_validate(dict(request.query_params))
     except ValidationError as error:
         raise _request_error(error, model) from None
 

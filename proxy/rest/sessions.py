@@ -8,9 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from filters.message import Message, weight
 from proxy.clock import wall_time
@@ -37,22 +35,15 @@ from proxy.memory.stores.store import Key
 from proxy.rest.endpoint import (
     LARGEST_PAGE,
     PAGE,
-    Methods,
-    admit,
-    archiving_of,
+    ApiRequest,
+    Routes,
     at_most,
-    body_of,
     checked_id,
     json_response,
-    key_of,
     long_response,
-    memory_of,
-    page_of,
     page_response,
-    runtime_of,
     session_not_found,
     validated,
-    validated_query,
 )
 from proxy.traces import Traces
 from proxy.turn.request import check_count, decode_raw, mend_json, raw_fields, read_messages
@@ -61,7 +52,8 @@ Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]
 
 ROOT: Final = "/v1/memory/"
-PATH: Final = f"{ROOT}sessions"
+_ALL: Final = f"{ROOT}sessions"
+_PATH: Final = f"{_ALL}/{{id}}"
 _EXAMPLE: Final = '{"contents": [{"role": "user", "content": "..."}]}'
 _ATTEMPTS: Final = 10
 _NULL: Final = msgspec.Raw(b"null")
@@ -95,19 +87,6 @@ class TurnsQuery(BaseModel):
     limit: Annotated[int, Field(ge=1), at_most(LARGEST_PAGE)] = PAGE
 
 
-def routes() -> list[Route]:
-    """The routes; paths are matched undecoded, and the scope holds ``runtime``, ``tenant`` and ``traces``."""
-    own = f"{PATH}/{{id}}"
-    return [
-        Route(PATH, Methods(GET=_list, POST=_create)),
-        Route(own, Methods(GET=_export, PUT=_import, DELETE=_delete)),
-        Route(f"{own}/state", Methods(GET=_get_state, PUT=_put_state, PATCH=_patch_state)),
-        Route(f"{own}/summaries", Methods(GET=_list_summaries, POST=_summarize, DELETE=_clear_summaries)),
-        Route(f"{own}/context", Methods(GET=_get_context)),
-        Route(f"{own}/turns", Methods(GET=_list_turns)),
-    ]
-
-
 async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> bool:
     """Removes a session, what is archived of it that belongs to no user, and the traces of its turns.
 
@@ -130,14 +109,14 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     return deleted
 
 
-async def _list(request: Request) -> Response:
-    tenant = request.scope["tenant"]
-    after, limit = page_of(request)
-    if request.query_params.get("archived") == "true":
-        archived = await archiving_of(request).archive.list_sessions(tenant, after=after, limit=limit + 1)
+async def _list(request: ApiRequest) -> Response:
+    tenant = request.tenant
+    after, limit = request.page
+    if request.query.get("archived") == "true":
+        archived = await request.archiving.archive.list_sessions(tenant, after=after, limit=limit + 1)
         sessions = list(archived.items())
     else:
-        memory = memory_of(request)
+        memory = request.memory
         await memory.written(tenant)
         stored = await memory.store.list(tenant, after=after, limit=limit + 1)
         sessions = [(each.session, each.updated) for each in stored]
@@ -148,10 +127,10 @@ async def _list(request: Request) -> Response:
 # What grows with a session is done in a thread: calls wait on the loop.
 
 
-async def _create(request: Request) -> Response:
-    memory = memory_of(request)
-    body = await body_of(request, LARGEST) or b"{}"
-    await admit(request, len(body))
+async def _create(request: ApiRequest) -> Response:
+    memory = request.memory
+    body = await request.body(LARGEST) or b"{}"
+    await request.admit(len(body))
 
     def read() -> tuple[str, Session]:
         fields = raw_fields(body, '{"id": "...", "user": "..."}')
@@ -161,7 +140,7 @@ async def _create(request: Request) -> Response:
         return name, session_from(whole, memory.redaction)
 
     name, session = await asyncio.to_thread(read)
-    key = Key(request.scope["tenant"], name)
+    key = Key(request.tenant, name)
     hot, cold = await _split(memory, session)
     write = SessionWrite(hot, 0, memory.writer.window.ttl, cold, background=True)
     if not await memory.store.save(key, write):
@@ -170,18 +149,18 @@ async def _create(request: Request) -> Response:
     return long_response({"id": name, **await asyncio.to_thread(session_fields, session)}, status=201)
 
 
-async def _export(request: Request) -> Response:
-    memory, key = memory_of(request), key_of(request)
-    await admit(request)
+async def _export(request: ApiRequest) -> Response:
+    memory, key = request.memory, request.key
+    await request.admit()
     session = await _read_or_404(memory, key)
     entries = await memory.store.entries(key, session)
     return long_response(await asyncio.to_thread(export_fields, session, entries))
 
 
-async def _import(request: Request) -> Response:
-    memory, key = memory_of(request), key_of(request)
-    body = await body_of(request, LARGEST)
-    await admit(request, len(body))
+async def _import(request: ApiRequest) -> Response:
+    memory, key = request.memory, request.key
+    body = await request.body(LARGEST)
+    await request.admit(len(body))
     session = await asyncio.to_thread(
         lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
     )
@@ -202,33 +181,33 @@ async def _split(memory: Memory, session: Session) -> tuple[Session, Sequence[En
     return await asyncio.to_thread(fit, session, session, memory.writer.window, now=wall_time())
 
 
-async def _delete(request: Request) -> Response:
-    key = key_of(request)
-    if not await delete_session(runtime_of(request).memory, request.scope["traces"], key):
+async def _delete(request: ApiRequest) -> Response:
+    key = request.key
+    if not await delete_session(request.runtime.memory, request.traces, key):
         raise session_not_found(key)
     return Response(status_code=204)
 
 
-async def _get_state(request: Request) -> Response:
-    return json_response((await _read_or_404(memory_of(request), key_of(request))).state)
+async def _get_state(request: ApiRequest) -> Response:
+    return json_response((await _read_or_404(request.memory, request.key)).state)
 
 
-async def _put_state(request: Request) -> Response:
-    state = state_from(await body_of(request))
+async def _put_state(request: ApiRequest) -> Response:
+    state = state_from(await request.body())
     return await _update_state(request, lambda _: state)
 
 
-async def _patch_state(request: Request) -> Response:
+async def _patch_state(request: ApiRequest) -> Response:
     """Merges at the top level; ``null`` removes a name."""
-    patch = state_from(await body_of(request))
+    patch = state_from(await request.body())
     return await _update_state(
         request,
         lambda state: {name: value for name, value in {**state, **patch}.items() if value is not None},
     )
 
 
-async def _update_state(request: Request, change: Callable[[State], State]) -> Response:
-    memory, key = memory_of(request), key_of(request)
+async def _update_state(request: ApiRequest, change: Callable[[State], State]) -> Response:
+    memory, key = request.memory, request.key
     await memory.written(*key)
 
     def changed(session: Session) -> Session:
@@ -245,17 +224,17 @@ async def _update_state(request: Request, change: Callable[[State], State]) -> R
     return json_response(session.state)
 
 
-async def _list_summaries(request: Request) -> Response:
-    memory, key = memory_of(request), key_of(request)
+async def _list_summaries(request: ApiRequest) -> Response:
+    memory, key = request.memory, request.key
     return await _summaries_response(memory, key, await _read_or_404(memory, key))
 
 
-async def _summarize(request: Request) -> Response:
+async def _summarize(request: ApiRequest) -> Response:
     """Summarises what can be summarised, and waits for it; messages in the body need no session."""
-    memory, key = memory_of(request), key_of(request)
+    memory, key = request.memory, request.key
     if not memory.writer.window.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
-    options, messages = await asyncio.to_thread(_summary_options, await body_of(request))
+    options, messages = await asyncio.to_thread(_summary_options, await request.body())
     if messages is None:
         await _read_or_404(memory, key)
     try:
@@ -276,9 +255,9 @@ def _summary_options(body: bytes) -> tuple[SummaryOptions, Sequence[Message] | N
     return options, messages
 
 
-async def _clear_summaries(request: Request) -> Response:
+async def _clear_summaries(request: ApiRequest) -> Response:
     """Removes the summaries; the window holds the turns that they stood for again."""
-    memory, key = memory_of(request), key_of(request)
+    memory, key = request.memory, request.key
     await _read_or_404(memory, key)
     try:
         await memory.summaries.clear(key)
@@ -287,8 +266,8 @@ async def _clear_summaries(request: Request) -> Response:
     return Response(status_code=204)
 
 
-async def _get_context(request: Request) -> Response:
-    memory, key = memory_of(request), key_of(request)
+async def _get_context(request: ApiRequest) -> Response:
+    memory, key = request.memory, request.key
     await _read_or_404(memory, key)
     return json_response({"context": await memory.summaries.get_context_string(key)})
 
@@ -299,9 +278,9 @@ async def _summaries_response(memory: Memory, key: Key, session: Session) -> Res
     return long_response({"object": "list", "data": data})
 
 
-async def _list_turns(request: Request) -> Response:
-    archive, key = archiving_of(request).archive, key_of(request)
-    query = validated_query(TurnsQuery, request)
+async def _list_turns(request: ApiRequest) -> Response:
+    archive, key = request.archiving.archive, request.key
+    query = request.query_as(TurnsQuery)
     turns = await archive.session_turns(key, start=query.after, limit=query.limit + 1)
     if not turns and not query.after:
         message = f"Nothing is archived of a session '{key.session}'."
@@ -446,3 +425,20 @@ def check_state(state: State, param: str | None = None) -> None:
     if len(msgspec.json.encode(state)) > _LARGEST_STATE:
         name = f"'{param}'" if param else "A state"
         raise TooLarge(f"{name} has at most {_LARGEST_STATE} bytes.", param=param)
+
+
+ROUTES: Final[Routes] = (
+    ("GET", _ALL, _list),
+    ("POST", _ALL, _create),
+    ("GET", _PATH, _export),
+    ("PUT", _PATH, _import),
+    ("DELETE", _PATH, _delete),
+    ("GET", f"{_PATH}/state", _get_state),
+    ("PUT", f"{_PATH}/state", _put_state),
+    ("PATCH", f"{_PATH}/state", _patch_state),
+    ("GET", f"{_PATH}/summaries", _list_summaries),
+    ("POST", f"{_PATH}/summaries", _summarize),
+    ("DELETE", f"{_PATH}/summaries", _clear_summaries),
+    ("GET", f"{_PATH}/context", _get_context),
+    ("GET", f"{_PATH}/turns", _list_turns),
+)

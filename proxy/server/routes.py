@@ -2,24 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
-from starlette.types import Receive, Scope, Send
 
 from proxy.answer.response import read_all
-from proxy.errors import MethodNotAllowed, NotFound, UpstreamError
+from proxy.errors import MethodNotAllowed, NotFound, TurnkeeperError, UpstreamError
 from proxy.http.reply import EventStream
-from proxy.http.request import Request as HttpRequest
+from proxy.http.request import Request
+from proxy.http.router import Router
 from proxy.observe.feed import Event
 from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
-from proxy.rest.endpoint import json_response
+from proxy.rest.endpoint import ApiRequest, answer, json_response
 from proxy.runtime import Runtime, ServerState
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.target import Target
@@ -53,67 +51,64 @@ class Routes:
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
-        models = []
+        own = [
+            ("/healthz", self._alive),
+            ("/readyz", self._ready),
+            ("/metrics", self._metrics),
+            (FEED, self._feed),
+        ]
         # Clients look for models under the same base as for completions.
         for base in ("", "/v1", "/pipelines/{pipeline}", "/pipelines/{pipeline}/v1"):
-            models.append(Route(f"{base}/models", self._models))
-            models.append(Route(f"{base}/models/{{model:path}}", self._model))
-        self._router = Router(
-            [
-                Route("/healthz", self._alive),
-                Route("/readyz", self._ready),
-                Route("/metrics", self._metrics),
-                Route(FEED, self._feed),
-                *models,
-                *sessions.routes(),
-                *agents.routes(),
-                *users.routes(),
-                *agora.routes(),
-            ],
-            redirect_slashes=False,
-            default=_not_found,
-        )
+            own += [(f"{base}/models", self._models), (f"{base}/models/{{model:path}}", self._model)]
+        self.table = [
+            *((method, path, handler) for path, handler in own for method in ("GET", "HEAD")),
+            *(route for module in (sessions, agents, users, agora) for route in module.ROUTES),
+        ]
+        self._router = Router(self.table)
 
-    async def answer(self, request: HttpRequest, runtime: Runtime, tenant: str) -> None:
+    async def answer(self, request: Request, runtime: Runtime, tenant: str) -> None:
         """Answers one request; raises NotFound and MethodNotAllowed for what is not there."""
         path = request.path
         if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
             path = request.raw_path.decode("latin-1")
-        added = {
-            "app": self,
-            "runtime": runtime,
-            "tenant": tenant,
-            "path": path,
-            "reply": request.reply,
-            "traces": self._server.traces,
-        }
-        try:
-            await self._router({**request.scope, **added}, request.receive, request.reply.send)
-        except HTTPException as error:
-            allow = (error.headers or {}).get("Allow", "GET")
-            raise MethodNotAllowed(f"{request.path} takes {allow}.", allow=allow) from None
+        match = self._router.find(request.method, path)
+        if match is None:
+            raise _not_found(path)
+        endpoint, params = match
+        async with AsyncExitStack() as admission:
+            await answer(
+                ApiRequest(
+                    http=request,
+                    runtime=runtime,
+                    traces=self._server.traces,
+                    tenant=tenant,
+                    params=params,
+                    admission=admission,
+                ),
+                endpoint,
+            )
 
-    async def _alive(self, _: Request) -> Response:
+    async def _alive(self, _: ApiRequest) -> Response:
         return json_response({"status": "alive"})
 
-    async def _ready(self, request: Request) -> Response:
+    async def _ready(self, request: ApiRequest) -> Response:
         status, degraded = self._server.status, self._server.degraded
-        required = request.query_params.get("require", "").split(",")
-        accepted = {"ready"} if request.query_params.get("strict") in {"1", "true"} else {"ready", "degraded"}
+        required = request.query.get("require", "").split(",")
+        accepted = {"ready"} if request.query.get("strict") in {"1", "true"} else {"ready", "degraded"}
         is_ready = status in accepted and not set(required) & set(degraded)
         return json_response({"status": status, "degraded": degraded}, status=200 if is_ready else 503)
 
-    async def _metrics(self, _: Request) -> Response:
+    async def _metrics(self, _: ApiRequest) -> Response:
         return Response(self._server.metrics.exposition(), media_type=CONTENT_TYPE)
 
-    async def _feed(self, request: Request) -> Response:
-        return EventStream(_events(self._server.feed.subscribe(request.scope["tenant"])))
+    async def _feed(self, request: ApiRequest) -> Response:
+        return EventStream(_events(self._server.feed.subscribe(request.tenant)))
 
-    async def _models(self, request: Request) -> Response:
+    async def _models(self, request: ApiRequest) -> Response:
         return json_response({"object": "list", "data": await list_models(_pipelines(request))})
 
-    async def _model(self, request: Request) -> Response:
-        name = request.path_params["model"]
+    async def _model(self, request: ApiRequest) -> Response:
+        name = request.params["model"]
         for model in await list_models(_pipelines(request)):
             if model["id"] == name:
                 return json_response(model)
@@ -141,7 +136,7 @@ class LazyPage:
             return method != "POST"
         return path.startswith("/") and path.split("/", 2)[1] in _PAGES
 
-    async def answer(self, request: HttpRequest, runtime: Runtime) -> None:
+    async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
         if self._app is None:
             # In a thread: importing takes a while, and calls wait on the loop.
@@ -191,10 +186,9 @@ def _model_object(name: str, owner: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
-def _pipelines(request: Request) -> Iterable[Pipeline]:
+def _pipelines(request: ApiRequest) -> Iterable[Pipeline]:
     """The pipeline that the path names, else all of them."""
-    runtime: Runtime = request.scope["runtime"]
-    name = request.path_params.get("pipeline")
+    name, runtime = request.params.get("pipeline"), request.runtime
     return runtime.pipelines.values() if name is None else [runtime.pipeline(name)]
 
 
@@ -204,11 +198,10 @@ async def _events(turns: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         yield b"event: turn\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
-async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
+def _not_found(path: str) -> TurnkeeperError:
     # Client libraries show this sentence to their users, and often nothing else.
-    path = scope["path"]
     if path == "/":
-        raise MethodNotAllowed(f"/ takes HEAD, GET; completions are at /v1{_CHAT}.", allow="HEAD, GET")
+        return MethodNotAllowed(f"/ takes HEAD, GET; completions are at /v1{_CHAT}.", allow="HEAD, GET")
     if path.endswith(_CHAT):
         advice = f": a base URL ends in /v1, and clients add {_CHAT} to it."
     elif path.endswith("/responses"):
@@ -217,4 +210,4 @@ async def _not_found(scope: Scope, _receive: Receive, _send: Send) -> None:
         advice = f": chat completions alone are served, at /v1{_CHAT}. Ask the model's vendor for the rest."
     else:
         advice = f"; completions are at /v1{_CHAT}."
-    raise NotFound(f"There is nothing at {path}{advice}")
+    return NotFound(f"There is nothing at {path}{advice}")

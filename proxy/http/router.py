@@ -1,0 +1,34 @@
+"""Which handler answers a method of a path."""
+
+from collections.abc import Iterable, Mapping
+from typing import Generic, TypeVar
+
+from starlette.routing import compile_path
+
+from proxy.errors import MethodNotAllowed
+
+Handler = TypeVar("Handler")
+
+
+class Router(Generic[Handler]):
+    """Handlers by method and path, such as ``GET`` and ``/users/{id}``; ``what`` says what a path names."""
+
+    def __init__(self, routes: Iterable[tuple[str, str, Handler]], what: str = "path") -> None:
+        self._routes = [(method, compile_path(path)[0], handler) for method, path, handler in routes]
+        self._what = what
+
+    def find(self, method: str, path: str) -> tuple[Handler, Mapping[str, str]] | None:
+        """The handler, and the path's parameters as they stand in it; ``None`` where there is no such path.
+
+        Raises MethodNotAllowed.
+        """
+        allowed = []
+        for own, pattern, handler in self._routes:
+            if match := pattern.fullmatch(path):
+                if own == method:
+                    return handler, match.groupdict()
+                allowed.append(own)
+        if not allowed:
+            return None
+        allow = ", ".join(allowed)
+        raise MethodNotAllowed(f"This {self._what} takes {allow}.", allow=allow)
