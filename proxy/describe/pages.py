@@ -243,18 +243,17 @@ def _scalar_text(schema: Schema) -> str:
 
 def filter_reference(page: FilterPage, heading: str = "#") -> str:
     """One page in Markdown, under a heading of this level."""
-    return "\n".join(_page_lines(page, heading)) + "\n"
-
-
-def _page_lines(page: FilterPage, heading: str) -> Iterator[str]:
-    yield from [f"{heading} {page.name}", "", f"*{TITLES[page.side][:-1]}.* {page.text}"]
+    lines = [f"{heading} {page.name}", "", f"*{TITLES[page.side][:-1]}.* {page.text}"]
     if page.options:
-        yield from ["", "| option | type | default | |", "|---|---|---|---|"]
+        lines += ["", "| option | type | default | |", "|---|---|---|---|"]
     for option in page.options:
         default = "*required*" if option.default is None else table_cell(f"`{option.default}`")
-        yield f"| `{option.name}` | {table_cell(option.kind)} | {default} | {table_cell(option.help)} |"
+        lines.append(
+            f"| `{option.name}` | {table_cell(option.kind)} | {default} | {table_cell(option.help)} |"
+        )
     for example in page.examples:
-        yield from ["", *_example_lines(example)]
+        lines += ["", *_example_lines(example)]
+    return "\n".join(lines) + "\n"
 
 
 def _example_lines(example: ExampleText) -> Iterator[str]:

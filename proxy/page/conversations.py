@@ -24,7 +24,6 @@ from proxy.page.timeline import (
     Line,
     TurnMark,
     call_timeline,
-    is_unchanged,
     lines_of,
     reworded,
     turn_number,
@@ -292,7 +291,7 @@ async def _edit(request: PageRequest) -> Response:
     key = request.session_key
     session, version, _ = await _read(request, key)
     line = _editable_line(request, session)
-    if not is_unchanged(line, request.form.get("shown", "")):
+    if request.form.get("shown") != line.fingerprint:
         raise Conflict("This turn has changed since you opened it; go back, reload and try again.")
     text = request.form.get("text", "")
     if not (text.strip() or line.calls):  # models refuse a message without words, unless it calls a tool

@@ -5,7 +5,6 @@ when their request arrives, and an answer begins with its first token; where the
 times that the voice platform gives.
 """
 
-import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil
@@ -117,11 +116,6 @@ def lines_of(
 def turn_number(entry: Entry) -> int:
     """The number of an entry's turn, as the voice platform counts where it does."""
     return entry.turn if entry.engine_turn is None else entry.engine_turn
-
-
-def is_unchanged(line: Line, fingerprint: str) -> bool:
-    """Whether a line has the wording that a page showed."""
-    return hmac.compare_digest(line.fingerprint.encode(), fingerprint.encode())
 
 
 def reworded(session: Session, position: int, text: str) -> Session:

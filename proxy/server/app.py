@@ -104,8 +104,11 @@ class App(ServerState):
         try:
             if (chat := _CHAT.fullmatch(path)) or path == _EXPLAIN:
                 await self._answer_call(request, generation.runtime, chat)
+            elif self._page.owns(path, request.method):
+                await self._page.answer(request, generation.runtime)
             else:
-                await self._answer_beside(request, generation.runtime)
+                tenant = generation.runtime.keys.admit(headers, path)
+                await self._routes.answer(request, generation.runtime, tenant)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001
             await self._fail(request, error)
         finally:
@@ -211,13 +214,6 @@ class App(ServerState):
                     await turn.answer_turn(raw, pipeline, reply, self.active_turns)
         finally:
             self._turns -= 1
-
-    async def _answer_beside(self, request: Request, runtime: Runtime) -> None:
-        if self._page.owns(request.path, request.method):
-            await self._page.answer(request, runtime)
-        else:
-            tenant = runtime.keys.admit(request.headers, request.path)
-            await self._routes.answer(request, runtime, tenant)
 
 
 async def _explain(runtime: Runtime, request: turn.RawRequest, pipeline: Pipeline, reply: Reply) -> None:

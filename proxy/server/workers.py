@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -154,11 +154,12 @@ class Workers:
         self._stopping, self._stopped_at = True, time.monotonic()
         self._close_sockets()
         signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
-        self._send(signal.SIGTERM, but=_BACKGROUND)
+        self._send(signal.SIGTERM, to=range(self._count))
 
-    def _send(self, sign: int, *, but: int | None = None) -> None:
+    def _send(self, sign: int, *, to: Container[int] | None = None) -> None:
+        """Sends a signal to all processes, or to those of some indexes."""
         for pid, (index, _) in self._running.items():
-            if index != but:
+            if to is None or index in to:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, sign)
 
@@ -224,10 +225,7 @@ class Workers:
             return
         self._wanted.discard(_BACKGROUND)
         self._missing.pop(_BACKGROUND, None)
-        for pid, (index, _) in self._running.items():
-            if index == _BACKGROUND:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+        self._send(signal.SIGTERM, to=[_BACKGROUND])
 
     def _fork(self, index: int) -> int:
         pid = os.fork()

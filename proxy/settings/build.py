@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from filters.inject_last_call import InjectLastCall
 from filters.redact import Redact
 from proxy.admission.gate import Webhook
@@ -55,7 +53,7 @@ from proxy.memory.stores.drivers import (
     open_driver,
     open_turns,
 )
-from proxy.memory.stores.session_store import Meter, SessionStore, no_meter
+from proxy.memory.stores.session_store import Meter, SessionStore
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries import Summaries
 from proxy.observe.metrics import Metrics
@@ -180,7 +178,7 @@ def injects_last_calls(settings: Settings) -> bool:
 def build_memory(settings: Settings) -> Memory | None:
     """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
     traces = Traces()
-    memory, _ = _build_memory(settings, build_targets(settings, {}), None, traces)
+    memory, _ = _build_memory(settings, build_targets(settings, {}), Metrics(), traces)
     traces.shared = _share_traces(settings, memory)
     return memory
 
@@ -222,7 +220,7 @@ def _build_quota(
 def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with the rest
     settings: Settings,
     targets: Mapping[str, Target],
-    metrics: Metrics | None,
+    metrics: Metrics,
     traces: Traces,
     notify: WriteListener | None = None,
     counts: "RedisCounts | None" = None,
@@ -230,8 +228,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     own = settings.memory
     if own is None:
         return None, None
-    meter, is_shared = (metrics.count_operation, metrics.is_shared) if metrics else (no_meter, False)
-    stores = build_stores(own, meter, is_shared=is_shared, counts=counts)
+    stores = build_stores(own, metrics.count_operation, is_shared=metrics.is_shared, counts=counts)
     # What a pipeline hides from its model, or is never stored, is hidden from models of background work.
     steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
     models = Models(targets, PromptRedaction((own.redact.marking, *steps) if own.redact else steps))
@@ -243,36 +240,39 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         ttl=own.window.ttl,
         summaries=own.summaries.max if own.summaries else 0,
     )
-    archiving = _build_archiving(own, stores, models)
+    url = own.sessions.get_secret_value()
+    archive = retriever = None
+    if own.archive_url:
+        sessions = stores.driver if own.archive_url == url else None
+        archive = open_archive(
+            own.archive_url, codec=stores.codec, sessions=sessions, redaction=stores.redaction
+        )
+        retriever = _build_retriever(archive, own.recall, models)
     mem0, stored_facts = _open_mem0(own), StoredFacts(stores.calls)
-    facts = _build_facts(own, stores, mem0, archiving, stored_facts)
-    search: Searcher | None = archiving.retriever if archiving else None
-    if facts and (mem0 or archiving is None):
-        search = FactSearch(facts.users, search)
-    if archiving and search:
-        recall = RecallReader(search, deadline=own.deadline)
-        archiving = msgspec.structs.replace(archiving, recall=recall)
+    facts = _build_facts(own, stores, mem0 or archive or stored_facts)
+    search: Searcher | None = retriever
+    if facts and (mem0 or archive is None):
+        search = FactSearch(facts.users, retriever)
     summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
-    worker, jobs = None, _build_jobs(settings, stores, summaries, facts, models)
+    jobs = _build_jobs(settings, own, stores, summaries, facts, models)
     stores.calls.due = stores.background.due = [job.due_at for job in jobs]
     calls = _build_calls(own, stores.calls, stores.redaction)
+    worker = archivist = None
     write_listeners: list[WriteListener] = [notify] if notify else []
     if notify is None:
-        if archiving:
-            archivist = Archivist(
-                stores.calls,
-                archiving.archive,
-                tenant_names(settings),
-                keep=own.archive.seconds,
-                quiet=min(QUIET, own.window.ttl / _BEFORE_EXPIRY),
-            )
-            archiving = msgspec.structs.replace(archiving, archivist=archivist)
+        if archive:
+            quiet = min(QUIET, own.window.ttl / _BEFORE_EXPIRY)
+            keep = own.archive.seconds
+            archivist = Archivist(stores.calls, archive, tenant_names(settings), keep=keep, quiet=quiet)
             write_listeners.append(archivist.enqueue)
         embedding = None
-        if archiving and archiving.retriever.embedder:
-            embedding = EmbeddingWorker(stores.background, archiving.archive, archiving.retriever.embedder)
+        if archive and retriever and retriever.embedder:
+            embedding = EmbeddingWorker(stores.background, archive, retriever.embedder)
         worker = Worker(stores.background, jobs, tenant_names(settings), embedding)
         write_listeners.append(worker.session_written)
+    archiving = None
+    if archive and retriever and search:
+        archiving = Archiving(archive, retriever, RecallReader(search, deadline=own.deadline), archivist)
     health = HealthCheck(stores.background, stores.calls.writing, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(
         stores.calls,
@@ -284,16 +284,17 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         redaction=view,
         erased=calls.erased,
     )
-    url = own.sessions.get_secret_value()
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
-    holders: list[DataHolder] = [ArchiveHolder(archiving.archive)] if archiving else []
-    if mem0:
-        holders.append(mem0)
-    # Behind the sessions: what is written of them from then on is refused.
-    holders += [SessionHolder(stores.calls, file=_file_of(url), begin=calls.erase), calls]
-    if archiving is None:
-        holders.append(stored_facts)
-    holders.append(traces)
+    file = Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
+    holders: list[DataHolder | None] = [
+        ArchiveHolder(archive) if archive else None,
+        mem0,
+        # Behind those: what is written of them from then on is refused.
+        SessionHolder(stores.calls, file=file, begin=calls.erase),
+        calls,
+        None if archive else stored_facts,
+        traces,
+    ]
     memory = Memory(
         store=stores.calls,
         writer=writer,
@@ -303,7 +304,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         calls=calls,
         facts=facts,
         search=search,
-        privacy=PrivacyRegistry(tuple(holders)),
+        privacy=PrivacyRegistry(tuple(filter(None, holders))),
         archiving=archiving,
         health=health,
         redaction=view,
@@ -345,28 +346,6 @@ def build_stores(
     return Stores(calls, background, driver, codec, redaction)
 
 
-def _file_of(url: str) -> Path | None:
-    """The file of the sessions, if they are in one."""
-    return Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
-
-
-def _build_archiving(settings: MemorySettings, stores: Stores, models: Models) -> Archiving | None:
-    """The archive and what reads it."""
-    url = settings.archive_url
-    if not url:
-        return None
-    is_beside = url == settings.sessions.get_secret_value()
-    archive = open_archive(
-        url,
-        codec=stores.codec,
-        sessions=stores.driver if is_beside else None,
-        redaction=stores.redaction,
-    )
-    retriever = _build_retriever(archive, settings.recall, models)
-    recall = RecallReader(retriever, deadline=settings.deadline)
-    return Archiving(archive, retriever, recall)
-
-
 def _open_mem0(settings: MemorySettings) -> Mem0 | None:
     """Mem0, where facts are kept there. Raises ConfigError where it does not take its options."""
     facts = settings.facts
@@ -376,26 +355,20 @@ def _open_mem0(settings: MemorySettings) -> Mem0 | None:
         raise ConfigError(f"memory.facts: {error}") from None
 
 
-def _build_facts(
-    settings: MemorySettings,
-    stores: Stores,
-    mem0: Mem0 | None,
-    archiving: Archiving | None,
-    stored: StoredFacts,
-) -> FactMemory | None:
-    """The facts: in Mem0, in the archive, or beside the sessions; none where the archive is switched off."""
+def _build_facts(settings: MemorySettings, stores: Stores, place: FactStore) -> FactMemory | None:
+    """The facts in ``place``; none where they are kept nowhere."""
     if not settings.keeps_facts:
         return None
-    place: FactStore = mem0 or (archiving.archive if archiving else stored)
     users = UserFacts(
         place,
         most=settings.facts.max if settings.facts else MAX_FACTS,
         conversation=settings.window.ttl,
         redaction=stores.redaction,
     )
-    is_bounded = place is stored and stores.calls.rounds == 0
+    stored = place if isinstance(place, StoredFacts) else None
+    is_bounded = stored is not None and stores.calls.rounds == 0
     reader = FactReader(users, deadline=settings.deadline, is_bounded=is_bounded)
-    return FactMemory(users, reader, mem0, stored if place is stored else None)
+    return FactMemory(users, reader, place if isinstance(place, Mem0) else None, stored)
 
 
 # --- models for background work
@@ -414,17 +387,21 @@ def _build_summariser(settings: SummarySettings | None, models: Models) -> Summa
     )
 
 
-def _build_jobs(
-    settings: Settings, stores: Stores, summaries: Summaries, fact_memory: FactMemory | None, models: Models
+def _build_jobs(  # noqa: PLR0913, PLR0917 - what all of them work on
+    settings: Settings,
+    own: MemorySettings,
+    stores: Stores,
+    summaries: Summaries,
+    fact_memory: FactMemory | None,
+    models: Models,
 ) -> list[SessionJob]:
-    own, store = settings.memory, stores.background
-    jobs: list[SessionJob] = [summaries] if own and own.summaries else []
-    if own and injects_last_calls(settings):
-        calls = _build_calls(own, store, stores.redaction)
+    jobs: list[SessionJob] = [summaries] if own.summaries else []
+    if injects_last_calls(settings):
+        calls = _build_calls(own, stores.background, stores.redaction)
         writer = _build_summariser(own.summaries, models)
-        jobs.append(CallNotes(store, calls, writer, pause=own.silence))
-    facts = own.facts if own else None
-    if own and facts and fact_memory and (target := models.target(facts.upstream)):
+        jobs.append(CallNotes(stores.background, calls, writer, pause=own.silence))
+    facts = own.facts
+    if facts and fact_memory and (target := models.target(facts.upstream)):
         extractor = Extractor(
             ModelClient(target, timeout=facts.timeout),
             model=facts.model or target.model or "",
@@ -434,7 +411,7 @@ def _build_jobs(
             instructions=facts.instructions,
             fields=facts.fields,
         )
-        jobs.append(FactExtraction(store, fact_memory.users, extractor, pause=own.facts_pause))
+        jobs.append(FactExtraction(stores.background, fact_memory.users, extractor, pause=own.facts_pause))
     return jobs
 
 

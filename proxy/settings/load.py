@@ -47,15 +47,41 @@ class Checked(NamedTuple, Generic[M]):
 def check_config(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
 ) -> Checked[Settings]:
-    """A file as ``reader`` reads it, with its filters built."""
-    document, result = _read(path, environ, registry, reader or read_bytes)
-    if not isinstance(result, Settings):
-        return Checked(None, _diagnostics(str(path), result), [])
+    """A file as ``reader`` reads it, with its filters built.
+
+    A value has at most one error: one that cannot be read as text is not validated too.
+    """
+    try:
+        document = parse(decode((reader or read_bytes)(path)))
+    except DocumentError as error:
+        return Checked(None, [_of_document(str(path), error)], [])
+    missing: dict[KeyPath, str] = {}
+    value = fill(document.value, environ, missing)
+    unreadable = {*missing, *(problem.path for problem in document.problems)}
+    registry, broken = _with_files(registry, value.get("filters"), path.parent, unreadable)
+    upstreams, keys, pipelines = value.get("upstreams"), value.get("keys", ""), value.get("pipelines")
+    context = ValidationContext(
+        registry,
+        upstreams=tuple(upstreams) if isinstance(upstreams, dict) else None,
+        keyless=isinstance(keys, str) and not keys.strip() and ("keys",) not in unreadable,
+    )
+    settings, mistakes = _validate(Settings, document, value, context, unreadable)
+    problems = [
+        *document.problems,
+        *(Problem(at, document.line(at), message) for at, message in {**missing, **broken}.items()),
+        *mistakes,
+    ]
+    is_missing = isinstance(pipelines, dict) and "default" not in pipelines
+    if is_missing and not _is_within(_DEFAULT_PIPELINE, unreadable):
+        message = "this pipeline is missing; name one of the pipelines 'default'"
+        problems.append(Problem(_DEFAULT_PIPELINE, document.line(_DEFAULT_PIPELINE), message))
+    if settings is None or problems:
+        return Checked(None, _diagnostics(str(path), problems), [])
     warnings = [
         Diagnostic(str(path), document.line(at), dotted_path(at), f"warning: {message}")
-        for at, message in settings_warnings(result)
+        for at, message in settings_warnings(settings)
     ]
-    return Checked(result, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
+    return Checked(settings, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
 
 
 def load_with_warnings(
@@ -80,7 +106,7 @@ def load_registry(
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
-        raise ConfigError(str(Diagnostic(str(path), error.line, dotted_path(()), str(error)))) from None
+        raise ConfigError(str(_of_document(str(path), error))) from None
     errors: dict[KeyPath, str] = {}
     files = fill(document.value.get("filters"), environ, errors, ("filters",))
     registry, more = _with_files(registry, files, path.parent, set(errors))
@@ -101,42 +127,13 @@ def read_bytes(path: Path) -> bytes:
         raise DocumentError("this is no name of a file") from None
 
 
+def _of_document(file: str, error: DocumentError) -> Diagnostic:
+    return Diagnostic(file, error.line, dotted_path(()), str(error))
+
+
 def _diagnostics(file: str, problems: list[Problem]) -> list[Diagnostic]:
+    problems = sorted(problems, key=lambda problem: problem.line)
     return [Diagnostic(file, each.line, dotted_path(each.path), each.message) for each in problems]
-
-
-def _read(
-    path: Path, environ: Mapping[str, str], registry: FilterRegistry, reader: Reader
-) -> tuple[Document, Settings | list[Problem]]:
-    """A document with its settings, or with its problems in the order of its lines.
-
-    A value has at most one problem: one that cannot be read as text is not validated too.
-    """
-    try:
-        document = parse(decode(reader(path)))
-    except DocumentError as error:
-        return Document({}, {}, ()), [Problem((), error.line, str(error))]
-    missing: dict[KeyPath, str] = {}
-    value = fill(document.value, environ, missing)
-    unreadable = {*missing, *(problem.path for problem in document.problems)}
-    registry, broken = _with_files(registry, value.get("filters"), path.parent, unreadable)
-    problems = [
-        *document.problems,
-        *(Problem(at, document.line(at), message) for at, message in {**missing, **broken}.items()),
-    ]
-    upstreams, keys, pipelines = value.get("upstreams"), value.get("keys", ""), value.get("pipelines")
-    context = ValidationContext(
-        registry,
-        upstreams=tuple(upstreams) if isinstance(upstreams, dict) else None,
-        keyless=isinstance(keys, str) and not keys.strip() and ("keys",) not in unreadable,
-    )
-    result = _validate(Settings, document, value, context, unreadable)
-    problems += result if isinstance(result, list) else []
-    is_missing = isinstance(pipelines, dict) and "default" not in pipelines
-    if is_missing and not _is_within(_DEFAULT_PIPELINE, unreadable):
-        message = "this pipeline is missing; name one of the pipelines 'default'"
-        problems.append(Problem(_DEFAULT_PIPELINE, document.line(_DEFAULT_PIPELINE), message))
-    return document, sorted(problems, key=lambda problem: problem.line) or result
 
 
 def _with_files(
@@ -152,13 +149,13 @@ def _with_files(
 
 def _validate(
     model: type[M], document: Document, value: Any, context: ValidationContext, unreadable: set[KeyPath]
-) -> M | list[Problem]:
-    """A document's value as a model, or what is wrong with it beside what cannot be read at all."""
+) -> tuple[M | None, list[Problem]]:
+    """A document's value as a model, and what is wrong with it beside what cannot be read at all."""
     try:
-        return model.model_validate(value, context=context)
+        return model.model_validate(value, context=context), []
     except ValidationError as error:
         found = [_problem(each, document, value, context.registry, model) for each in _mistakes(error)]
-        return [problem for problem in found if not _is_within(problem.path, unreadable)]
+        return None, [problem for problem in found if not _is_within(problem.path, unreadable)]
 
 
 def _is_within(path: KeyPath, paths: set[KeyPath]) -> bool:
@@ -190,18 +187,16 @@ def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
     try:
         document = _parse_steps(text)
     except DocumentError as error:
-        return Checked(None, [Diagnostic("pipeline", error.line, dotted_path(()), str(error))], [])
+        return Checked(None, [_of_document("pipeline", error)], [])
     unreadable = {problem.path for problem in document.problems}
-    result = _validate(Steps, document, document.value, ValidationContext(registry), unreadable)
-    problems = [*document.problems, *(result if isinstance(result, list) else ())]
-    if problems or isinstance(result, list):
-        problems.sort(key=lambda problem: problem.line)
-        return Checked(None, _diagnostics("pipeline", problems), [])
+    steps, mistakes = _validate(Steps, document, document.value, ValidationContext(registry), unreadable)
+    if steps is None or document.problems:
+        return Checked(None, _diagnostics("pipeline", [*document.problems, *mistakes]), [])
     warnings = [
         Diagnostic("pipeline", document.line(("request", i)), dotted_path(("request", i)), message)
-        for i, message in order_warnings(result.request)
+        for i, message in order_warnings(steps.request)
     ]
-    return Checked(result, [], warnings)
+    return Checked(steps, [], warnings)
 
 
 def _parse_steps(text: str) -> Document:
@@ -233,7 +228,9 @@ def _mistakes(error: ValidationError) -> list[ErrorDetails]:
             continue
         if each["msg"].endswith(BROKEN):
             continue
-        if each["type"] == "too_short" and any(_is_below(other["loc"], each["loc"]) for other in errors):
+        loc = each["loc"]
+        is_parent = any(other["loc"][: len(loc)] == loc != other["loc"] for other in errors)
+        if each["type"] == "too_short" and is_parent:
             continue  # what is wrong with an item is said there, and pydantic does not count it
         if each["msg"].startswith(NO_UPSTREAM):
             if each["msg"] in messages:
@@ -241,10 +238,6 @@ def _mistakes(error: ValidationError) -> list[ErrorDetails]:
             messages.add(each["msg"])
         mistakes.append(each)
     return mistakes
-
-
-def _is_below(place: KeyPath, other: KeyPath) -> bool:
-    return len(place) > len(other) and place[: len(other)] == other
 
 
 def _problem(

@@ -234,7 +234,11 @@ def run_filters(
             degraded.append(each.leaves_out)
         steps.append(step)
         messages = filtered
-    offer = _offer(fields, pipeline, identity)
+    offer: Offer | None = None
+    if pipeline.shown_tools and identity.key is not None:
+        offer = offer_tools(fields, pipeline.shown_tools)
+    elif tools := offer_memory_tools(fields, pipeline, identity):
+        offer = tools.offer
     fields = offer.fields if offer else fields
     request = ChatRequest(
         model=pipeline.model, headers=call.headers, fields=fields, messages=messages, streaming=False
@@ -248,13 +252,6 @@ def run_filters(
         degraded=(*degraded, *dict.fromkeys(step.filter for step in steps if step.failed)),
         sent=request.to(pipeline.targets[0]).body,
     )
-
-
-def _offer(fields: Fields, pipeline: Pipeline, identity: Identity) -> Offer | None:
-    if pipeline.shown_tools and identity.key is not None:
-        return offer_tools(fields, pipeline.shown_tools)
-    tools = offer_memory_tools(fields, pipeline, identity)
-    return tools.offer if tools else None
 
 
 def _run_step(

@@ -193,7 +193,13 @@ def _replayed(
     shown = prompt_view(view, pipeline.chain_needs)
     memory = shown.snapshot
     if pipeline.max_facts and identity.user == recording.session.user and identity.user is not None:
-        known = [fact for fact in recording.facts if _is_current(fact, now)]
+        known = [
+            fact
+            for fact in recording.facts
+            if fact.created <= now
+            and (fact.expires is None or fact.expires > now)
+            and (fact.superseded is None or fact.superseded > now)
+        ]
         facts = prompt_facts(
             session, shown.epoch, identity.user, known, limit=pipeline.max_facts, now=now
         ).facts
@@ -225,14 +231,6 @@ def _session_before(session: Session, end: int, now: float) -> Session:
         summaries=tuple(summaries),
         model=session.model,
         scale=session.scale,
-    )
-
-
-def _is_current(fact: Fact, now: float) -> bool:
-    return (
-        fact.created <= now
-        and (fact.expires is None or fact.expires > now)
-        and (fact.superseded is None or fact.superseded > now)
     )
 
 
