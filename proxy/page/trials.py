@@ -162,7 +162,7 @@ class Trial(Protocol):
         ...
 
 
-class DraftErrors(msgspec.Struct, frozen=True, tag="errors"):
+class DraftErrors(msgspec.Struct, frozen=True):
     """Why a draft cannot be tried: ``step_errors`` are those of its steps, ``error`` is any other."""
 
     step_errors: Sequence[Diagnostic] = ()
@@ -309,23 +309,28 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
 # --- a kept turn
 
 
-class FilteredCall(msgspec.Struct, frozen=True, tag="call"):
-    """A request behind the request filters, and whether there are any for its answer."""
+class FilteredCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A request behind the request filters, and whether there are any for its answer.
 
-    messages: Messages
-    fields: Fields
-    has_answer_filters: bool
+    ``error`` and ``step_errors`` are why there is none.
+    """
+
+    messages: Messages = ()
+    fields: Fields = {}
+    has_answer_filters: bool = False
+    step_errors: Sequence[Diagnostic] = ()
+    error: str | None = None
 
 
-class FilteredData(msgspec.Struct, frozen=True, tag="answer"):
+class FilteredData(msgspec.Struct, frozen=True, kw_only=True):
     """An answer behind the answer filters; ``error`` is why that is not all of it."""
 
-    data: bytes
+    data: bytes = b""
     error: str | None = None
 
 
 class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept turn's request, with memory as the turn had it: a FilteredCall or DraftErrors."""
+    """A kept turn's request, with memory as the turn had it: a FilteredCall as JSON."""
 
     draft: Draft
     content: TurnContent
@@ -334,17 +339,18 @@ class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
         """The result as JSON."""
         pipeline, _ = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
-            return _result(pipeline)
+            return _result(FilteredCall(error=pipeline.error, step_errors=pipeline.step_errors))
         content = self.content
         try:
             run = run_filters(content.marked_request, content.identity, pipeline, content.now, content.memory)
         except TurnkeeperError as error:
-            return _result(DraftErrors(error=_message(error)))
-        return _result(FilteredCall(run.messages, run.fields, bool(pipeline.answer_filters)))
+            return _result(FilteredCall(error=_message(error)))
+        answered = bool(pipeline.answer_filters)
+        return _result(FilteredCall(messages=run.messages, fields=run.fields, has_answer_filters=answered))
 
 
 class AnswerTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's answer to a kept turn, a stream's bytes or a whole one's: FilteredData or DraftErrors."""
+    """A model's answer to a kept turn, a stream's bytes or a whole one's: FilteredData as JSON."""
 
     draft: Draft
     content: TurnContent
@@ -354,29 +360,25 @@ class AnswerTrial(msgspec.Struct, frozen=True, kw_only=True):
         """The result as JSON."""
         pipeline, _ = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
-            return _result(pipeline)
+            return _result(FilteredData(error=pipeline.error))
         content = self.content
         context = filter_context(content.identity, content.memory, pipeline, now=content.now)
         answer, data = FilteredAnswer(pipeline.answer_filters, context), b""
         try:
             if not content.is_streaming:
-                return _result(FilteredData(answer.filter_body(self.data)))
+                return _result(FilteredData(data=answer.filter_body(self.data)))
             data = answer.opening() + answer.feed(self.data)
             if answer.error:
                 raise answer.error
             data += answer.close()
         except TurnkeeperError as error:
-            return _result(FilteredData(data, _message(error)))
-        return _result(FilteredData(data))
+            return _result(FilteredData(data=data, error=_message(error)))
+        return _result(FilteredData(data=data))
 
 
-def _result(result: FilteredCall | FilteredData | DraftErrors) -> bytes:
+def _result(result: FilteredCall | FilteredData) -> bytes:
     data = msgspec.json.encode(result)
     if len(data) <= _LARGEST_RESULT:
         return data
     message = f"The result has more than {_LARGEST_RESULT // 1_000_000} MB, which is too long to be tried."
-    return msgspec.json.encode(DraftErrors(error=message))
-
-
-read_result = msgspec.json.Decoder(FilteredCall | FilteredData | DraftErrors).decode
-"""The result of a kept turn's trial."""
+    return msgspec.json.encode(type(result)(error=message))

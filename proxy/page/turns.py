@@ -31,16 +31,7 @@ from proxy.page.difference import (
     unchanged_rows,
 )
 from proxy.page.request import PageRequest, redirect
-from proxy.page.trials import (
-    AnswerTrial,
-    Choices,
-    Draft,
-    DraftErrors,
-    FilteredCall,
-    FilteredData,
-    TurnTrial,
-    read_result,
-)
+from proxy.page.trials import AnswerTrial, Choices, Draft, FilteredCall, FilteredData, TurnTrial
 from proxy.settings.diagnostics import Diagnostic
 from proxy.trace import Trace
 from proxy.trial import disclosure
@@ -144,20 +135,20 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
     sends the same prompt.
     """
 
-    identity: ExplainedIdentity | None = None
-    messages: Sequence[Row] = ()
-    ignored: Sequence[str] = ()
-    fields: Mapping[str, Any] = {}
-    marked: Sequence[Row] = ()
-    steps: Sequence[StepDiff] = ()
-    stripped: Sequence[Stripped] = ()
-    words: str = ""
-    prompt: Sequence[Group] = ()
-    sent: str = ""
-    curl: str = ""
-    answer: Transcript = Transcript()
+    identity: ExplainedIdentity | None
+    messages: Sequence[Row]
+    ignored: Sequence[str]
+    fields: Mapping[str, Any]
+    marked: Sequence[Row]
+    steps: Sequence[StepDiff]
+    stripped: Sequence[Stripped]
+    words: str
+    prompt: Sequence[Group]
+    sent: str
+    curl: str
+    answer: Transcript
     tokens: TokenCounts
-    error: str | None = None
+    error: str | None
 
 
 async def _find(request: PageRequest) -> Trace | None:
@@ -336,29 +327,28 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
         sent = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
         prompt = grouped_rows(*(list(map(_as_prompt, each)) for each in (messages, shown["messages"])))
         curl = _CURL.format(body=sent.replace("'", "'\\''"))
-    detail = TurnDetail(
+    # The filters are run again: they do no I/O, and the same in gives the same out.
+    asked = msgspec.structs.replace(pipeline, targets=(target,))
+    explanation, error = None, None
+    try:
+        explanation = explain_call(marked_request, content.identity, asked, content.now, content.memory)
+    except TurnkeeperError as failure:
+        error = failure.message
+    return TurnDetail(
+        identity=explanation.identity if explanation else None,
         messages=unchanged_rows(messages),
         ignored=(*client.ignored, *content.identity.ignored),
         fields={name: disclosure.shown_field(name, raw) for name, raw in client.fields.items()},
         marked=diff_rows(messages, marked) if messages != marked else (),
+        steps=[step_diff(*each) for each in enumerate(explanation.steps, 1)] if explanation else (),
+        stripped=explanation.stripped if explanation else (),
         words=newest_words(client.messages),
         prompt=prompt,
         sent=sent,
         curl=curl,
         answer=transcript(trace.answer),
         tokens=token_counts(body, sent_body(before) if before and before.content else None),
-    )
-    # The filters are run again: they do no I/O, and the same in gives the same out.
-    asked = msgspec.structs.replace(pipeline, targets=(target,))
-    try:
-        explanation = explain_call(marked_request, content.identity, asked, content.now, content.memory)
-    except TurnkeeperError as error:
-        return msgspec.structs.replace(detail, error=error.message)
-    return msgspec.structs.replace(
-        detail,
-        identity=explanation.identity,
-        steps=[step_diff(number, step) for number, step in enumerate(explanation.steps, 1)],
-        stripped=explanation.stripped,
+        error=error,
     )
 
 
@@ -390,10 +380,10 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
     draft = Draft.of(choices, pipelines, request.tenant)
     try:
         async with request.runtime.admit_by_size(request.tenant, content.size, request.reply):
-            call = read_result(await drafts.run(TurnTrial(draft=draft, content=content)))
-            if isinstance(call, DraftErrors):
+            tried = await drafts.run(TurnTrial(draft=draft, content=content))
+            call = msgspec.json.decode(tried, type=FilteredCall)
+            if call.error or call.step_errors:
                 return Rerun(error=call.error, step_errors=call.step_errors)
-            assert isinstance(call, FilteredCall)  # noqa: S101 - a turn's trial has no other result
             pipeline = pipelines[choices.pipeline]
             chat = ChatRequest(
                 model=draft.pipeline.model,
@@ -408,11 +398,9 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
             failure = await _ask(dispatch, observation)
             data, duration = observation.answer.data, time.perf_counter() - observation.timer.start
             if call.has_answer_filters and data:
-                answer = read_result(await drafts.run(AnswerTrial(draft=draft, content=content, data=data)))
-                if isinstance(answer, FilteredData):
-                    data, failure = answer.data, failure or answer.error
-                elif isinstance(answer, DraftErrors):
-                    data, failure = b"", answer.error
+                tried = await drafts.run(AnswerTrial(draft=draft, content=content, data=data))
+                answer = msgspec.json.decode(tried, type=FilteredData)
+                data, failure = answer.data, failure or answer.error
     except TurnkeeperError as error:
         return Rerun(error=error.message)
     _log.info("A turn was run again as a test, at the upstream '%s'", dispatch.upstream)

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
 from proxy.clock import wall_time
 from proxy.memory.episodes.episodes import DEFAULT_HOURS, EpisodicMemory, ttl_seconds, window_start
-from proxy.rest.endpoint import ApiRequest, Routes, at_most, json_response, long_response, validated
+from proxy.rest.endpoint import ApiModel, ApiRequest, Routes, at_most, json_response, long_response, validated
 
 _LARGEST: Final = 4000
 _HOURS_OF_A_YEAR: Final = 8760
@@ -26,10 +26,8 @@ def _whole_as_int(hours: float) -> float:
     return int(hours) if hours.is_integer() else hours
 
 
-class NewEpisode(BaseModel):
+class NewEpisode(ApiModel):
     """An interaction as an agent reports it; it is remembered for ``ttl_hours``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     interaction_type: Annotated[str, Field(min_length=1, max_length=128)]
     content: Annotated[str, Field(max_length=_LARGEST)]
@@ -49,10 +47,8 @@ class NewEpisode(BaseModel):
         )
 
 
-class EpisodesQuery(BaseModel):
+class EpisodesQuery(ApiModel):
     """The newest episodes of the last hours."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
     limit: Annotated[int, Field(ge=1), at_most(_LONGEST_LIST)] = 50

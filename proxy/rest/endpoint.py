@@ -7,15 +7,15 @@ from typing import Any, Final, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from proxy.errors import MemoryUnavailable, NotFound, RequestError, expected_type
+from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, expected_type
 from proxy.http.reply import json_slices
 from proxy.http.request import BodyLimit, Request, read_body
-from proxy.memory.errors import CANNOT_BE_READ, StoreError
+from proxy.memory.errors import CANNOT_BE_READ, StoreError, WriteConflict
 from proxy.memory.memory import Archiving, Memory
 from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
@@ -24,7 +24,7 @@ from proxy.traces import Traces
 from proxy.turn.identity import identifier
 from proxy.turn.request import mend_json
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound="ApiModel")
 LARGEST_PAGE, PAGE = 100, 50
 """How much one page of a list has at the most, and where no ``limit`` is given."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
@@ -45,6 +45,12 @@ _ADVICE: Final[Mapping[str, str]] = {
     "literal_error": "expected {expected}",
 }
 _TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
+
+
+class ApiModel(BaseModel):
+    """What a client writes as a body, or in the query: frozen, and without unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,9 +148,15 @@ Routes = Sequence[tuple[str, str, Endpoint]]
 
 
 async def answer(request: ApiRequest, endpoint: Endpoint) -> None:
-    """Answers one request. Raises MemoryUnavailable where the store fails or holds what cannot be read."""
+    """Answers one request.
+
+    Raises Conflict where other writers of a session win every time, and MemoryUnavailable where the store
+    fails or holds what cannot be read.
+    """
     try:
         response = await endpoint(request)
+    except WriteConflict:
+        raise Conflict("Others are writing this session; try again.") from None
     except UNREADABLE:
         raise MemoryUnavailable(CANNOT_BE_READ) from None
     except StoreError:

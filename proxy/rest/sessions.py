@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from starlette.responses import Response
 
 from filters.message import Message, weight
@@ -35,6 +35,7 @@ from proxy.memory.stores.store import Key
 from proxy.rest.endpoint import (
     LARGEST_PAGE,
     PAGE,
+    ApiModel,
     ApiRequest,
     Routes,
     at_most,
@@ -69,19 +70,15 @@ _LARGEST_STATE: Final = 8_000
 """The size of a state as JSON, in bytes, at most: it is read with each turn."""
 
 
-class SummaryOptions(BaseModel):
+class SummaryOptions(ApiModel):
     """The options of a summary that is made at once."""
-
-    model_config = ConfigDict(extra="forbid")
 
     messages: list[dict[str, object]] | None = None
     fallback_model: str = ""
 
 
-class TurnsQuery(BaseModel):
+class TurnsQuery(ApiModel):
     """The archived turns after the ``after``-th."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     after: Annotated[int, Field(ge=0, le=2**31)] = 0
     limit: Annotated[int, Field(ge=1), at_most(LARGEST_PAGE)] = PAGE
@@ -173,7 +170,7 @@ async def _import(request: ApiRequest) -> Response:
         if await memory.store.overwrite(key, write):
             memory.writer.notify(key, hot)
             return long_response(await asyncio.to_thread(session_fields, session))
-    raise _conflict()
+    raise WriteConflict
 
 
 async def _split(memory: Memory, session: Session) -> tuple[Session, Sequence[Entry]]:
@@ -215,10 +212,7 @@ async def _update_state(request: ApiRequest, change: Callable[[State], State]) -
         check_state(state)
         return msgspec.structs.replace(session, state=state)
 
-    try:
-        session = await memory.store.change(key, changed)
-    except WriteConflict:
-        raise _conflict() from None
+    session = await memory.store.change(key, changed)
     if session is None:
         raise session_not_found(key)
     return json_response(session.state)
@@ -241,8 +235,6 @@ async def _summarize(request: ApiRequest) -> Response:
         await memory.summaries.summarize(key, messages, options.fallback_model)
     except SummaryFailed as error:
         raise UpstreamBroken(f"No summary was made: {error}") from None
-    except WriteConflict:
-        raise _conflict() from None
     return await _summaries_response(memory, key, await memory.store.session(key) or Session())
 
 
@@ -259,10 +251,7 @@ async def _clear_summaries(request: ApiRequest) -> Response:
     """Removes the summaries; the window holds the turns that they stood for again."""
     memory, key = request.memory, request.key
     await _read_or_404(memory, key)
-    try:
-        await memory.summaries.clear(key)
-    except WriteConflict:
-        raise _conflict() from None
+    await memory.summaries.clear(key)
     return Response(status_code=204)
 
 
@@ -300,10 +289,6 @@ async def _read_or_404(memory: Memory, key: Key) -> Session:
     if session is None:
         raise session_not_found(key)
     return session
-
-
-def _conflict() -> Conflict:
-    return Conflict("Others are writing this session; try again.")
 
 
 def non_null(fields: Fields) -> dict[str, msgspec.Raw]:

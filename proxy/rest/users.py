@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, Field
 from starlette.responses import Response
 
 from filters.inject_last_call import profile_block
@@ -23,6 +23,7 @@ from proxy.memory.session import UNREADABLE, decode, person_of
 from proxy.memory.speakers import session_of_entries
 from proxy.memory.stores.store import Key, Owner, Store, all_sessions
 from proxy.rest.endpoint import (
+    ApiModel,
     ApiRequest,
     Routes,
     archive_off,
@@ -59,20 +60,16 @@ Seconds = Annotated[float, Field(gt=0, lt=1e11)]
 Text = Annotated[str, Field(max_length=_LONGEST_FACT), AfterValidator(_not_blank)]
 
 
-class SearchQuery(BaseModel):
+class SearchQuery(ApiModel):
     """A search in what is remembered of a user; without a user there are no results."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     user: str | int | None = None
     query: Annotated[str, Field(max_length=_LONGEST_QUERY)]
     limit: Annotated[int, Field(ge=1), at_most(_MOST_RESULTS)] = 10
 
 
-class NewFact(BaseModel):
+class NewFact(ApiModel):
     """A fact about a user, to be remembered."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Text
     category: Category = "core"
@@ -82,10 +79,8 @@ class NewFact(BaseModel):
     until: Seconds | None = None
 
 
-class FactChanges(BaseModel):
+class FactChanges(ApiModel):
     """Changes of a fact; what is left out stays."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Text | None = None
     category: Category | None = None
@@ -94,10 +89,8 @@ class FactChanges(BaseModel):
     until: Seconds | None = None
 
 
-class Profile(BaseModel):
+class Profile(ApiModel):
     """What the operator tells of a user in each call."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     text: Annotated[str, Field(max_length=_LONGEST_PROFILE), AfterValidator(_not_blank)]
 

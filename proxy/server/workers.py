@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -81,9 +81,8 @@ class Workers:
         self._watches = False
         self._running: dict[int, tuple[int, float]] = {}
         """Of each pid, its index and when it was started."""
-        self._wanted = {*range(count)}
-        self._missing = dict.fromkeys(self._wanted, 0.0)
-        """When each missing process is due."""
+        self._due: dict[int, float] = {}
+        """When each process that was lost is started again, by its index."""
         self._short_lives: Counter[int] = Counter()
         self._stopping = False
         self._stopped_at = 0.0
@@ -180,7 +179,7 @@ class Workers:
                 metrics.forget_process(pid)
             if not self._stopping:
                 if index in self._wanted:
-                    self._replace(index, pid, start)
+                    self._note_loss(index, pid, start)
             # However the background process ends, what it has not done is due in the store.
             elif index != _BACKGROUND and status:
                 well = False
@@ -192,40 +191,39 @@ class Workers:
                         pid,
                     )
 
-    def _replace(self, index: int, pid: int, start: float) -> None:
+    def _note_loss(self, index: int, pid: int, start: float) -> None:
         """Has a process that was lost started again, after a pause where it had lived briefly."""
         name = "The background process" if index == _BACKGROUND else f"Process {index + 1}"
         if index != _BACKGROUND:
             self._written.names_lost()
         self._log.error("%s (pid %d) has ended; it is started again", name, pid)
-        self._missing[index] = now = time.monotonic()
+        self._due[index] = now = time.monotonic()
         if now - start < _SHORT_LIFE:
             self._short_lives[index] += 1
-            self._missing[index] += _RESTARTS.pause(self._short_lives[index])
+            self._due[index] += _RESTARTS.pause(self._short_lives[index])
         else:
             self._short_lives[index] = 0
 
-    def _fork_missing(self) -> None:
-        """Forks the processes that are due, and sets the alarm for those that are not."""
-        if needs_background_process(self._settings) != (_BACKGROUND in self._wanted):
-            self._toggle_background()
-        now = time.monotonic()
-        for index, due in list(self._missing.items()):
-            if due <= now:
-                del self._missing[index]
-                self._running[self._fork(index)] = index, now
-        if self._missing:
-            signal.setitimer(signal.ITIMER_REAL, max(0.01, min(self._missing.values()) - now))
+    @property
+    def _wanted(self) -> Sequence[int]:
+        """The indexes of the processes that the configuration needs."""
+        serving = range(self._count)
+        return [*serving, _BACKGROUND] if needs_background_process(self._settings) else serving
 
-    def _toggle_background(self) -> None:
-        """Has the background process run, or end, after a reload."""
-        if _BACKGROUND not in self._wanted:
-            self._wanted.add(_BACKGROUND)
-            self._missing[_BACKGROUND] = 0.0
-            return
-        self._wanted.discard(_BACKGROUND)
-        self._missing.pop(_BACKGROUND, None)
-        self._send(signal.SIGTERM, to=[_BACKGROUND])
+    def _fork_missing(self) -> None:
+        """Forks the processes that are due, sets the alarm for those that are not, and ends any other."""
+        now, wanted = time.monotonic(), self._wanted
+        running = {index for index, _ in self._running.values()}
+        self._send(signal.SIGTERM, to=running - {*wanted})
+        pauses = []
+        for index in wanted:
+            pause = self._due.get(index, 0.0) - now
+            if index not in running and pause <= 0:
+                self._running[self._fork(index)] = index, now
+            elif index not in running:
+                pauses.append(pause)
+        if pauses:
+            signal.setitimer(signal.ITIMER_REAL, max(0.01, min(pauses)))
 
     def _fork(self, index: int) -> int:
         pid = os.fork()
