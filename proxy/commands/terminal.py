@@ -12,7 +12,7 @@ import typer
 import turnkeeper
 from proxy.errors import ConfigError, TurnkeeperError
 from proxy.settings.diagnostics import Diagnostic
-from proxy.settings.load import load_with_warnings
+from proxy.settings.load import check_config
 from proxy.settings.settings import Settings
 from proxy.trial import render
 
@@ -54,8 +54,9 @@ def load_configured(config: Path) -> Settings:
 
 def load_with_hint(config: Path) -> tuple[Settings, list[Diagnostic]]:
     """The same, with what the configuration cannot mean."""
+    checked = check_config(config, os.environ)
     try:
-        return load_with_warnings(config, os.environ)
+        return checked.valid(), checked.warnings
     except ConfigError as error:
         hint = f"Name another in {_CONFIG_VARIABLE}, or as --help says."
         raise error if config.exists() else ConfigError(f"{error.message}\n{hint}") from None

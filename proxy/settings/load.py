@@ -43,6 +43,12 @@ class Checked(NamedTuple, Generic[M]):
     errors: list[Diagnostic]
     warnings: list[Diagnostic]
 
+    def valid(self) -> M:
+        """The settings. Raises ConfigError with all errors, a line each."""
+        if self.settings is None:
+            raise ConfigError("\n".join(map(str, self.errors)))
+        return self.settings
+
 
 def check_config(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
@@ -84,19 +90,9 @@ def check_config(
     return Checked(settings, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
 
 
-def load_with_warnings(
-    path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED
-) -> tuple[Settings, list[Diagnostic]]:
-    """The settings of a file, and what they cannot mean. Raises ConfigError with all errors, a line each."""
-    settings, errors, warnings = check_config(path, environ, registry)
-    if settings is None:
-        raise ConfigError("\n".join(map(str, errors)))
-    return settings, warnings
-
-
 def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED) -> Settings:
     """The settings of a file. Raises ConfigError with all errors, a line each."""
-    return load_with_warnings(path, environ, registry)[0]
+    return check_config(path, environ, registry).valid()
 
 
 def load_registry(
