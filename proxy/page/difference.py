@@ -82,7 +82,7 @@ def unchanged_rows(messages: Sequence[MessageDict]) -> Sequence[Row]:
     """Messages as they are, the newest of many."""
     skipped = max(0, len(messages) - _MOST_COMPARED)
     older = [Row(kind="same", count=skipped, role="older")] if skipped else []
-    return [*older, *(_row("same", message, i, i) for i, message in enumerate(messages[skipped:]))]
+    return [*older, *(_row("same", i, i, {}, message) for i, message in enumerate(messages[skipped:]))]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +99,7 @@ def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) ->
     rows = [Row(kind="same", count=skipped, role="older")] if skipped else []
     for row in _rows(before[-_MOST_COMPARED:], after[skipped:]):
         if row.kind == "same":
-            rows += [_row("same", after[skipped + row.after + i], 0, 0) for i in range(row.count)]
+            rows += [_row("same", 0, 0, {}, after[skipped + row.after + i]) for i in range(row.count)]
         else:
             rows.append(row)
     groups: list[Group] = []
@@ -121,43 +121,30 @@ def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterat
     for edit in edits(before, after):
         if edit.kind == "same":
             yield Row(kind="same", count=edit.count, before=edit.before, after=edit.after)
-        elif edit.kind == "changed":
-            yield _changed_row(before[edit.before], after[edit.after], edit.before, edit.after)
         else:
-            message = before[edit.before] if edit.kind == "removed" else after[edit.after]
-            yield _row(edit.kind, message, edit.before, edit.after)
+            one = {} if edit.kind == "added" else before[edit.before]
+            other = {} if edit.kind == "removed" else after[edit.after]
+            yield _row(edit.kind, edit.before, edit.after, one, other)
 
 
-def _row(kind: Kind, message: MessageDict, before: int, after: int) -> Row:
-    content = _content(message)
-    fields = {name: _json(value) for name, value in message.items() if name not in {"role", "content"}}
+def _row(kind: Kind, before: int, after: int, one: MessageDict, other: MessageDict) -> Row:
+    """The row of a message at its positions, as it is before and after; empty where it is not there."""
+    old, new = _content(one), _content(other)
+    words: Sequence[Piece] | None = ()
+    if kind == "changed":
+        words = pieces(old, new, _MOST_WORDS)
+    elif old or new:
+        words = [(kind, old or new)]
     return Row(
         kind=kind,
         before=before,
         after=after,
-        role=str(message.get("role")),
-        words=[("same" if kind == "changed" else kind, content)] if content else [],
-        fields=[
-            Field(name, value, None) if kind == "removed" else Field(name, None, value)
-            for name, value in fields.items()
-        ],
-    )
-
-
-def _changed_row(one: MessageDict, other: MessageDict, before: int, after: int) -> Row:
-    old, new = _content(one), _content(other)
-    words = pieces(old, new, _MOST_WORDS)
-    names = [name for name in {**one, **other} if name not in {"role", "content"}]
-    return Row(
-        kind="changed",
-        before=before,
-        after=after,
-        role=str(other.get("role")),
+        role=str((other or one).get("role")),
         words=[("removed", old), ("added", new)] if words is None else words,
         fields=[
             _field(name, one.get(name, UNSET), other.get(name, UNSET))
-            for name in names
-            if one.get(name) != other.get(name)
+            for name in {**one, **other}
+            if name not in {"role", "content"} and (kind != "changed" or one.get(name) != other.get(name))
         ],
     )
 
