@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, Final
 
 import typer
@@ -22,34 +23,29 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command(epilog=exit_codes(good="ended by a signal", bad="the configuration is wrong"))(serve)
-app.command(epilog=exit_codes(good="written", bad="the file exists, or cannot be written"))(init)
-app.command(epilog=exit_codes(good="no error", bad="an error, or with --strict a warning"))(check)
-app.command(epilog=exit_codes(good="explained", bad="the configuration or the request is wrong"))(explain)
-app.command("test", epilog=exit_codes(good="all cases pass", bad="one fails, or a configuration is wrong"))(
-    run_tests
+
+
+def _add(command: Callable[..., None], *, good: str, bad: str, name: str | None = None) -> None:
+    app.command(name, epilog=exit_codes(good=good, bad=bad))(command)
+
+
+_add(serve, good="ended by a signal", bad="the configuration is wrong")
+_add(init, good="written", bad="the file exists, or cannot be written")
+_add(check, good="no error", bad="an error, or with --strict a warning")
+_add(explain, good="explained", bad="the configuration or the request is wrong")
+_add(run_tests, name="test", good="all cases pass", bad="one fails, or a configuration is wrong")
+_add(
+    replay,
+    good="shown, whether prompts differ or not",
+    bad="there is no such conversation, or a configuration is wrong",
 )
-app.command(
-    epilog=exit_codes(
-        good="shown, whether prompts differ or not",
-        bad="there is no such conversation, or a configuration is wrong",
-    )
-)(replay)
-app.command(epilog=exit_codes(good="shown", bad="the configuration is wrong"))(filters)
-app.command(
-    epilog=exit_codes(good="printed", bad="the configuration is wrong, or the file cannot be written")
-)(schema)
-app.command(epilog=exit_codes(good="ended by a signal", bad="the configuration is wrong, or has no memory"))(
-    worker
-)
-app.command(epilog=exit_codes(good="the server has ended", bad="it cannot be reached, or refuses"))(tap)
+_add(filters, good="shown", bad="the configuration is wrong")
+_add(schema, good="printed", bad="the configuration is wrong, or the file cannot be written")
+_add(worker, good="ended by a signal", bad="the configuration is wrong, or has no memory")
+_add(tap, good="the server has ended", bad="it cannot be reached, or refuses")
 app.add_typer(documents, name="documents")
-app.command(epilog=exit_codes(good="written", bad="memory does not answer, or the configuration is wrong"))(
-    export
-)
-app.command(epilog=exit_codes(good="forgotten", bad="memory does not answer, or the configuration is wrong"))(
-    forget
-)
+_add(export, good="written", bad="memory does not answer, or the configuration is wrong")
+_add(forget, good="forgotten", bad="memory does not answer, or the configuration is wrong")
 
 
 def main() -> None:

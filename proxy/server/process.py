@@ -115,7 +115,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
         log_config=None,
         log_level="warning",
         server_header=False,
-        backlog=2048,
+        backlog=_BACKLOG,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=grace,  # type: ignore[arg-type]
     )
