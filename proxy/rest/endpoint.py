@@ -12,12 +12,10 @@ from pydantic_core import ErrorDetails
 from starlette.datastructures import QueryParams
 from starlette.responses import Response, StreamingResponse
 
-from proxy.errors import Conflict, MemoryUnavailable, NotFound, RequestError, expected_type
+from proxy.errors import NotFound, RequestError, expected_type
 from proxy.http.reply import json_slices
 from proxy.http.request import BodyLimit, Request, read_body
-from proxy.memory.errors import CANNOT_BE_READ, StoreError, WriteConflict
 from proxy.memory.memory import Archiving, Memory
-from proxy.memory.session import UNREADABLE
 from proxy.memory.stores.store import Key, Owner
 from proxy.runtime import Runtime
 from proxy.traces import Traces
@@ -145,24 +143,6 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 Endpoint = Callable[[ApiRequest], Awaitable[Response]]
 Routes = Sequence[tuple[str, str, Endpoint]]
-
-
-async def answer(request: ApiRequest, endpoint: Endpoint) -> None:
-    """Answers one request.
-
-    Raises Conflict where other writers of a session win every time, and MemoryUnavailable where the store
-    fails or holds what cannot be read.
-    """
-    try:
-        response = await endpoint(request)
-    except WriteConflict:
-        raise Conflict("Others are writing this session; try again.") from None
-    except UNREADABLE:
-        raise MemoryUnavailable(CANNOT_BE_READ) from None
-    except StoreError:
-        raise MemoryUnavailable("Memory does not answer now; try again later.") from None
-    http = request.http
-    await response(http.scope, http.receive, http.reply.send)
 
 
 def archive_off() -> NotFound:

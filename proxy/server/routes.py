@@ -10,14 +10,23 @@ import msgspec
 from starlette.responses import Response
 
 from proxy.answer.response import read_all
-from proxy.errors import MethodNotAllowed, NotFound, TurnkeeperError, UpstreamError
+from proxy.errors import (
+    Conflict,
+    MemoryUnavailable,
+    MethodNotAllowed,
+    NotFound,
+    TurnkeeperError,
+    UpstreamError,
+)
 from proxy.http.reply import EventStream
 from proxy.http.request import Request
 from proxy.http.router import Router
+from proxy.memory.errors import CANNOT_BE_READ, StoreError, WriteConflict
+from proxy.memory.session import UNREADABLE
 from proxy.observe.feed import Event
 from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
-from proxy.rest.endpoint import ApiRequest, answer, json_response
+from proxy.rest.endpoint import ApiRequest, json_response
 from proxy.runtime import Runtime, ServerState
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.target import Target
@@ -67,7 +76,11 @@ class Routes:
         self._router = Router(self.table)
 
     async def answer(self, request: Request, runtime: Runtime, tenant: str) -> None:
-        """Answers one request; raises NotFound and MethodNotAllowed for what is not there."""
+        """Answers one request.
+
+        Raises NotFound and MethodNotAllowed for what is not there, Conflict where other writers of a session
+        win every time, and MemoryUnavailable where the store fails or holds what cannot be read.
+        """
         path = request.path
         if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
             path = request.raw_path.decode("latin-1")
@@ -76,17 +89,23 @@ class Routes:
             raise _not_found(path)
         endpoint, params = match
         async with AsyncExitStack() as admission:
-            await answer(
-                ApiRequest(
-                    http=request,
-                    runtime=runtime,
-                    traces=self._server.traces,
-                    tenant=tenant,
-                    params=params,
-                    admission=admission,
-                ),
-                endpoint,
+            api_request = ApiRequest(
+                http=request,
+                runtime=runtime,
+                traces=self._server.traces,
+                tenant=tenant,
+                params=params,
+                admission=admission,
             )
+            try:
+                response = await endpoint(api_request)
+            except WriteConflict:
+                raise Conflict("Others are writing this session; try again.") from None
+            except UNREADABLE:
+                raise MemoryUnavailable(CANNOT_BE_READ) from None
+            except StoreError:
+                raise MemoryUnavailable("Memory does not answer now; try again later.") from None
+            await response(request.scope, request.receive, request.reply.send)
 
     async def _alive(self, _: ApiRequest) -> Response:
         return json_response({"status": "alive"})
