@@ -13,8 +13,8 @@ import msgspec
 from filters.injection import comparable
 from proxy.memory.archive.dates import TimeRange, time_ranges
 from proxy.memory.archive.languages import is_greeting
-from proxy.memory.archive.records import Chunk, Fact, Query, QueryVector, SearchResult
-from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, gather, owner_arguments
+from proxy.memory.archive.records import Kind, Query, QueryVector, SearchResult
+from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_items, gather, owner_arguments
 from proxy.memory.archive.statements import (
     DOCUMENT,
     FACT,
@@ -24,7 +24,6 @@ from proxy.memory.archive.statements import (
     PASSAGES_BY_ID,
     PASSAGES_IN_RANGE,
     PASSAGES_NEAR,
-    TEXTS,
     TURN,
     json_array,
 )
@@ -32,7 +31,7 @@ from proxy.memory.archive.terms import GUESS
 from proxy.memory.archive.vectors import similarity_scores
 from proxy.memory.session import UNREADABLE, Entry
 from proxy.memory.stores.sql import id_text
-from proxy.memory.stores.store import Key, Owner
+from proxy.memory.stores.store import Owner
 
 _MOST_WORDS: Final = 32
 _MAX_QUESTION: Final = 2000
@@ -319,18 +318,12 @@ def _read(
     Each may have another with it, which follows it.
     """
     passages = [one for _, *pair in best for one in pair if one]
-    kinds = sorted({one.kind for one in passages})
-    fetches = []
-    for kind in kinds:
-        ids = json_array(one.item for one in passages if one.kind == kind)
-        fetches.append(fetch(TEXTS[kind], {"ids": ids, "now": now}))
-    texts: list[Rows] = yield from gather(*fetches)
+    rows = yield from fetch_items(((one.kind, one.item) for one in passages), now=now)
     items: dict[tuple[int, int], SearchResult] = {}
-    for kind, rows in zip(kinds, texts, strict=True):
-        for row in rows:
-            # A key that is lost must not hold up what can be read.
-            with contextlib.suppress(*UNREADABLE):
-                items[kind, row[0]] = _result(codec, user, kind, row)
+    for key, row in rows.items():
+        # An encryption key that is lost must not hold up what can be read.
+        with contextlib.suppress(*UNREADABLE):
+            items[key] = _result(codec, user, key[0], row)
     return [
         msgspec.structs.replace(item, score=round(score, 4), follows=one is not pair[0])
         for score, *pair in best
@@ -341,22 +334,16 @@ def _read(
 
 def _result(codec: RowCodec, user: Owner, kind: int, row: Sequence[Any]) -> SearchResult:
     """An item, whose score is its passage's."""
-    _, name, at, blob = row
-    name = id_text(name)
-    if kind == FACT:
-        fact = codec.decode(Key(user.tenant, user.user), blob, Fact)
-        return SearchResult(kind="fact", score=0.0, text=fact.text, source=name, timestamp=at)
-    key = Key(user.tenant, name)
-    if kind == DOCUMENT:
-        chunk = codec.decode(key, blob, Chunk)
-        return SearchResult(kind="document", score=0.0, text=chunk.text, source=name, timestamp=at)
-    entry = codec.decode(key, blob, Entry)
+    item, name, at = codec.decode_item(user, kind, row), id_text(row[1]), row[2]
+    if not isinstance(item, Entry):
+        what: Kind = "fact" if kind == FACT else "document"
+        return SearchResult(kind=what, score=0.0, text=item.text, source=name, timestamp=at)
     return SearchResult(
         kind="turn",
         score=0.0,
-        text=entry.text,
-        role=entry.role,
+        text=item.text,
+        role=item.role,
         session_id=name,
-        turn_id=entry.turn if entry.engine_turn is None else entry.engine_turn,
+        turn_id=item.turn if item.engine_turn is None else item.engine_turn,
         timestamp=at,
     )

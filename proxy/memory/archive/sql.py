@@ -3,23 +3,28 @@
 import contextlib
 import hashlib
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
 from proxy.memory import extensible
+from proxy.memory.archive.records import Chunk, Fact
 from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_VECTOR,
     DELETE_VECTORS,
+    DOCUMENT,
+    FACT,
     INSERT_OWNER,
     INSERT_SECRET,
     MARK_BESIDE,
     OWNER_ID,
     RENEW_OWNER,
     SECRETS,
+    TEXTS,
     UPDATE_SECRET,
     UPSERT_PASSAGE,
     Dialect,
@@ -28,8 +33,9 @@ from proxy.memory.archive.statements import (
 from proxy.memory.archive.terms import Lexicon
 from proxy.memory.errors import Unreadable
 from proxy.memory.redaction import NO_REDACTION, Redaction
+from proxy.memory.session import Entry
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
 from proxy.memory.stores.store import Key, Owner
 
 PART: Final = 1_600
@@ -104,6 +110,19 @@ def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
     """The first column of the first row; ``None`` where there is no row."""
     (rows,) = yield (BoundStatement(statement, arguments),)
     return rows[0][0] if rows else None
+
+
+def fetch_items(
+    items: Iterable[tuple[int, int]], *, now: float = 0.0
+) -> Steps[Mapping[tuple[int, int], Sequence[Any]]]:
+    """By kind and id, the rows of items, but for facts that have expired by ``now``."""
+    ids: defaultdict[int, list[int]] = defaultdict(list)
+    for kind, item in items:
+        ids[kind].append(item)
+    found: list[Rows] = yield from gather(
+        *(fetch(TEXTS[kind], {"ids": json_array(own), "now": now}) for kind, own in ids.items())
+    )
+    return {(kind, row[0]): row for kind, rows in zip(ids, found, strict=True) for row in rows}
 
 
 def gather(*works: Steps[Any]) -> Steps[list[Any]]:
@@ -235,6 +254,14 @@ class RowCodec(msgspec.Struct, frozen=True):
     def decode(self, key: Key, blob: bytes, kind: type[V]) -> V:
         """Decode a value. Raises StoreError for bytes that cannot be read."""
         return extensible.decode(self.codec.decode(key, bytes(blob)), kind)
+
+    def decode_item(self, owner: Owner, kind: int, row: Sequence[Any]) -> Entry | Fact | Chunk:
+        """Decode a row of ``TEXTS``. Raises StoreError for one that cannot be read."""
+        _, name, _, blob = row
+        if kind == FACT:
+            return self.decode(Key(owner.tenant, owner.user), blob, Fact)
+        key = Key(owner.tenant, id_text(name))
+        return self.decode(key, blob, Chunk) if kind == DOCUMENT else self.decode(key, blob, Entry)
 
     def encode_bytes(self, owner: Owner, value: bytes) -> bytes:
         """Encode bytes so that they are of no use under another owner."""

@@ -131,7 +131,7 @@ class Lexicon:
         self._stems = Stems()
         words_of = {word: self._stems.stem(ENGLISH, word) for word in synonym_words()}
         self._synonyms = synonyms(words_of)
-        self._groups: dict[tuple[str, str], dict[str, float]] = {}
+        self._question_word = lru_cache(_MAX_GROUPS)(self._question_word_of)
 
     def stems(self, text: str) -> list[str]:
         """The stems of a text in order, without stop words; with other forms by which it is found."""
@@ -182,7 +182,7 @@ class Lexicon:
             if spellings:
                 groups.setdefault(spellings[0], dict.fromkeys(spellings, 1.0))
             elif not _is_stop(folded[at], tongue):
-                group = self._question_word(tongue, spelt[at])
+                group = dict(self._question_word(tongue, spelt[at]))
                 first = next(iter(group))
                 for pair in (*pairs[at - 1], *pairs[at]):
                     group.setdefault(pair, 1.0)
@@ -200,16 +200,8 @@ class Lexicon:
     def _pair(self, tongue: str, pair: str) -> tuple[str, ...]:
         return tuple(self._stems.stem(name, pair[:_MAX_WORD]) for name in (tongue, *COMPOUNDING))
 
-    def _question_word(self, tongue: str, word: str) -> dict[str, float]:
-        """The stems of one word with their worth, which are its caller's to add to."""
-        group = self._groups.get((tongue, word))
-        if group is None:
-            if len(self._groups) > _MAX_GROUPS:
-                self._groups = {}
-            group = self._groups[tongue, word] = self._question_word_of(tongue, word)
-        return dict(group)
-
     def _question_word_of(self, tongue: str, word: str) -> dict[str, float]:
+        """The stems of one word with their worth."""
         stems = self._stems
         first = stems.stem(tongue, word)
         group = {first: 1.0, stems.stem(ENGLISH, word): 1.0}
@@ -241,25 +233,18 @@ class Stems:
     """Snowball's stemmers with a cache. Thread-safe."""
 
     def __init__(self) -> None:
-        self._stems: dict[tuple[str, str], str] = {}
-        self._forms: dict[str, dict[str, tuple[str, ...]]] = {}
         self._lock = threading.Lock()
         # Their own cache would keep words with digits.
         self._stemmers = {name: Stemmer.Stemmer(name, 0) for name in STEMMED}
+        self._stem = lru_cache(_MAX_CACHED)(self._stem_of)
+        # Looked up for each word that is archived: ``lru_cache`` takes three times as long.
+        self._forms: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def stem(self, tongue: str, word: str) -> str:
         """The folded stem of a word: of one in Latin letters in the language ``tongue``."""
-        key = (tongue, word)
-        stem = self._stems.get(key)
-        if stem is None and _DIGIT.search(word):
-            return fold(word)
-        if stem is None:
-            if len(self._stems) > _MAX_CACHED:
-                self._stems = {}
-            stem = self._stems[key] = self._made(tongue, word)
-        return stem
+        return fold(word) if _DIGIT.search(word) else self._stem(tongue, word)
 
-    def _made(self, tongue: str, word: str) -> str:
+    def _stem_of(self, tongue: str, word: str) -> str:
         name = script(word)
         if name is None:
             return fold(word)

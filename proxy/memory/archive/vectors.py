@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from proxy.memory.archive import statements
-from proxy.memory.archive.records import Chunk, Fact, QueryVector, UnembeddedText, Vector
-from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_value
+from proxy.memory.archive.records import Chunk, QueryVector, UnembeddedText, Vector
+from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_items, fetch_value
 from proxy.memory.archive.statements import json_array
 from proxy.memory.errors import StoreError
 from proxy.memory.session import Entry
@@ -88,9 +88,8 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
     rows = yield from fetch(statements.UNEMBEDDED, arguments)
     turns = [row[0] for row in rows if row[1] == statements.TURN]
     neighbours: dict[int, Rows] = yield from _neighbours(turns)
-    items = json_array({item for lines in neighbours.values() for _, item, _ in lines})
-    found = yield from fetch(statements.TEXTS[statements.TURN], {"ids": items, "now": 0.0})
-    turn_rows = {row[0]: row for row in found}
+    beside = {(statements.TURN, item) for lines in neighbours.values() for _, item, _ in lines}
+    turn_rows = yield from fetch_items(beside)
     texts: list[UnembeddedText] = []
     for one in (yield from _read(codec, rows)):
         text, lines = one.text, neighbours.get(one.passage, [])
@@ -98,7 +97,8 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
             text = None
         elif lines:
             line_texts = (
-                _line_text(codec, one.owner, turn_rows.get(item), distance) for distance, item, _ in lines
+                _line_text(codec, one.owner, turn_rows.get((statements.TURN, item)), distance)
+                for distance, item, _ in lines
             )
             text = "\n".join(filter(None, line_texts))
         texts.append(msgspec.structs.replace(one, text=text, beside=_terms(lines)))
@@ -122,9 +122,8 @@ def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distanc
     """A line with its role; of one that stands beside another, what is nearest to that."""
     if row is None:
         return None
-    _, name, _, blob = row
     try:
-        entry = codec.decode(Key(owner.tenant, id_text(name)), blob, Entry)
+        entry = codec.decode(Key(owner.tenant, id_text(row[1])), row[3], Entry)
     except (StoreError, msgspec.DecodeError):
         return None
     text = entry.text
@@ -187,11 +186,7 @@ def reindex(texts: Sequence[tuple[UnembeddedText, str]]) -> Steps[None]:
 
 def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
     """The texts of passages, which are rows of ``_WITH_OWNER``."""
-    items: dict[tuple[int, int], Sequence[Any]] = {}
-    for kind in sorted({row[1] for row in rows}):
-        ids = json_array(row[2] for row in rows if row[1] == kind)
-        found = yield from fetch(statements.TEXTS[kind], {"ids": ids, "now": 0.0})
-        items |= {(kind, row[0]): row for row in found}
+    items = yield from fetch_items((row[1], row[2]) for row in rows)
     texts: list[UnembeddedText] = []
     for passage, kind, item, terms, tenant, user in rows:
         owner = Owner(id_text(tenant), id_text(user))
@@ -203,17 +198,11 @@ def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
 
 def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str | None:
     """The text of an item; ``None`` where its key is lost, which must not hold up the others."""
-    _, name, _, blob = row
     try:
-        if kind == statements.FACT:
-            return codec.decode(Key(owner.tenant, owner.user), blob, Fact).text
-        key = Key(owner.tenant, id_text(name))
-        if kind == statements.DOCUMENT:
-            chunk = codec.decode(key, blob, Chunk)
-            return f"{chunk.title}\n{chunk.text}"
-        return codec.decode(key, blob, Entry).text
+        item = codec.decode_item(owner, kind, row)
     except (StoreError, msgspec.DecodeError):
         return None
+    return f"{item.title}\n{item.text}" if isinstance(item, Chunk) else item.text
 
 
 def similarity_scores(
