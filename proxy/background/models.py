@@ -224,8 +224,8 @@ class _Scores(msgspec.Struct):
     results: list[_Score]
 
 
-class HttpEmbedder:
-    """One model for embeddings. ``timeout`` is in seconds, for one request."""
+class _TextModel:
+    """One model that is shown texts. ``timeout`` is in seconds, for one request."""
 
     def __init__(
         self, target: Target, *, model: str, timeout: float, redaction: PromptRedaction | None = None
@@ -233,6 +233,10 @@ class HttpEmbedder:
         self.model = model
         self._redaction = redaction or PromptRedaction()
         self._client = ModelClient(target, timeout=timeout)
+
+
+class HttpEmbedder(_TextModel):
+    """One model for embeddings."""
 
     async def vectors(self, texts: Sequence[str]) -> list[Vector]:
         """A unit vector for the beginning of each text, in order; raises UpstreamError."""
@@ -252,22 +256,15 @@ class HttpEmbedder:
         return [vectors[place] for place in range(len(texts))]
 
 
-class HttpReranker:
-    """One model for reranking. ``timeout`` is in seconds, for one request."""
-
-    def __init__(
-        self, target: Target, *, model: str, timeout: float, redaction: PromptRedaction | None = None
-    ) -> None:
-        self._model = model
-        self._redaction = redaction or PromptRedaction()
-        self._client = ModelClient(target, timeout=timeout)
+class HttpReranker(_TextModel):
+    """One model for reranking."""
 
     async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
         """How well the beginning of each text answers a question, in order; raises UpstreamError."""
         query, *documents = [
             truncated(self._redaction.text(text), _LONGEST_DOCUMENT) for text in (question, *texts)
         ]
-        body = {"model": self._model, "query": query, "documents": documents, "top_n": len(texts)}
+        body = {"model": self.model, "query": query, "documents": documents, "top_n": len(texts)}
         lines = (await self._client.post("/rerank", body, _Scores)).results
         if sorted(line.index for line in lines) != list(range(len(texts))):
             raise UpstreamBroken("The ranking does not name each text once.")

@@ -31,8 +31,6 @@ from proxy.memory.speakers import label, speaker_names
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
 _MAX_TOKENS: Final = 50_000
-_stale: Final = attrgetter("stale")
-_digest: Final = attrgetter("digest")
 _MOST_TOKENS: Final = 400
 _FEWEST_TOKENS: Final = 40
 _END = re.compile(r"(?<=[.!?…])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
@@ -99,10 +97,10 @@ def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan |
     if not session.summaries:
         return _extension(session, window)
     return (
-        _renewal(session, _stale)
+        _renewal(session, attrgetter("stale"))
         or merger_plan(session, window)
         or _extension(session, window)
-        or (_renewal(session, _digest) if model else None)
+        or (_renewal(session, attrgetter("digest")) if model else None)
     )
 
 
@@ -110,7 +108,7 @@ def fallback_plan(session: Session, window: Window) -> Plan | None:
     """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
     if window.max_tokens is not None:
         window = _in_estimated_tokens(window, session)
-    if stale := _renewal(session, _stale):
+    if stale := _renewal(session, attrgetter("stale")):
         return stale
     extension = _extension(session, window)
     return extension and (merger_plan(session, window) or extension)

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from proxy.memory.archive import documents, erasure, facts, saving, search, statements
 from proxy.memory.archive import vectors as vector_index
-from proxy.memory.archive.erasure import Erased
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
     Chunk,
@@ -162,8 +161,12 @@ class Archive:
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
         """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
-        encoded = (vector_index.encoded_vector(self._codec, text, vector) for text, vector in vectors)
-        for part in in_parts(encoded, lambda one: len(one.sign or b"") // _BYTES_PER_CHARACTER):
+        # Thousands of numbers are packed before a transaction, not within it.
+        encoded = (
+            (text, self._codec.encode_bytes(text.owner, vector_index.sign_bits(vector)) if vector else None)
+            for text, vector in vectors
+        )
+        for part in in_parts(encoded, lambda one: len(one[1] or b"") // _BYTES_PER_CHARACTER):
             await self._database.write(partial(vector_index.add_vectors, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
@@ -273,13 +276,11 @@ class Archive:
     async def _rows(self, statement: Statement, arguments: Arguments) -> Rows:
         return await self._database.read(partial(fetch, statement, arguments))
 
-    async def _erase(self, work: Transaction[Erased]) -> ErasureCount:
+    async def _erase(self, work: Transaction[ErasureCount]) -> ErasureCount:
         """Erase a little in each transaction, so that others write in between; how much there was."""
-        count, more = ErasureCount(), True
-        while more:
-            erased = await self._database.write(work)
+        count = ErasureCount()
+        while any(erased := await self._database.write(work)):
             count = ErasureCount(count.turns + erased.turns, count.facts + erased.facts)
-            more = erased.more
         return count
 
 

@@ -1,11 +1,11 @@
 """What leaves the archive: erased users and sessions, and turns and facts past their time."""
 
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 
 from proxy.clock import wall_time
 from proxy.memory.archive import statements
-from proxy.memory.archive.records import DIGEST_MARK, TombstoneKeys, Tombstones
+from proxy.memory.archive.records import DIGEST_MARK, ErasureCount, TombstoneKeys, Tombstones
 from proxy.memory.archive.sql import (
     CHARACTERS_PER_ROW,
     RowCodec,
@@ -28,16 +28,8 @@ PURPOSE: Final = "tombstones"
 """What the secrets are for that are keys of tombstones."""
 
 
-class Erased(NamedTuple):
-    """How many turns and facts a transaction has deleted, and whether there may be more."""
-
-    turns: int
-    facts: int = 0
-    more: bool = False
-
-
-def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
-    """Leave a tombstone, and delete as much of a user as one transaction takes."""
+def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
+    """Leave a tombstone, and delete as much of a user as one transaction takes, until nothing is left."""
     yield from _leave_tombstone(codec, user.tenant, statements.USER, user.user, at)
     own = {"owner": (yield from locked_owner(user))}
     # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
@@ -45,16 +37,16 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[Erased]:
     facts = yield from _some(codec, statements.SOME_FACTS, own)
     yield from _delete(statements.FACT, facts)
     if facts:
-        return Erased(0, len(facts), more=True)
+        return ErasureCount(facts=len(facts))
     turns = yield from _some(codec, statements.SOME_OF_USER, own)
     yield from _delete_turns(turns)
     if not turns:
         yield from fetch(statements.FORGET_PASSAGES, own)
         yield from fetch(statements.DELETE_OWNER, own)
-    return Erased(len(turns), more=bool(turns))
+    return ErasureCount(turns=len(turns))
 
 
-def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
+def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
     """Leave a tombstone, and delete as much of a session as one transaction takes."""
     yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
@@ -63,10 +55,10 @@ def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     if not turns:
         yield from fetch(statements.FORGET_SESSION_PASSAGES, key_arguments(key))
         yield from fetch(statements.DELETE_IF_EMPTY, key_arguments(key))
-    return Erased(len(turns), more=bool(turns))
+    return ErasureCount(turns=len(turns))
 
 
-def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
+def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
     """Leave a tombstone, and delete some turns of a session that have no user, in the same way."""
     yield from _leave_tombstone(codec, key.tenant, statements.ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": statements.ANONYMOUS}
@@ -74,7 +66,7 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[Erased]:
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_NOBODY, key_arguments(key))
     yield from _delete_turns(turns)
-    return Erased(len(turns), more=bool(turns))
+    return ErasureCount(turns=len(turns))
 
 
 def _some(codec: RowCodec, statement: Statement, arguments: Arguments) -> Steps[Rows]:

@@ -1,7 +1,7 @@
 """What the archive knows of languages: their stems, their function words, everyday synonyms, courtesies."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Final
 
@@ -195,19 +195,14 @@ LEMMAS: Final = {form: group[0] for group in _groups(_IRREGULAR) for form in gro
 """Irregular English forms, each with the word that it is a form of."""
 
 
-def synonyms(stem: dict[str, str] | None = None) -> dict[str, frozenset[str]]:
-    """By word, the other words of its groups; through ``stem`` where it has one for a word."""
+def synonyms(stem: Callable[[str], str]) -> dict[str, frozenset[str]]:
+    """By the stem of a word, those of the other words of its groups."""
     of: dict[str, set[str]] = {}
     for group in _groups(_SYNONYMS):
-        stems = {stem[word] if stem else word for word in group}
+        stems = {*map(stem, group)}
         for one in stems:
             of.setdefault(one, set()).update(stems - {one})
     return {word: frozenset(others) for word, others in of.items()}
-
-
-def synonym_words() -> Iterable[str]:
-    """Every word of the groups."""
-    return {word for group in _groups(_SYNONYMS) for word in group}
 
 
 # Said to anybody, and about nothing; in lower case.

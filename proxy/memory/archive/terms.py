@@ -6,7 +6,7 @@ import re
 import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Final
 
@@ -22,7 +22,6 @@ from proxy.memory.archive.languages import (
     STOP_WORDS,
     language,
     script,
-    synonym_words,
     synonyms,
     without_courtesies,
 )
@@ -129,8 +128,7 @@ class Lexicon:
         """The newest key; empty where there is none."""
         self._keys = keys
         self._stems = Stems()
-        words_of = {word: self._stems.stem(ENGLISH, word) for word in synonym_words()}
-        self._synonyms = synonyms(words_of)
+        self._synonyms = synonyms(partial(self._stems.stem, ENGLISH))
         self._question_word = lru_cache(_MAX_GROUPS)(self._question_word_of)
 
     def stems(self, text: str) -> list[str]:

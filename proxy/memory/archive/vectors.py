@@ -6,7 +6,7 @@ from heapq import nsmallest
 from itertools import islice
 from operator import getitem
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -134,21 +134,11 @@ def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distanc
     return f"{entry.role.title()}: {text}"
 
 
-class EncodedVector(NamedTuple):
-    """A text with the signs of its vector as they are stored; ``None`` for a text without one."""
+def add_vectors(model: str, vectors: Sequence[tuple[UnembeddedText, bytes | None]]) -> Steps[None]:
+    """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not.
 
-    text: UnembeddedText
-    sign: bytes | None
-
-
-def encoded_vector(codec: RowCodec, text: UnembeddedText, vector: Vector | None) -> EncodedVector:
-    """A vector as it is stored: thousands of numbers are packed before a transaction, not within it."""
-    sign = None if vector is None else codec.encode_bytes(text.owner, sign_bits(vector))
-    return EncodedVector(text, sign)
-
-
-def add_vectors(model: str, vectors: Sequence[EncodedVector]) -> Steps[None]:
-    """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not."""
+    Of a vector its encoded signs are stored; ``None`` is for a text without one.
+    """
     by_model = {"model": _stored_name(model)}
     owners: dict[int, int | None] = {}
     for text, _ in vectors:
