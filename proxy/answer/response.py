@@ -14,7 +14,10 @@ _STREAM = (b"content-type", b"text/event-stream")
 
 
 class Response(Protocol):
-    """A response whose head is there; its body is read as it arrives."""
+    """A response whose head is there; its body is read as it arrives.
+
+    One that has to look at all of it inherits `offer`, which passes nothing, and `exhausted`.
+    """
 
     status: int
     headers: Headers
@@ -33,7 +36,8 @@ class Response(Protocol):
 
     @property
     def exhausted(self) -> bool:
-        """Whether `read` would return b"" at once."""
+        """Whether `read` is known to return b"" at once."""
+        return False
 
     def due(self, at: float) -> None:
         """Have `read` raise UpstreamTimeout once loop time passes `at`."""

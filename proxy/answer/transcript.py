@@ -29,6 +29,7 @@ _NoText = Literal[""] | None
 _ADDITIVE: Final = frozenset({"arguments", "input"})
 _CUT_SHORT = ("length", "content_filter")
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
+_CALLED = frozenset({"index", "type", *_ARGUMENTS})
 
 
 class Transcript(msgspec.Struct, frozen=True, gc=False):
@@ -204,8 +205,9 @@ def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] 
         pieces = delta.get("tool_calls")
         for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
             if isinstance(piece, dict):
-                index = call_index(piece, position)
-                if index not in newest or starts_new_call(newest[index], piece):
+                index = piece.get("index")
+                index = index if isinstance(index, int) else position
+                if index not in newest or _starts_new_call(newest[index], piece):
                     newest[index] = {}
                     calls.append((index, newest[index]))
                 _add_piece(newest[index], piece)
@@ -216,19 +218,14 @@ def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] 
     return [tool_call_of(function)] if function else None
 
 
-def call_index(piece: Mapping[str, Any], position: int) -> int:
-    """The index of the call that a piece belongs to; its position in the delta where it names none."""
-    index = piece.get("index")
-    return index if isinstance(index, int) else position
-
-
-def starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
+def _starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     """Whether a piece begins another call than the one that its index last stood for."""
     # Some servers give all parallel calls one index; others give each piece of one call an id and the name.
     function = piece.get("function") or piece.get("custom")
     named = piece.get("id") and isinstance(function, dict) and function.get("name")
     differs = bool(named and call.get("id") and call["id"] != piece["id"])
-    return differs and (bool(call.get("custom")) or has_whole_arguments(call))
+    is_object = isinstance(object_in(call, "function").get("arguments"), dict)
+    return differs and (is_object or bool(call.get("custom")) or has_whole_arguments(call))
 
 
 def has_whole_arguments(call: Mapping[str, Any]) -> bool:
@@ -295,10 +292,15 @@ def has_content(delta: Mapping[str, Any]) -> bool:
 
 
 def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as it would come in pieces: its id, its name and its arguments are text."""
-    calls = CallAssembly()
-    calls.add([call])
-    return calls.calls()[0]
+    """A call as it can be carried out and sent back: its id, its name and its arguments are there, as text."""
+    kind = "custom" if object_in(call, "custom") else "function"
+    called, key = object_in(call, kind), _ARGUMENTS[kind]
+    name, arguments = called.get("name"), called.get(key) or ""
+    if not isinstance(arguments, str):  # as some servers send them: what the JSON stands for
+        arguments = msgspec.json.encode(arguments).decode()
+    # What else a call says may have to return with it, as Gemini's signatures do.
+    others = {other: value for other, value in call.items() if value and other not in _CALLED}
+    return {"id": "", "type": kind, kind: {"name": name if isinstance(name, str) else "", key: arguments}} | others
 
 
 def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
@@ -306,46 +308,6 @@ def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
     if reason in _CUT_SHORT:
         return reason
     return "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
-
-
-class CallAssembly:
-    """Tool calls as they are put together from the pieces of a stream."""
-
-    def __init__(self) -> None:
-        self._calls: list[dict[str, Any]] = []
-        self._newest: dict[int, dict[str, Any]] = {}
-
-    def add(self, pieces: Any) -> None:
-        """Takes the ``tool_calls`` of one delta."""
-        for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
-            if not isinstance(piece, dict):
-                continue
-            index = call_index(piece, position)
-            call = self._newest.get(index)
-            if call is None or starts_new_call(call, piece):
-                kind = "custom" if object_in(piece, "custom") else "function"
-                call = {"id": "", "type": kind, kind: {"name": "", _ARGUMENTS[kind]: ""}}
-                self._newest[index] = call
-                self._calls.append(call)
-            _extend_call(call, piece)
-
-    def calls(self) -> list[dict[str, Any]]:
-        """The calls so far, in the order in which they began."""
-        return self._calls
-
-
-def _extend_call(call: dict[str, Any], piece: Mapping[str, Any]) -> None:
-    kind = call["type"]
-    called, added = call[kind], object_in(piece, kind)
-    name, arguments = added.get("name"), added.get(_ARGUMENTS[kind])
-    called["name"] = called["name"] or (name if isinstance(name, str) else "")
-    if arguments and not isinstance(arguments, str):  # as some servers send them: what the JSON stands for
-        arguments = msgspec.json.encode(arguments).decode()
-    called[_ARGUMENTS[kind]] += arguments or ""
-    # What else a call says may have to return with it, as Gemini's signatures do.
-    for other, value in piece.items():
-        if value and other not in {"index", "type", "function", "custom"}:
-            call[other] = call.get(other) or value
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from proxy.answer.response import Headers, Response, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, encode_json, events, whole_characters
 from proxy.answer.stream_filters import chunk_event
 from proxy.answer.transcript import (
-    CallAssembly,
     Chunk,
+    assemble_calls,
     decode_object,
     finish_reason,
     first_choice,
@@ -182,7 +182,7 @@ def _with_object_arguments(call: Call) -> Call:
     return {**call, "function": {**function, "arguments": "{}"}}
 
 
-class Rounds:
+class Rounds(Response):
     """A response whose calls of memory tools are run; the client sees one answer.
 
     ``since`` is how many rounds were done when ``first`` was asked for: where tools have run for another
@@ -210,14 +210,6 @@ class Rounds:
             if data:
                 return data
         return b""
-
-    def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Offers nothing: all of it has to be looked at."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Never before a read: another round may follow."""
-        return False
 
     def due(self, at: float) -> None:
         """Sets the deadline of this round and those to come."""
@@ -301,7 +293,7 @@ class StreamedRound(Round):
         super().begin()
         self.ended = False
         self._finish: Any = "stop"
-        self._calling = CallAssembly()
+        self._pieces: list[Chunk] = []
         self._pending: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
@@ -314,7 +306,7 @@ class StreamedRound(Round):
         if not self._pending:
             return b""
         held, self._pending = self._pending, []
-        ours, theirs = self._split(self._calling.calls())
+        ours, theirs = self._split(self._called)
         if not ours and not self._dialogue.rounds:
             return b"".join(held)
         if not self._take_calls(ours, theirs, says_something=self._says_something) or self.silent:
@@ -340,12 +332,11 @@ class StreamedRound(Round):
         chunk = decode_object(data) if data else None
         if chunk is None:
             return event
-        if chunk.get(
-            "error"
-        ):  # goes out behind the client's calls; a call of ours that it cuts short does not run
-            ours, _ = self._split(self._calling.calls())
+        # An error goes out behind the client's calls; a call of ours that it cuts short does not run.
+        if chunk.get("error"):
+            ours, _ = self._split(self._called)
             held = [] if ours else self._pending
-            self._pending, self._calling = [], CallAssembly()
+            self._pending, self._pieces = [], []
             return b"".join([*held, event])
         return self._chunk(chunk, event)
 
@@ -359,7 +350,7 @@ class StreamedRound(Round):
         self.text += text_of(delta)
         self._says_something = self._says_something or has_content(delta)
         if pieces := delta.get("tool_calls"):
-            self._calling.add(pieces)
+            self._pieces.append({"tool_calls": pieces})
         if pieces or self._pending:
             return self._hold(chunk, choice, delta, event)
         if not self._dialogue.rounds:
@@ -388,6 +379,10 @@ class StreamedRound(Round):
         spoken = {**choice, "delta": {"content": words}, "finish_reason": None}
         without_usage = {name: value for name, value in chunk.items() if name != "usage"}
         return self._client_event({**without_usage, "choices": [spoken]})
+
+    @property
+    def _called(self) -> list[Call]:
+        return [*map(normalize_call, assemble_calls(self._pieces) or ())]
 
     def _total_usage(self) -> dict[str, Any]:
         return sum_usage([*self._dialogue.usages, self.usage])

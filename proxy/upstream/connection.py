@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import httptools
 
-from proxy.answer.response import Headers
+from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 
 _METHOD = re.compile(r"(?!HEAD$|CONNECT$)[A-Z]+")
@@ -483,7 +483,7 @@ class Decoder:
             raise UpstreamBroken("the model's compressed answer was cut short")
 
 
-class DecodedResponse:
+class DecodedResponse(Response):
     """A response with a compressed body, which is decoded as it is read."""
 
     def __init__(self, response: HttpResponse, decoder: Decoder) -> None:
@@ -508,14 +508,6 @@ class DecodedResponse:
             except UpstreamBroken as error:
                 response.abort(error)
                 raise
-
-    def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Do nothing: all of it is read."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether `read` would return b"" at once: that is not known before."""
-        return False
 
     def due(self, at: float) -> None:
         """Replace the deadline."""

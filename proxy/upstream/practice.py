@@ -6,13 +6,13 @@ A function that it has to call, and a format that it has to keep to, get a minim
 import asyncio
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, Self
 from uuid import uuid4
 
 import msgspec
 
-from proxy.answer.response import Headers
+from proxy.answer.response import Headers, Response
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, UpstreamTimeout
 from proxy.upstream.json_instance import minimal_instance
 from proxy.upstream.providers import OPENAI
@@ -78,7 +78,7 @@ class PracticeModel:
         """Return at once: nothing is open."""
 
 
-class PracticeResponse:
+class PracticeResponse(Response):
     """A response that arrives piece by piece; each piece of a stream is whole events."""
 
     def __init__(
@@ -112,14 +112,6 @@ class PracticeResponse:
             raise UpstreamTimeout("The practice model was too late.")
         piece, self._next, self._pause = self._next, next(self._parts, b""), self._between
         return piece
-
-    def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Do nothing: all of it is read."""
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether `read` would return b"" at once."""
-        return self._closed.done()
 
     def due(self, at: float) -> None:
         """Replace the deadline."""
