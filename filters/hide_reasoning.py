@@ -164,7 +164,7 @@ class Reasoning(Rewriter):
 
 def _end_of_tag(arriving: Arriving, i: int, name: str) -> int | None:
     """Where ``<name>`` ends, in whatever case; blanks may stand behind the name. Raises Undecided."""
-    if not all(arriving.at(i + n).lower() == letter for n, letter in enumerate("<" + name)):
+    if not arriving.begins(i, f"<{name}"):
         return None
     end = arriving.past(_BLANKS, i + 1 + len(name))
     return end + 1 if arriving.at(end) == ">" else None

@@ -45,6 +45,11 @@ def _normalized(text: str) -> str:
 _LETTERS: Final = {code: _normalized(chr(code)) or None for code in _SINGLES}
 
 
+def offset_of_letters(text: str, letters: int) -> int:
+    """The offset at which a text has so many letters."""
+    return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
+
+
 def unheard(prefix: str, original: str) -> str:
     """What of ``original`` follows ``prefix``; empty when nothing does, or when it begins with other words.
 
@@ -76,7 +81,7 @@ def _end_of_last_word(prefix: str, original: str) -> int:
 
 def _within(chunk: str, prefix: str) -> int:
     """How much of a chunk was heard, in characters, less the word that the cut is in."""
-    position = bisect_left(range(len(chunk)), len(prefix), key=lambda end: len(bare(chunk[:end])))
+    position = offset_of_letters(chunk, len(prefix))
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1
     return position

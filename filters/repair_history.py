@@ -149,12 +149,8 @@ class RepairHistory(RequestFilter):
         return [m for i, m in enumerate(messages) if i not in gone]
 
     def _is_control(self, message: Message) -> bool:
-        content = message.content
-        if isinstance(content, str):
-            return content.strip() in self._control_words
-        if isinstance(content, list) and not all(is_text(part) for part in content):
-            return False
-        return message.text.strip() in self._control_words
+        is_words = not isinstance(message.content, list) or all(map(is_text, message.content))
+        return is_words and message.text.strip() in self._control_words
 
 
 def _has_calls(messages: Messages) -> bool:

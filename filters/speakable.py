@@ -153,12 +153,14 @@ class Addresses(Rewriter):
 
     def _first(self, arriving: Arriving, i: int) -> tuple[int, str]:
         before, first = arriving.before(i), arriving.at(i)
-        end = None if first != "<" and before.isascii() and before.isalpha() else _end_of_head(arriving, i)
+        start, end = i + (first == "<"), None
+        if first == "<" or not (before.isascii() and before.isalpha()):
+            end = next((start + len(head) for head in _HEADS if arriving.begins(start, head)), None)
         if end is None:
             return i + 1, first
         self._inside, self._bracketed, self._depth = True, first == "<", 0
         self._apart = not self._instead and (not before or before.isspace())
-        return end, "" if arriving.follows(i, "](") else self._instead
+        return end, "" if arriving.last(i).endswith("](") else self._instead
 
     def _further(self, arriving: Arriving, i: int) -> tuple[int, str]:
         inside = _INSIDE.match(arriving.text, i)
@@ -175,14 +177,6 @@ class Addresses(Rewriter):
             return end, ""
         self._inside = False
         return (i + 1 if self._bracketed and arriving.at(i) == ">" else i), ""
-
-
-def _end_of_head(arriving: Arriving, i: int) -> int | None:
-    i += arriving.at(i) == "<"
-    for head in _HEADS:
-        if all(arriving.at(i + n).lower() == letter for n, letter in enumerate(head)):
-            return i + len(head)
-    return None
 
 
 _FIRST = re.compile(f"[{_PARTS}]")
@@ -260,13 +254,9 @@ class Prefixes(Rewriter):
 
     def _end_of_name(self, arriving: Arriving, i: int) -> int | None:
         for name in self._names:
-            if all(arriving.at(i + n).lower() == letter for n, letter in enumerate(name)):
-                colon = arriving.past(_BLANKS, i + len(name))
-                is_prefix = arriving.at(colon) == _WIDE_COLON or _is_colon(arriving, colon)
-                return colon + 1 if is_prefix else None
+            if arriving.begins(i, name):
+                end = arriving.past(_BLANKS, i + len(name))
+                colon = arriving.at(end)
+                is_prefix = colon == _WIDE_COLON or (colon == ":" and (arriving.at(end + 1) or " ").isspace())
+                return end + 1 if is_prefix else None
         return None
-
-
-def _is_colon(arriving: Arriving, i: int) -> bool:
-    after = arriving.at(i + 1) if arriving.at(i) == ":" else "-"
-    return not after or after.isspace()

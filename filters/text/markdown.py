@@ -16,17 +16,21 @@ _SPECIAL_IN_CODE = re.compile(r"[`\n]")
 _ESCAPED = frozenset("*_~`#|<>[]\\")
 _RUN = {mark: re.compile(re.escape(mark) + "{0,4}") for mark in "*_~`"}
 _HASHES = re.compile("#{0,6}")
+_LEADING_HASHES = re.compile("#{0,7}")
 _FENCE = {mark: re.compile(mark + "{0,10}") for mark in "`~"}
 _CAPTION = re.compile(r"[^\[\]\n]{0,120}")
 _NOTE = re.compile(r"[\w-]{0,20}")
 _TARGET = re.compile(r"[^\s()]+")
 _TITLE = {'"': re.compile(r'[^"\n]{0,120}'), "'": re.compile(r"[^'\n]{0,120}")}
-BLANKS = re.compile(r"[ \t]{0,60}")
+_BLANKS = re.compile(r"[ \t]{0,60}")
 _ENDS = frozenset({"", " ", "\t", "\n"})
 _TICKS = re.compile("`{0,10}")
 _TILDES = re.compile("~{0,10}")
 _LANGUAGE = re.compile(r"[^`~\n]{0,40}")
 _DASHES = re.compile("-{0,60}")
+_BULLETS = frozenset("-+*•◦‣▪●○")
+# What begins a rule when it stands there three times, and the characters that the rule may hold.
+_RULES = {"-": "-|:+ \t", "=": "= \t", "*": "* \t", "_": "_ \t"}
 _CELL = re.compile(r"[^|\n]{0,60}")
 # Behind an opening mark, these tell that it opens nothing: ``*.txt``.
 _NEVER_OPENED = ".,;:/)"
@@ -41,7 +45,7 @@ _REST = re.compile(r"[^<>\n]{0,120}")
 _Rule = Callable[["Markdown", Arriving, int], _Step]
 
 
-class BlockOpening(msgspec.Struct, frozen=True):
+class _BlockOpening(msgspec.Struct, frozen=True):
     """A mark at the beginning of a line, and where it is over.
 
     ``mark`` is what closes a fence, or the characters that a rule may hold.
@@ -60,7 +64,7 @@ class Markdown(Rewriter):
         self._html = html
         self._mode: _Rule = Markdown._block
         self._within = self._heading = self._row = self._linked = False
-        self._emphasis = Emphasis()
+        self._emphasis = _Emphasis()
         self._mark = ""
         self._depth = 0
 
@@ -75,14 +79,14 @@ class Markdown(Rewriter):
     def _block(self, arriving: Arriving, i: int) -> _Step:
         if arriving.at(i) in {" ", "\t"}:
             return i + 1, "" if self._within else arriving.at(i)
-        found = opening(arriving, i, within=self._within)
+        found = _opening(arriving, i, within=self._within)
         if found is None:
             self._mode, self._within = Markdown._inline, False
             return i, ""
         self._open(found)
         return found.end, ""
 
-    def _open(self, start: BlockOpening) -> None:
+    def _open(self, start: _BlockOpening) -> None:
         self._within, self._mark = True, start.mark
         self._heading, self._row = start.kind == "heading", start.kind == "row"
         mode = {"row": Markdown._inline, "rule": Markdown._rule_off, "fence": Markdown._fence_line}
@@ -95,7 +99,7 @@ class Markdown(Rewriter):
     def _begin_line(self) -> None:
         self._mode = Markdown._block
         self._within = self._heading = self._row = self._linked = False
-        self._emphasis = Emphasis()
+        self._emphasis = _Emphasis()
 
     def _rule_off(self, arriving: Arriving, i: int) -> _Step:
         if arriving.at(i) in self._mark:
@@ -106,9 +110,9 @@ class Markdown(Rewriter):
     # --- code
 
     def _fence_line(self, arriving: Arriving, i: int) -> _Step:
-        start = arriving.past(BLANKS, i)
+        start = arriving.past(_BLANKS, i)
         if all(arriving.at(start + n) == self._mark for n in range(3)):
-            end = arriving.past(BLANKS, arriving.past(_FENCE[self._mark], start))
+            end = arriving.past(_BLANKS, arriving.past(_FENCE[self._mark], start))
             if arriving.at(end) in {"", "\n"}:
                 self._begin_line()
                 return end + len(arriving.at(end)), ""
@@ -124,7 +128,7 @@ class Markdown(Rewriter):
 
     def _ticks(self, arriving: Arriving, i: int) -> _Step:
         end = arriving.past(_RUN["`"], i)
-        if end == i + 1 and inside_word(arriving.before(i), arriving.at(end)):
+        if end == i + 1 and _inside_word(arriving.before(i), arriving.at(end)):
             return end, "'"
         self._mode, self._mark = Markdown._code, arriving.text[i:end]
         return end, ""
@@ -161,7 +165,7 @@ class Markdown(Rewriter):
 
     def _hashes(self, arriving: Arriving, i: int) -> _Step:
         if self._heading and arriving.before(i) in {" ", "\t"}:
-            end = arriving.past(BLANKS, arriving.past(_HASHES, i))
+            end = arriving.past(_BLANKS, arriving.past(_HASHES, i))
             if arriving.at(end) in {"", "\n"}:
                 return end, ""
         return i + 1, "#"
@@ -171,7 +175,7 @@ class Markdown(Rewriter):
         return (i + 2, after) if after in _ESCAPED else (i + 1, "\\")
 
     def _tag(self, arriving: Arriving, i: int) -> _Step:
-        return (tag_at(arriving, i) if self._html else None) or (i + 1, "<")
+        return (_tag_at(arriving, i) if self._html else None) or (i + 1, "<")
 
     # --- links
 
@@ -212,11 +216,11 @@ class Markdown(Rewriter):
         if not self._row:
             is_apart = arriving.before(i).isspace() and arriving.at(i + 1).isspace()
             return i + 1, "," if is_apart else "|"
-        end = arriving.past(BLANKS, i + 1)
+        end = arriving.past(_BLANKS, i + 1)
         return end, "" if arriving.at(end) in {"", "\n"} else ", "
 
     def _padding(self, arriving: Arriving, i: int) -> _Step:
-        end = arriving.past(BLANKS, i)
+        end = arriving.past(_BLANKS, i)
         return end, "" if arriving.at(end) in {"", "\n", "|"} else " "
 
     _rules: ClassVar[Mapping[str, _Rule]] = {
@@ -246,7 +250,7 @@ def _is_caption(arriving: Arriving, i: int) -> bool:
 
 def _title_end(arriving: Arriving, i: int) -> int | None:
     """Where a link's title ends, or the blanks behind its target; ``None`` where it was no target."""
-    start = arriving.past(BLANKS, i)
+    start = arriving.past(_BLANKS, i)
     mark = arriving.at(start)
     if mark not in _TITLE:
         return start if mark == ")" and start > i else None
@@ -254,57 +258,34 @@ def _title_end(arriving: Arriving, i: int) -> int | None:
     return end + 1 if arriving.at(end) == mark else None
 
 
-_LEADING_HASHES = re.compile("#{0,7}")
-
-
-def opening(arriving: Arriving, i: int, *, within: bool) -> BlockOpening | None:
+def _opening(arriving: Arriving, i: int, *, within: bool) -> _BlockOpening | None:
     """The mark at ``i``, if any; ``within`` tells that another stands before it. Raises Undecided."""
-    first = arriving.at(i)
-    if first == "[":
-        return _box(arriving, i) if within else None
-    find = _OPENINGS.get(first)
-    return find(arriving, i) if find else None
-
-
-def _box(arriving: Arriving, i: int) -> BlockOpening | None:
-    is_box = arriving.at(i + 1) in {" ", "x", "X"} and arriving.at(i + 2) == "]"
-    return BlockOpening(i + 3) if is_box and arriving.at(i + 3) in _ENDS else None
-
-
-def _heading(arriving: Arriving, i: int) -> BlockOpening | None:
-    end = arriving.past(_LEADING_HASHES, i)
-    return BlockOpening(end, "heading") if end - i < 7 and arriving.at(end) in _ENDS else None  # noqa: PLR2004
-
-
-def _quotation(arriving: Arriving, i: int) -> BlockOpening | None:
-    after = arriving.at(i + 1)
-    return None if after == "=" or after.isdigit() else BlockOpening(i + 1)
-
-
-def _item(arriving: Arriving, i: int) -> BlockOpening | None:
-    return BlockOpening(i + 1) if arriving.at(i + 1) in _ENDS else None
-
-
-def _dashes(arriving: Arriving, i: int) -> BlockOpening | None:
-    return _item(arriving, i) or (BlockOpening(i + 3, "rule", "-|:+ \t") if _is_triple(arriving, i) else None)
-
-
-def _equals(arriving: Arriving, i: int) -> BlockOpening | None:
-    return BlockOpening(i + 3, "rule", "= \t") if _is_triple(arriving, i) else None
-
-
-def _stars(arriving: Arriving, i: int) -> BlockOpening | None:
-    return _item(arriving, i) or _underscores(arriving, i)
-
-
-def _underscores(arriving: Arriving, i: int) -> BlockOpening | None:
     mark = arriving.at(i)
-    if _is_triple(arriving, i) and arriving.at(i + 3) in _ENDS | {mark}:
-        return BlockOpening(i + 3, "rule", f"{mark} \t")
-    return None
+    match mark:
+        case "[":
+            is_box = within and arriving.at(i + 1) in {" ", "x", "X"} and arriving.at(i + 2) == "]"
+            end = i + 3 if is_box and arriving.at(i + 3) in _ENDS else i
+        case ">":
+            after = arriving.at(i + 1)
+            end = i if after == "=" or after.isdigit() else i + 1
+        case "#":
+            end = arriving.past(_LEADING_HASHES, i)
+            is_heading = end - i < 7 and arriving.at(end) in _ENDS  # noqa: PLR2004
+            return _BlockOpening(end, "heading") if is_heading else None
+        case "`" | "~":
+            return _fence(arriving, i)
+        case "|":
+            return _row(arriving, i)
+        case _:
+            end = i + 1 if mark in _BULLETS and arriving.at(i + 1) in _ENDS else i
+            rule = _RULES.get(mark)
+            if end == i and rule and _is_triple(arriving, i):
+                is_rule = mark in {"-", "="} or arriving.at(i + 3) in _ENDS | {mark}
+                return _BlockOpening(i + 3, "rule", rule) if is_rule else None
+    return _BlockOpening(end) if end > i else None
 
 
-def _fence(arriving: Arriving, i: int) -> BlockOpening | None:
+def _fence(arriving: Arriving, i: int) -> _BlockOpening | None:
     if not _is_triple(arriving, i):
         return None
     mark = arriving.at(i)
@@ -312,47 +293,32 @@ def _fence(arriving: Arriving, i: int) -> BlockOpening | None:
     end = arriving.past(_LANGUAGE, named)
     after = arriving.at(end)
     is_last = not after and len(arriving.text[named:end].split()) < 2  # noqa: PLR2004
-    return BlockOpening(end + len(after), "fence", mark) if after == "\n" or is_last else None
+    return _BlockOpening(end + len(after), "fence", mark) if after == "\n" or is_last else None
 
 
-def _row(arriving: Arriving, i: int) -> BlockOpening | None:
+def _row(arriving: Arriving, i: int) -> _BlockOpening | None:
     if _is_delimiter(arriving, i + 1):
-        return BlockOpening(i + 1, "rule", "|-:+ \t")
+        return _BlockOpening(i + 1, "rule", "|-:+ \t")
     if arriving.at(i + 1) in {" ", "\t"}:
-        return BlockOpening(arriving.past(BLANKS, i + 1), "row")
+        return _BlockOpening(arriving.past(_BLANKS, i + 1), "row")
     end = arriving.past(_CELL, i + 1)
     is_row = end > i + 1 and arriving.at(end) == "|" and arriving.at(end + 1) not in _ENDS
-    return BlockOpening(i + 1, "row") if is_row else None
+    return _BlockOpening(i + 1, "row") if is_row else None
 
 
 def _is_delimiter(arriving: Arriving, i: int) -> bool:
-    i = arriving.past(BLANKS, i)
+    i = arriving.past(_BLANKS, i)
     i += arriving.at(i) == ":"
     dashes = arriving.past(_DASHES, i)
     end = dashes + (arriving.at(dashes) == ":")
-    return dashes > i and arriving.at(arriving.past(BLANKS, end)) in {"|", "\n", ""}
+    return dashes > i and arriving.at(arriving.past(_BLANKS, end)) in {"|", "\n", ""}
 
 
 def _is_triple(arriving: Arriving, i: int) -> bool:
     return arriving.at(i + 1) == arriving.at(i) and arriving.at(i + 2) == arriving.at(i)
 
 
-_OPENINGS: dict[str, Callable[[Arriving, int], BlockOpening | None]] = {
-    "#": _heading,
-    ">": _quotation,
-    "-": _dashes,
-    "+": _item,
-    "*": _stars,
-    "_": _underscores,
-    "=": _equals,
-    "`": _fence,
-    "~": _fence,
-    "|": _row,
-    **dict.fromkeys("•◦‣▪●○", _item),
-}
-
-
-class Emphasis:
+class _Emphasis:
     """Which emphasis stands open on a line, as the marks come one after the other."""
 
     def __init__(self) -> None:
@@ -365,38 +331,29 @@ class Emphasis:
         """
         if len(run) > 3 or before == run[0]:  # noqa: PLR2004
             return True
-        kind = run[0] * min(len(run), 2)
+        mark, is_strong = run[0], len(run) > 1
+        kind = mark * min(len(run), 2)
         is_open = kind in self._open
-        marks = (_is_strong if len(run) > 1 else _is_emphasis)(run[0], before, after, is_open=is_open)
-        if marks:
-            self._open = self._open ^ {kind} if is_open or not _is_blank(after) else self._open
-        return marks
+        if _is_blank(before) and _is_blank(after):
+            is_mark = is_open and (is_strong or after in {"", "\n"})
+        elif _is_word(before) and _is_word(after):
+            opens = mark == "*" and not _inside_word(before, after)
+            is_mark = opens or (is_open and (is_strong or mark == "*"))
+        else:
+            # *67 is dialled.
+            is_literal = after.isdigit() or after in _NEVER_OPENED or _is_word(before)
+            is_mark = is_strong or is_open or not (_is_blank(after) or is_literal)
+        if is_mark and (is_open or not _is_blank(after)):
+            self._open = self._open ^ {kind}
+        return is_mark
 
 
-def inside_word(before: str, after: str) -> bool:
+def _inside_word(before: str, after: str) -> bool:
     """Whether what stands between the two stands inside a word, in a script that spaces its words.
 
     There it is the writer's own: ``2**3``, ``Lehrer*innen``.
     """
     return all(_is_word(each) and each < _FIRST_UNSPACED for each in (before, after))
-
-
-def _is_strong(mark: str, before: str, after: str, *, is_open: bool) -> bool:
-    if _is_blank(before) and _is_blank(after):
-        return is_open
-    if mark == "_":
-        return is_open or not (_is_word(before) and _is_word(after))
-    return is_open or not inside_word(before, after)
-
-
-def _is_emphasis(mark: str, before: str, after: str, *, is_open: bool) -> bool:
-    if _is_blank(before) and _is_blank(after):
-        return is_open and after in {"", "\n"}
-    if _is_word(before) and _is_word(after):
-        return mark == "*" and (is_open or not inside_word(before, after))
-    # *67 is dialled.
-    is_literal = after.isdigit() or after in _NEVER_OPENED or _is_word(before)
-    return is_open or not (_is_blank(after) or is_literal)
 
 
 def _is_blank(character: str) -> bool:
@@ -407,7 +364,7 @@ def _is_word(character: str) -> bool:
     return bool(character) and unicodedata.category(character)[0] in "LMN"
 
 
-def tag_at(arriving: Arriving, i: int) -> tuple[int, str] | None:
+def _tag_at(arriving: Arriving, i: int) -> tuple[int, str] | None:
     """Where the tag at ``i`` ends and what is said for it, a line break for a block's. Raises Undecided.
 
     ``a <b and c> d`` holds no tag: attributes have values.

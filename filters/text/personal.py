@@ -1,7 +1,7 @@
 """Personal data: patterns by kind, found in whole text and replaced while text streams."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from string import ascii_letters, digits, hexdigits
@@ -180,7 +180,7 @@ def _end_of_ipv6(candidate: re.Match[str]) -> int:
     return candidate.start() + len(address) if _THREE_HEX_DIGITS.search(address) else 0
 
 
-SHAPES = (
+_SHAPES = (
     Shape("email", ("@", 1), re.compile(_EMAIL), 448, _trailing(ascii_letters + digits + _LATIN + "._%+'-@")),
     Shape("iban", _NO_SIGN, re.compile(_IBAN), _LONGEST_IBAN, _iban_begun, _end_of_iban),
     Shape("card", _NO_SIGN, re.compile(_CARD), 37, _trailing(digits + " -", " -"), _end_of_card),
@@ -189,17 +189,6 @@ SHAPES = (
     Shape("phone", _NO_SIGN, re.compile(_PHONE), 48, _trailing(digits + "+ ./()-", " ./)-"), _end_of_phone),
 )
 """All looks of all kinds; where two begin at one place and are of one length, the first one counts."""
-
-
-def hits(shapes: Iterable[Shape], text: str, start: int) -> Iterator[Hit]:
-    """What looks like any of the shapes, from ``start`` on; shape by shape.
-
-    All but e-mail addresses hold a digit, and none but these is looked for where none is near.
-    """
-    digit = _DIGIT.search(text, start)
-    numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
-    for shape in shapes:
-        yield from shape.hits(text, start if shape.kind == "email" else numbers)
 
 
 class Sensitive:
@@ -212,7 +201,7 @@ class Sensitive:
     def __init__(
         self, kinds: Collection[Kind], patterns: Mapping[str, str] | None = None, max_length: int = 64
     ) -> None:
-        self._shapes = [shape for shape in SHAPES if shape.kind in kinds]
+        self._shapes = [shape for shape in _SHAPES if shape.kind in kinds]
         self._own = {name: Bounded(pattern, max_length) for name, pattern in (patterns or {}).items()}
         lengths = [shape.longest for shape in self._shapes] + [own.longest for own in self._own.values()]
         self.longest = max(lengths, default=0)
@@ -258,7 +247,13 @@ class Sensitive:
         return place
 
     def _hits(self, text: str, start: int) -> list[Hit]:
-        found = list(hits(self._shapes, text, start))
+        """What looks like anything of it, in order; of what begins at one place the longest first."""
+        # All but e-mail addresses hold a digit, and none but these is looked for where none is near.
+        digit = _DIGIT.search(text, start)
+        numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
+        found: list[Hit] = []
+        for shape in self._shapes:
+            found += shape.hits(text, start if shape.kind == "email" else numbers)
         for name, pattern in self._own.items():
             found += [(begin, end, name) for begin, end in pattern.spans(text, start)]
         return sorted(found, key=lambda hit: (hit[0], -hit[1]))

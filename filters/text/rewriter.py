@@ -2,7 +2,6 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from filters.base import Delta
@@ -42,12 +41,12 @@ class Arriving:
         """The character before ``i``; empty at the beginning of all text."""
         return self.text[i - 1] if i else self._before[-1:]
 
-    def follows(self, i: int, mark: str) -> bool:
-        """Whether ``mark``, of at most two characters, stands right before ``i``."""
-        return (self._before + self.text[max(0, i - _REMEMBERED) : i]).endswith(mark)
+    def begins(self, i: int, words: str) -> bool:
+        """Whether these words, which are in lower case, stand at ``i`` in whatever case. Raises Undecided."""
+        return all(self.at(i + n).lower() == letter for n, letter in enumerate(words))
 
     def last(self, i: int) -> str:
-        """What a later piece of text may still ask for of all before ``i``."""
+        """The two characters before ``i``: what a later piece of text may still ask for."""
         return (self._before + self.text[max(0, i - _REMEMBERED) : i])[-_REMEMBERED:]
 
     def past(self, run: re.Pattern[str], i: int) -> int:
@@ -148,12 +147,11 @@ class TextStage:
             for step in self._steps:
                 content = step.feed(content)
             return content
-        return self._parts(content) if isinstance(content, list) else content
-
-    def _parts(self, parts: Sequence[Any]) -> list[Any]:
+        if not isinstance(content, list):
+            return content
         return [
             {**part, "text": self._rewrite(part["text"])}
             if isinstance(part, dict) and is_text(part)
             else part
-            for part in parts
+            for part in content
         ]

@@ -28,11 +28,12 @@ class Response(Protocol):
         A cancelled read loses nothing. Raises UpstreamBroken and UpstreamTimeout.
         """
 
-    def offer(self, take: Callable[[bytes], bool]) -> None:
+    def offer(self, take: Callable[[bytes], bool]) -> None:  # noqa: ARG002
         """Have what arrives passed to `take` first; what it returns false for is read.
 
         `take` may be called at any time while its owner does not run, or never. It may raise UpstreamBroken.
         """
+        return
 
     @property
     def exhausted(self) -> bool:

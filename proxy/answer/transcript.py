@@ -292,7 +292,7 @@ def has_content(delta: Mapping[str, Any]) -> bool:
 
 
 def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as it can be carried out and sent back: its id, its name and its arguments are there, as text."""
+    """A call as it can be carried out and sent back: with an id, a name and arguments that are text."""
     kind = "custom" if object_in(call, "custom") else "function"
     called, key = object_in(call, kind), _ARGUMENTS[kind]
     name, arguments = called.get("name"), called.get(key) or ""
@@ -300,7 +300,8 @@ def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
         arguments = msgspec.json.encode(arguments).decode()
     # What else a call says may have to return with it, as Gemini's signatures do.
     others = {other: value for other, value in call.items() if value and other not in _CALLED}
-    return {"id": "", "type": kind, kind: {"name": name if isinstance(name, str) else "", key: arguments}} | others
+    function = {"name": name if isinstance(name, str) else "", key: arguments}
+    return {"id": "", "type": kind, kind: function, **others}
 
 
 def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:

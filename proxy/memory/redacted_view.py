@@ -13,13 +13,13 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from filters.letters import bare
+from filters.letters import bare, offset_of_letters
 from filters.message import Covered, Message, as_covered
 from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Session
-from proxy.memory.wording import continues, offset_of_letters, same_words
+from proxy.memory.wording import continues, same_words
 
 _INTERRUPTED: Final = ""
 """The kind of what an answer whose stream broke off may have begun."""

@@ -1,13 +1,12 @@
 """Whether two texts are the same words, whatever their case, punctuation and spacing."""
 
 import re
-from bisect import bisect_left
 from collections import Counter
 from hashlib import blake2b
 from itertools import takewhile
 from typing import Final
 
-from filters.letters import UNSPACED, WORD, bare
+from filters.letters import UNSPACED, WORD, bare, offset_of_letters
 
 # Fewer words are another text's by chance.
 _MIN_WORDS: Final = 3
@@ -51,11 +50,6 @@ def ends_alike(text: str, other: str) -> bool:
     count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     shared = whole[len(whole) - count :]
     return count >= _MIN_ENDING and whole.find(shared) == len(whole) - count
-
-
-def offset_of_letters(text: str, letters: int) -> int:
-    """The offset at which a text has so many letters."""
-    return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def shares_words(one: str, other: str) -> bool:

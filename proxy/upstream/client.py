@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
-from proxy.upstream.connection import Connection, DecodedResponse, HttpResponse, StaleConnection, decoder_for
+from proxy.upstream.connection import Connection, HttpResponse, StaleConnection, decoded
 from proxy.upstream.dial import Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
@@ -86,7 +86,7 @@ class HttpUpstream:
                 connection.send(response, head, body)
                 response.due(due)
                 await response.head()
-            decoder = decoder_for(response.coding) if response.coding else None
+            answer = decoded(response) if response.coding else response
         except BaseException:
             response.close()
             raise
@@ -95,7 +95,7 @@ class HttpUpstream:
             raise UpstreamUnreachable(
                 f"407 on the way to {self._peer}: check the proxy's user name and password"
             )
-        return response if decoder is None else DecodedResponse(response, decoder)
+        return answer
 
     def _lines(self, method: str, path: str, headers: Headers) -> bytes:
         """A head's lines but for the length, to be used again where the next request has the same headers."""

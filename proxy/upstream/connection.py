@@ -306,7 +306,8 @@ class Connection(asyncio.Protocol):
             self._complete(response)
             return
         if not body:
-            self._check_overhead()
+            if self._overhead > _OVERHEAD:
+                self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
             response.wake()
             return
         self._overhead = 0
@@ -379,10 +380,6 @@ class Connection(asyncio.Protocol):
         if self._response is not None and self._response.status:
             self._response.complete = True
 
-    def _check_overhead(self) -> None:
-        if self._overhead > _OVERHEAD:
-            self.fail(self._malformed("more than 64 KB of head, chunk extensions or trailers"))
-
     def _stop_parsing(self, response: HttpResponse, error: Exception) -> None:
         """Keep what came before an error, and no connection with one."""
         self._keep_alive = False
@@ -438,26 +435,39 @@ class Connection(asyncio.Protocol):
         return kind(f"{self._peer} closed the connection without an answer: {why}; check that it is up")
 
 
-class Decoder:
-    """Decodes a compressed body, fed as it comes, in bounded pieces.
+class DecodedResponse(Response):
+    """A response whose body is compressed, decoded in pieces of at most 128 KB as it is read."""
 
-    ``more`` says that another piece can be had without new bytes.
-    """
-
-    __slots__ = ("_gzip", "_inflater", "_tail", "more")
-
-    def __init__(self, *, gzip: bool) -> None:
-        self.more = False
+    def __init__(self, response: HttpResponse, *, gzip: bool) -> None:
+        self.status: int = response.status
+        self.headers: Headers = response.headers
+        self._response = response
         self._gzip = gzip
-        self._tail = b""
         self._inflater: zlib._Decompress | None = None
+        self._tail = b""
+        self._has_more = False  # whether another piece can be had without new bytes
 
-    def feed(self, data: bytes) -> bytes:
-        """The next piece, at most 128 KB."""
-        data = self._tail + data if self._tail else data
-        pieces: list[bytes] = []
-        room = _PIECE
-        while room and (data or self.more):
+    async def read(self) -> bytes:
+        """Return what has arrived since the last read in pieces of some size, b"" at the end."""
+        while True:
+            data = b""
+            if self._has_more:  # little data unpacks to much: other tasks have their turn in between
+                await asyncio.sleep(0)
+            elif not (data := await self._response.read()):
+                if self._inflater is not None and not self._inflater.eof:
+                    raise UpstreamBroken("the model's compressed answer was cut short")
+                return b""
+            try:
+                if data := self._decode(data):
+                    return data
+            except zlib.error as damage:
+                error = UpstreamBroken(f"the model's compressed answer is damaged: {damage}")
+                self._response.abort(error)
+                raise error from None
+
+    def _decode(self, data: bytes) -> bytes:
+        data, pieces, room = self._tail + data, list[bytes](), _PIECE
+        while room and (data or self._has_more):
             inflater = self._inflater
             if inflater is None or inflater.eof:
                 if inflater is not None and not data.lstrip(b"\0"):  # padding after the last member
@@ -466,48 +476,13 @@ class Decoder:
                 # Some servers call raw deflate so, which should be zlib: the first byte differs.
                 window = _GZIP if self._gzip else _ZLIB if data[0] & _CM_MASK == _CM_DEFLATE else _RAW
                 inflater = self._inflater = zlib.decompressobj(window)
-            try:
-                piece = inflater.decompress(data, room)
-            except zlib.error as error:
-                raise UpstreamBroken(f"the model's compressed answer is damaged: {error}") from None
-            self.more = len(piece) == room
+            piece = inflater.decompress(data, room)
+            self._has_more = len(piece) == room
             data = inflater.unused_data if inflater.eof else inflater.unconsumed_tail
             pieces.append(piece)
             room -= len(piece)
-        self._tail, self.more = data, not room
+        self._tail, self._has_more = data, not room
         return b"".join(pieces)
-
-    def close(self) -> None:
-        """Raise UpstreamBroken where the compressed body is cut short."""
-        if self._inflater is not None and not self._inflater.eof:
-            raise UpstreamBroken("the model's compressed answer was cut short")
-
-
-class DecodedResponse(Response):
-    """A response with a compressed body, which is decoded as it is read."""
-
-    def __init__(self, response: HttpResponse, decoder: Decoder) -> None:
-        self.status: int = response.status
-        self.headers: Headers = response.headers
-        self._response = response
-        self._decoder = decoder
-
-    async def read(self) -> bytes:
-        """Return what has arrived since the last read in pieces of some size, b"" at the end."""
-        response, decoder = self._response, self._decoder
-        while True:
-            data = b""
-            if decoder.more:  # little data unpacks to much: other tasks have their turn in between
-                await asyncio.sleep(0)
-            elif not (data := await response.read()):
-                decoder.close()
-                return b""
-            try:
-                if data := decoder.feed(data):
-                    return data
-            except UpstreamBroken as error:
-                response.abort(error)
-                raise
 
     def due(self, at: float) -> None:
         """Replace the deadline."""
@@ -515,17 +490,17 @@ class DecodedResponse(Response):
 
     def close(self) -> None:
         """End the response."""
-        self._decoder = Decoder(gzip=False)
+        self._tail, self._inflater, self._has_more = b"", None, False
         self._response.close()
 
 
-def decoder_for(coding: bytes) -> Decoder | None:
-    """The decoder of a coding, ``None`` for a plain body; raises UpstreamBroken for an unknown one."""
-    coding = coding.strip().lower()
+def decoded(response: HttpResponse) -> Response:
+    """The response, decoded where its body is compressed; raises UpstreamBroken for an unknown coding."""
+    coding = response.coding.strip().lower()
     if coding in (b"", b"identity"):
-        return None
+        return response
     if coding in (b"gzip", b"x-gzip", b"deflate"):
-        return Decoder(gzip=coding != b"deflate")
+        return DecodedResponse(response, gzip=coding != b"deflate")
     raise UpstreamBroken(
         f"the model answered in the content encoding {coding[:40]!r}, which was not asked for"
     )

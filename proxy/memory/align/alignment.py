@@ -15,11 +15,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from filters.letters import bare
+from filters.letters import bare, offset_of_letters
 from filters.message import Message, newest_user, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.session import Entry
-from proxy.memory.wording import continues, continues_by_words, offset_of_letters, same_words
+from proxy.memory.wording import continues, continues_by_words, same_words
 
 # About as fast as a voice speaks.
 _CHARACTERS_A_SECOND: Final = 15

@@ -5,13 +5,13 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from filters.letters import bare
+from filters.letters import bare, offset_of_letters
 from filters.message import Message, newest_user, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
-from proxy.memory.wording import continues, ends_alike, offset_of_letters, reordered, same_words
+from proxy.memory.wording import continues, ends_alike, reordered, same_words
 
 _SIGNED: Final = "extra_content"  # where Gemini signs a tool call
 _ABSENT: Final = (UNSET, None)
