@@ -27,7 +27,6 @@ from proxy.memory.session import (
     START,
     Arrival,
     Attempt,
-    Entry,
     Session,
     TurnRef,
     count_until,
@@ -216,31 +215,36 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     part = _WindowPart(redacted.window, range(len(redacted.window)), alignment)
     result_places: Sequence[int] = ()
     results: Sequence[Message] = ()
-    one_sided = _NONE
+    one_sided: set[int] = set()
+    span = range(0)
     if not alignment.unchanged:
         if "tool" in map(_role, alignment.lines):
             part, result_places, results = _without_stray_results(session, redacted, part)
         part = _without_copies(part) if needs.history else part
         part = _with_answers_in_place(part)
-        one_sided = _lines_without_answers(part) if needs.history else _NONE
+        if needs.history:
+            one_sided, span = _lines_without_answers(part)
         alignment = part.alignment
     behind = session.summarized_until if segments else START
     call, entries = session.call + alignment.new_call, session.entries
     # A user who calls again speaks of what was said in calls that no summary covers yet.
-    former = entries if needs.summaries and entries[0].call < call else ()
+    former: list[Message] = []
+    if needs.summaries and entries[0].call < call:
+        between = entries[count_until(entries, behind) : count_until(entries, TurnRef(call, -1))]
+        former = [message_of(entry) for entry in between if not preamble.includes(entry.turn_ref)]
     dropped = (
-        *(_messages_of_former_calls(former, call, behind, preamble) if former else ()),
+        *former,
         *missing_messages(
             alignment,
             behind=behind,
             preamble=preamble,
-            also=(*result_places, *one_sided.places),
+            also=(*result_places, *span),
             originals=originals,
         ),
         *results,
     )
-    if one_sided.indices:
-        part = part.without(one_sided.indices)
+    if one_sided:
+        part = part.without(one_sided)
     marked = part.window
     if not alignment.unchanged or True in map(_interrupted, entries):
         marked = mark_interrupted(marked, part.alignment, respell=needs.history)
@@ -262,13 +266,6 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
         shown,
         prompt_epoch(session, call, injecting=needs.summaries),
     )
-
-
-def _messages_of_former_calls(
-    entries: Sequence[Entry], call: int, behind: TurnRef, preamble: Preamble
-) -> list[Message]:
-    between = entries[count_until(entries, behind) : count_until(entries, TurnRef(call, -1))]
-    return [message_of(entry) for entry in between if not preamble.includes(entry.turn_ref)]
 
 
 def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
@@ -517,35 +514,25 @@ def _answering_order(alignment: Alignment) -> list[int] | None:
 
 
 # --- one-sided windows --------------------------------------------------------------------------------------
-class _OneSided(NamedTuple):
-    """The lines of a window that come back along with their answers, and the places of all that."""
+def _lines_without_answers(part: _WindowPart) -> tuple[set[int], range]:
+    """The lines of a window without any answer, and the places of all that comes back for them.
 
-    indices: set[int]
-    places: Sequence[int]
-
-
-_NONE: Final = _OneSided(set(), ())
-
-
-def _lines_without_answers(part: _WindowPart) -> _OneSided:
-    """What a window shows without any answer to it; what it asks stays where it is.
-
-    Where a line is shown otherwise than it is recorded, with a picture in it, the window stays as it is: what
-    comes back would not be what the client shows.
+    What the window asks stays where it is. Where a line is shown otherwise than it is recorded, with a
+    picture in it, the window stays as it is: what comes back would not be what the client shows.
     """
     window, alignment = part.window, part.alignment
     if alignment.shows_answers or len(alignment.lines) <= _MIN_ANSWERS_LEFT_OUT:
-        return _NONE
+        return set(), range(0)
     places, question = alignment.places, alignment.question
     shown = {i for i, place in enumerate(places) if place >= 0 and i != question}
     if not shown or any(window[alignment.positions[i]] is not alignment.lines[i] for i in shown):
-        return _NONE
+        return set(), range(0)
     newest = NEW if question is None else places[question]
     span = range(min(places[i] for i in shown), newest if newest >= 0 else alignment.end)
     answers = [entry for place in span if (entry := alignment.entries[place]).role == "assistant"]
     if len(answers) < _MIN_ANSWERS_LEFT_OUT or not all(entry.pending for entry in answers):
-        return _NONE
-    return _OneSided(shown, span)
+        return set(), range(0)
+    return shown, span
 
 
 # --- signatures ---------------------------------------------------------------------------------------------

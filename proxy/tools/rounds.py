@@ -153,7 +153,13 @@ class Dialogue:
             ]
             text, calls = whole_characters(done.text), whole_characters(calls)
             results = await self._results(calls)
-            shown = [_with_object_arguments(call) for call in calls]
+            # Chat templates decode the arguments, and want an object.
+            shown = [
+                call
+                if has_whole_arguments(call)
+                else {**call, "function": {**call["function"], "arguments": "{}"}}
+                for call in calls
+            ]
             self.messages.append(Message(role="assistant", content=text or None, tool_calls=shown))
             self.messages += results
             self.usages += [done.usage] if done.usage else []
@@ -172,14 +178,6 @@ class Dialogue:
             content = await self._runner.run(function["name"], function["arguments"], until)
             results.append(Message(role="tool", tool_call_id=call["id"], content=content))
         return results
-
-
-def _with_object_arguments(call: Call) -> Call:
-    """A call as any upstream takes it: chat templates decode the arguments, and want an object."""
-    function = call["function"]
-    if has_whole_arguments(call):
-        return call
-    return {**call, "function": {**function, "arguments": "{}"}}
 
 
 class Rounds(Response):

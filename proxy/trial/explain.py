@@ -20,7 +20,7 @@ from proxy.trial import disclosure
 from proxy.trial.disclosure import Stripped, stripped_fields
 from proxy.turn import chain
 from proxy.turn.context import filter_context, offer_memory_tools, read_memory
-from proxy.turn.identity import Identity, place_of_id
+from proxy.turn.identity import Identity, find_id
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.request import ClientRequest, decode_raw
 from proxy.turn.state import Turn
@@ -176,8 +176,8 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     error = None
     if call.messages and not run.messages:
         error = chain.no_messages_left(pipeline.filters, call.messages, run.context)
-    session_from = place_of_id(call, pipeline.places.session)
-    user_from = place_of_id(call, pipeline.places.user)
+    session_from = find_id(call, pipeline.places.session)[1]
+    user_from = find_id(call, pipeline.places.user)[1]
     return Explanation(
         pipeline=pipeline.name,
         identity=ExplainedIdentity(

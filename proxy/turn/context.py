@@ -4,18 +4,16 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from filters.base import Context, Fields, Snapshot
-from filters.injection import Episode
 from filters.message import newest_words
 from filters.redact import Redact
 from filters.tokens import in_text
 from proxy.clock import wall_time
 from proxy.memory.archive.records import Fact
-from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
@@ -27,7 +25,7 @@ from proxy.memory.view import RequestView, RetractedTexts, read_session
 from proxy.observe.observation import NO_SESSION
 from proxy.tools.memory_tools import MemoryTools, offer_tools
 from proxy.tools.rounds import Tools
-from proxy.turn.identity import Identity, first_id, is_from_platform
+from proxy.turn.identity import Identity, find_id, is_from_platform
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.state import Turn
 
@@ -35,20 +33,8 @@ T = TypeVar("T")
 OnMissing = Callable[[str], None]
 """Takes the name of something that memory could not tell."""
 _log = logging.getLogger("turnkeeper")
-_RECALLED = "recalled"
 # So many have room in each prompt.
 _FEW_FACTS = 5
-
-
-class _SideLookup(NamedTuple):
-    """A query beside the session's; its result is a ``field`` of the snapshot.
-
-    ``name`` is what is reported where it fails.
-    """
-
-    field: str
-    name: str
-    query: Callable[[], Awaitable[Any]]
 
 
 async def read_memory(turn: Turn, on_missing: OnMissing) -> None:
@@ -87,7 +73,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     pipeline, identity = turn.pipeline, turn.identity
     facts: Sequence[Fact] | None = None
     facts_later: Begun[Sequence[Fact] | None] | None = None
-    lookups = _side_lookups(turn, memory) if pipeline.episode_lookup or pipeline.max_recalled else ()
+    lookups = _side_lookups(turn, memory) if pipeline.episode_lookup or pipeline.max_recalled else {}
     if memory.facts and pipeline.max_facts and identity.user and identity.session:
         user = Owner(identity.tenant, identity.user)
         facts = memory.facts.reader.read_nowait(user)
@@ -101,15 +87,18 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     else:
         (snapshot, epoch), *results = await asyncio.gather(
             _read_session(turn, memory, on_missing),
-            *(_or_none(each.name, each.query, on_missing) for each in lookups),
+            *(_or_none(name, query, on_missing) for name, query in lookups.items()),
         )
-        found = {each.field: value for each, value in zip(lookups, results, strict=True) if value is not None}
-        if recalled := found.get(_RECALLED):
-            retracted = turn.retracted_texts
-            found[_RECALLED] = tuple(
-                one for one in recalled if one.kind != "turn" or not retracted.includes(one.source, one.text)
-            )
-        snapshot = msgspec.structs.replace(snapshot, **found)
+        found, retracted = dict(zip(lookups, results, strict=True)), turn.retracted_texts
+        snapshot = msgspec.structs.replace(
+            snapshot,
+            episodes=tuple(one.episode for one in found.get("episodes") or ()),
+            recalled=tuple(
+                one
+                for one in found.get("recall") or ()
+                if one.kind != "turn" or not retracted.includes(one.source, one.text)
+            ),
+        )
 
     if facts_later:
         facts = await facts_later
@@ -133,21 +122,20 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
     return snapshot
 
 
-def _side_lookups(turn: Turn, memory: Memory) -> list[_SideLookup]:
-    """The recent episodes of the agent, and what is recalled for the user's newest words."""
+def _side_lookups(turn: Turn, memory: Memory) -> dict[str, Callable[[], Awaitable[Any]]]:
+    """The queries for what the agent did lately, and for what is recalled for the user's newest words."""
     pipeline, identity, now = turn.pipeline, turn.identity, wall_time()
-    lookups: list[_SideLookup] = []
+    lookups: dict[str, Callable[[], Awaitable[Any]]] = {}
     if lookup := pipeline.episode_lookup:
-        agent = lookup.agent or first_id(turn.request, (lookup.place,))
+        agent = lookup.agent or find_id(turn.request, (lookup.place,))[0]
         if agent is not None:
             key, since = Key(identity.tenant, agent), now - 3600 * lookup.hours
-            episodes = partial(_recent_episodes, memory.episodes, key, since=since, limit=lookup.limit)
-            lookups.append(_SideLookup("episodes", "episodes", episodes))
+            lookups["episodes"] = partial(memory.episodes.recent, key, since=since, limit=lookup.limit)
     if pipeline.max_recalled and memory.archiving and identity.user:
         user, words = Owner(identity.tenant, identity.user), newest_words(turn.request.messages)
         limit, zone = pipeline.max_recalled, pipeline.zone
-        passages = partial(memory.archiving.recall.search, user, words, now=now, limit=limit, zone=zone)
-        lookups.append(_SideLookup(_RECALLED, "recall", passages))
+        search = memory.archiving.recall.search
+        lookups["recall"] = partial(search, user, words, now=now, limit=limit, zone=zone)
     return lookups
 
 
@@ -199,13 +187,6 @@ def _report(name: str, error: Exception, on_missing: OnMissing) -> None:
     if not isinstance(error, StoreError):
         _log.error("Memory cannot be read (%s): %s", name, type(error).__name__)
     on_missing(name)
-
-
-async def _recent_episodes(
-    episodes: Episodes, agent: Key, *, since: float, limit: int
-) -> tuple[Episode, ...]:
-    recent = await episodes.recent(agent, since=since, limit=limit)
-    return tuple(one.episode for one in recent)
 
 
 def offer_memory_tools(

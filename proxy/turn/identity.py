@@ -264,18 +264,12 @@ def attempt_of(request: ClientRequest) -> Attempt:
     # OpenAI's own clients count how often they have tried.
     retries = request.headers.get(_RETRIES)
     is_retry = None if retries is None or not retries.isdecimal() else bool(retries.strip("0"))
-    name, _ = _RequestIds(request).find(ATTEMPT_PLACES)
-    return attempt(name, is_retry=is_retry)
+    return attempt(find_id(request, ATTEMPT_PLACES)[0], is_retry=is_retry)
 
 
-def first_id(request: ClientRequest, places: Iterable[Place]) -> str | None:
-    """The first usable id that a request has at these places."""
-    return _RequestIds(request).find(places)[0]
-
-
-def place_of_id(request: ClientRequest, places: Iterable[Place]) -> Place | None:
-    """The first of these places that holds a usable id."""
-    return _RequestIds(request).find(places)[1]
+def find_id(request: ClientRequest, places: Iterable[Place]) -> tuple[str, Place] | tuple[None, None]:
+    """The first usable id that a request has at these places, and the place that holds it."""
+    return _RequestIds(request).find(places)
 
 
 def is_from_platform(request: ClientRequest) -> bool:
@@ -312,7 +306,7 @@ class _RequestIds:
             if place.source not in sources:
                 sources["message"] = self._newest_user_fields()
             if place.name in sources[place.source]:
-                value = self.value(place)
+                value = self._value(place)
                 text = identifier(value)
                 if text is not None:
                     return text, place
@@ -324,17 +318,14 @@ class _RequestIds:
         """Whether any of these places says yes."""
         for place in places:
             if place.name in self._sources[place.source]:
-                flag = self.value(place)
+                flag = self._value(place)
                 if flag is True or (isinstance(flag, str) and flag.strip().lower() in _YES):
                     return True
         return False
 
-    def value(self, place: Place) -> object:
-        """What stands at a place; ``None`` where nothing does, or nothing that can be read."""
-        source = self._sources[place.source]
-        if place.name not in source:
-            return None
-        value = source[place.name]
+    def _value(self, place: Place) -> object:
+        """What stands at a place whose name is there; ``None`` where that cannot be read."""
+        value = self._sources[place.source][place.name]
         if place.source == "header":
             return header_text(value)
         if not place.steps:

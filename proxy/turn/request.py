@@ -122,19 +122,15 @@ def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, R
     except msgspec.ValidationError:
         raise RequestError(f"The body is JSON, but no object; send {example}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        return _mended_fields(body, str(error))
+        reason = str(error)
     except RecursionError:
         raise RequestError(_TOO_DEEP) from None
-
-
-def _mended_fields(body: bytes, message: str) -> dict[str, Raw]:
-    """The fields of a body whose only error is half a character."""
-    try:
+    try:  # it may be half a character, and nothing else
         return _decode_fields(mend_json(body))
     except RecursionError:
         raise RequestError(_TOO_DEEP) from None
     except (ValueError, msgspec.ValidationError):
-        raise RequestError(f"The body is not JSON: {message}.") from None
+        raise RequestError(f"The body is not JSON: {reason}.") from None
 
 
 def mend_json(body: bytes) -> bytes:
