@@ -8,7 +8,6 @@ where such a match begins.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Final, NamedTuple
 
 import msgspec
@@ -70,47 +69,6 @@ class RedactedView(NamedTuple):
         return restored
 
 
-class WindowRedaction:
-    """Redacts windows, and sessions beside them, by the ``rules`` of what is stored."""
-
-    def __init__(self, redaction: Redaction = NO_REDACTION) -> None:
-        self.rules = redaction
-
-    @cached_property
-    def _partial(self) -> "_PartialMatches":
-        return _PartialMatches(self.rules)
-
-    def window(self, window: Sequence[Message]) -> Sequence[Message]:
-        """A window with marks; the same object if nothing is found."""
-        if not self.rules.enabled:
-            return window
-        lines = [self.rules.message(message) for message in window]
-        return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
-
-    def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
-        """A session and a window, both redacted, so that they can be aligned."""
-        if not self.rules.enabled:
-            return session, RedactedView(window)
-        session, lines = self.rules.session(session), self.window(window)
-        if lines is not window:
-            session = self._partial.cut_session(session, window, lines)
-        redacted = self._partial.cut_window(session, window, lines)
-        if redacted is window:
-            return session, RedactedView(window)
-        own = {i: window[i] for i, line in enumerate(redacted) if line is not window[i]}
-        return session, RedactedView(redacted, own)
-
-    def without_partial_match(self, text: str) -> str:
-        """An answer whose stream broke off, without half a match at its end."""
-        if not self.rules.enabled:
-            return text
-        place = self.rules.shaped.settled(text)
-        return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text
-
-
-UNREDACTED: Final = WindowRedaction()
-
-
 def _interrupted(own: Message, marked: Message) -> Message:
     """The client's answer, marked as interrupted as memory marks it."""
     text, marked_text, original = own.content, marked.content, marked.original
@@ -124,6 +82,8 @@ def _interrupted(own: Message, marked: Message) -> Message:
 
 
 # --- matches that were cut in the middle
+
+
 class _Split(NamedTuple):
     """A text with marks, its letters, and how many of these no further text can change."""
 
@@ -160,16 +120,44 @@ class _Prefix(NamedTuple):
         return is_half and shaped.settled(rest) == 0
 
 
-class _PartialMatches:
-    """Cuts windows and sessions where a match begins that was cut in the middle."""
+class WindowRedaction:
+    """Redacts windows, and sessions beside them, by the ``rules`` of what is stored."""
 
-    def __init__(self, redaction: Redaction) -> None:
-        self._redaction = redaction
+    def __init__(self, redaction: Redaction = NO_REDACTION) -> None:
+        self.rules = redaction
         self._marks = re.compile("|".join(map(re.escape, redaction.marks.values())) or "(?!)")
         self._kinds = {mark: kind for kind, mark in redaction.marks.items()}
-        self._shaped = redaction.shaped
 
-    def cut_window(
+    def window(self, window: Sequence[Message]) -> Sequence[Message]:
+        """A window with marks; the same object if nothing is found."""
+        if not self.rules.enabled:
+            return window
+        lines = [self.rules.message(message) for message in window]
+        return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
+
+    def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
+        """A session and a window, both redacted, so that they can be aligned."""
+        if not self.rules.enabled:
+            return session, RedactedView(window)
+        session, lines = self.rules.session(session), self.window(window)
+        if lines is not window:
+            session = self._cut_session(session, window, lines)
+        redacted = self._cut_window(session, window, lines)
+        if redacted is window:
+            return session, RedactedView(window)
+        own = {i: window[i] for i, line in enumerate(redacted) if line is not window[i]}
+        return session, RedactedView(redacted, own)
+
+    def without_partial_match(self, text: str) -> str:
+        """An answer whose stream broke off, without half a match at its end."""
+        if not self.rules.enabled:
+            return text
+        place = self.rules.shaped.settled(text)
+        return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text
+
+    # --- matches that were cut in the middle
+
+    def _cut_window(
         self, session: Session, own: Sequence[Message], lines: Sequence[Message]
     ) -> Sequence[Message]:
         """A window whose lines end where the session says that a match was cut.
@@ -230,8 +218,8 @@ class _PartialMatches:
         return msgspec.structs.replace(line, content=longest.of(split.text))
 
     def _cuts(self, possible: Sequence[_Prefix], own: str, marked: str) -> Iterator[tuple[_Prefix, _Split]]:
-        place = self._shaped.settled(own)
-        first, whole = bare(self._redaction.text(own[:place])), _Split(marked, bare(marked), 0)
+        place = self.rules.shaped.settled(own)
+        first, whole = bare(self.rules.text(own[:place])), _Split(marked, bare(marked), 0)
         likely = [
             prefix
             for prefix in possible
@@ -242,13 +230,13 @@ class _PartialMatches:
         # Half a match may look like another, and what stands before it like the beginning of a longer one.
         splits = [whole]
         for at in [place, *(word.start() for word in _WORD.finditer(own, place))][-_MOST_SPLITS:]:
-            settled = self._redaction.text(own[:at])
+            settled = self.rules.text(own[:at])
             text = settled + own[at:]
             splits.append(_Split(text, bare(text), len(bare(settled))))
         for prefix in likely:
-            yield from ((prefix, split) for split in splits if prefix.is_cut(split, self._shaped))
+            yield from ((prefix, split) for split in splits if prefix.is_cut(split, self.rules.shaped))
 
-    def cut_session(self, session: Session, own: Sequence[Message], window: Sequence[Message]) -> Session:
+    def _cut_session(self, session: Session, own: Sequence[Message], window: Sequence[Message]) -> Session:
         """A session whose newest user entries end where a match begins that the window completes."""
         entries = list(session.entries)
         newest = [i for i, entry in enumerate(entries) if entry.role == "user"][-_NEWEST:]
@@ -266,9 +254,12 @@ class _PartialMatches:
         for message, line in zip(own, window, strict=True):
             if message is line or message.role != "user" or not isinstance(message.content, str):
                 continue
-            for begin, end, _ in self._redaction.sensitive.find(message.content):
-                before = self._redaction.text(message.content[:begin])
+            for begin, end, _ in self.rules.sensitive.find(message.content):
+                before = self.rules.text(message.content[:begin])
                 prefix, whole = bare(before), bare(before + message.content[begin:end])
                 if len(prefix) < len(letters) and letters.startswith(prefix) and whole.startswith(letters):
                     return before.rstrip() or line.text
         return None
+
+
+UNREDACTED: Final = WindowRedaction()
