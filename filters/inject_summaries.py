@@ -65,8 +65,13 @@ class InjectSummaries(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with summaries in the place of what they stand for."""
-        summaries = context.memory.summaries
-        kept = _uncovered(messages)
+        summaries, kept = context.memory.summaries, messages
+        if Covered in map(type, messages):
+            newest = newest_user(messages)
+            end = len(messages) if newest is None else newest
+            shown = {i for i, m in enumerate(messages) if i >= end or not isinstance(m, Covered)}
+            shown = with_results(messages, shown)
+            kept = [message for i, message in enumerate(messages) if i in shown]
         if not summaries or not messages:
             return kept
         notes = Injected(role=self.role, content=fence(_MARK, self.introduction, summaries))
@@ -74,15 +79,3 @@ class InjectSummaries(RequestFilter):
         if notes in kept[: start + 1]:
             return kept
         return [*kept[:start], notes, *kept[start:]]
-
-
-def _uncovered(messages: Messages) -> Messages:
-    """What no summary stands for, the newest words of the user and what follows them in any case."""
-    if Covered not in map(type, messages):
-        return messages
-    newest = newest_user(messages)
-    end = len(messages) if newest is None else newest
-    kept = with_results(
-        messages, {i for i, m in enumerate(messages) if i >= end or not isinstance(m, Covered)}
-    )
-    return [message for i, message in enumerate(messages) if i in kept]

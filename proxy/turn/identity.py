@@ -264,7 +264,8 @@ def attempt_of(request: ClientRequest) -> Attempt:
     # OpenAI's own clients count how often they have tried.
     retries = request.headers.get(_RETRIES)
     is_retry = None if retries is None or not retries.isdecimal() else bool(retries.strip("0"))
-    return attempt(find_id(request, ATTEMPT_PLACES)[0], is_retry=is_retry)
+    name, _ = _RequestIds(request).find(ATTEMPT_PLACES)
+    return attempt(name, is_retry=is_retry)
 
 
 def find_id(request: ClientRequest, places: Iterable[Place]) -> tuple[str, Place] | tuple[None, None]:

@@ -65,8 +65,17 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         await read_memory(turn, reply.add_degraded)
         observation.timer.begin("filters")
         report.filters = turn.filter_log.times
-        content = None if turn.identity.background else _content(raw, turn)
-        if content:
+        content = None
+        if not turn.identity.background:
+            content = TurnContent(
+                headers=raw.headers,
+                query=raw.query,
+                body=raw.body,
+                identity=turn.identity,
+                marked=None if turn.window is turn.request.messages else turn.window,
+                now=turn.context.now,
+                memory=turn.context.memory,
+            )
             observation.content, observation.route = content, pipeline
         composed = await _prompt(turn, reply, large_work)
 
@@ -105,18 +114,6 @@ def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
     if proof := turn.pipeline.places.proof:
         proof.check(identity.user, raw.headers)
-
-
-def _content(raw: RawRequest, turn: Turn) -> TurnContent:
-    return TurnContent(
-        headers=raw.headers,
-        query=raw.query,
-        body=raw.body,
-        identity=turn.identity,
-        marked=None if turn.window is turn.request.messages else turn.window,
-        now=turn.context.now,
-        memory=turn.context.memory,
-    )
 
 
 async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRequest:
