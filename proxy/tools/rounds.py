@@ -56,12 +56,6 @@ class Round:
     ``silent`` where it calls memory tools that it may not call, and says nothing.
     """
 
-    text: str
-    calls: Sequence[Call]
-    side_calls: Sequence[Call]
-    usage: dict[str, Any]
-    silent: bool
-
     def __init__(self, dialogue: "Dialogue") -> None:
         self._dialogue = dialogue
         self.begin()
@@ -69,9 +63,9 @@ class Round:
     def begin(self) -> None:
         """Starts over, for the next answer."""
         self.text = ""
-        self.calls = ()
-        self.side_calls = ()
-        self.usage = {}
+        self.calls: Sequence[Call] = ()
+        self.side_calls: Sequence[Call] = ()
+        self.usage: dict[str, Any] = {}
         self.silent = False
 
     def _split(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:

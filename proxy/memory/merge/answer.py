@@ -243,16 +243,16 @@ def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
     return QuestionRef(call, turn, -sum(_is_question(entry, call, turn) for entry in entries[place:]))
 
 
-def no_question(entries: Sequence[Entry], call: int, next_turn: int) -> QuestionRef:
-    """The reference where there are no words to be answered: behind all of a call."""
-    last = entries[-1] if entries else None
-    return QuestionRef(call, last.turn if last is not None and last.call == call else next_turn, 0)
+def question_before(entries: Sequence[Entry], place: int, call: int, next_turn: int) -> QuestionRef:
+    """The reference to the words that an entry belongs to, which are of its call.
 
-
-def question_before(entries: Sequence[Entry], place: int) -> int | None:
-    """The place of the words that an entry belongs to; of another call they are not."""
+    Where there are none, nothing was asked: then it is behind all of ``call``.
+    """
     words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
-    return words if words is not None and entries[words].call == entries[place].call else None
+    if words is not None and entries[words].call == entries[place].call:
+        return question_ref(entries, words)
+    is_in_call = bool(entries) and entries[-1].call == call
+    return QuestionRef(call, entries[-1].turn if is_in_call else next_turn, 0)
 
 
 def _is_question(entry: Entry, call: int, turn: int) -> bool:

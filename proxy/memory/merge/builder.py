@@ -9,7 +9,7 @@ from filters.message import Message, turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.line import CUT, Line, similarity
-from proxy.memory.merge.answer import no_question, question_before, question_ref
+from proxy.memory.merge.answer import question_before, question_ref
 from proxy.memory.merge.entries import new_entry, renew_entry
 from proxy.memory.session import Entry, LatestRequest, QuestionRef, Session, with_unheard
 from proxy.memory.wording import continues_by_words
@@ -82,12 +82,7 @@ class SessionBuilder:
             place = shown.get(alignment.question)
             question = None if place is None else question_ref(entries, place)
         else:
-            place = question_before(entries, last)
-            question = (
-                no_question(entries, self._call, self._next_turn)
-                if place is None
-                else question_ref(entries, place)
-            )
+            question = question_before(entries, last, self._call, self._next_turn)
         return LatestRequest(
             at=self._now,
             fingerprint=fingerprint,

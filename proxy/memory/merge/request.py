@@ -6,7 +6,7 @@ from filters.message import Message
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.forgotten import close_forgotten
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
-from proxy.memory.merge.answer import no_question, question_before, question_ref
+from proxy.memory.merge.answer import question_before, question_ref
 from proxy.memory.merge.builder import SessionBuilder
 from proxy.memory.merge.entries import new_entry, renew_entry, retracted
 from proxy.memory.session import (
@@ -50,8 +50,6 @@ def apply_request(  # noqa: PLR0913 - the request, and what is known of it alrea
     if not is_known:
         session = _merge(session, speech, arrival, fingerprint, alignment)
     latest = session.latest_request
-    if latest is not None and latest.fingerprint == fingerprint:
-        return session, latest.question
     if latest is not None and latest.includes(fingerprint):
         return session, latest.question_of(fingerprint)
     return session, _question_of(session, speech, arrival)
@@ -95,7 +93,7 @@ def _merge(
             shows_answers=False,
             shows_call_start=True,
         )
-        question = no_question(session.entries, session.call, session.next_turn)
+        question = question_before(session.entries, -1, session.call, session.next_turn)
         latest = msgspec.structs.replace(latest, at=now, fingerprint=fingerprint, question=question)
         return msgspec.structs.replace(
             session, latest_request=latest, created=session.created or now, updated=now
@@ -130,12 +128,10 @@ def _question_of(session: Session, speech: Speech, arrival: Arrival) -> Question
     if alignment.question is not None:
         place = alignment.places[alignment.question]
         return question_ref(alignment.entries, place) if place >= 0 else None
-    before = question_before(alignment.entries, max(alignment.matched, default=-1))
-    if before is not None:
-        return question_ref(alignment.entries, before)
     if not (alignment.lines or speech.instructions):
         return None
-    return no_question(alignment.entries, session.call, session.next_turn)
+    last = max(alignment.matched, default=-1)
+    return question_before(alignment.entries, last, session.call, session.next_turn)
 
 
 # --- overtaken requests -------------------------------------------------------------------------------------
