@@ -11,9 +11,8 @@ from filters.base import AnswerFilter, Context, Example, Messages, RequestFilter
 from filters.injection import Injected
 from filters.message import Message, Role
 from filters.option_types import Whole, template_with
-from filters.text.pattern import OwnPattern
+from filters.text.pattern import OwnPattern, Replacer
 from filters.text.personal import Kind, Redaction, Sensitive
-from filters.text.replacer import Replacer
 from filters.text.rewriter import TextStage
 
 V = TypeVar("V", str, dict[str, Any])

@@ -8,8 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from filters.base import Context, Example, Messages, RequestFilter
 from filters.message import Message, Role, is_text
-from filters.text.pattern import OwnPattern, compiled, encodable
-from filters.text.replacer import Replacer
+from filters.text.pattern import OwnPattern, Replacer, compiled, encodable
 
 _MAX_ADDED = 1_000_000
 _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)

@@ -17,6 +17,7 @@ from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.drivers import ChannelAddress
+from proxy.memory.token_scale import TokenCounter
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.shared_traces import SharedTraces
@@ -24,7 +25,6 @@ from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.turn.pipeline import Pipeline
 from proxy.upstream.client import Upstream
 from proxy.upstream.target import Health
-from proxy.upstream.tokens import TokenCounter
 
 if TYPE_CHECKING:
     from proxy.observe.spans import Spans

@@ -56,6 +56,7 @@ from proxy.memory.stores.drivers import (
 from proxy.memory.stores.session_store import Meter, SessionStore
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Store
 from proxy.memory.summaries import Summaries
+from proxy.memory.token_scale import TokenCounter
 from proxy.observe.metrics import Metrics
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_pipelines, build_targets, common_time_zone
@@ -67,7 +68,6 @@ from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.target import Target
-from proxy.upstream.tokens import TokenCounter
 
 if TYPE_CHECKING:
     from proxy.memory.stores.redis_counts import RedisCounts

@@ -17,6 +17,7 @@ from filters.restore_history import RestoreHistory
 from filters.system_prompt import SystemPrompt
 from filters.timestamp_prefix import TimestampPrefix
 from proxy.memory.memory import Memory
+from proxy.memory.token_scale import TokenCounter
 from proxy.memory.view import ChainNeeds
 from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
@@ -39,7 +40,6 @@ from proxy.upstream.practice import PracticeModel
 from proxy.upstream.providers import PROVIDERS
 from proxy.upstream.routing import TimeLimits
 from proxy.upstream.target import Health, Target
-from proxy.upstream.tokens import TokenCounter
 from proxy.version import VERSION
 
 _SHORTEST_SECRET = 8

@@ -8,11 +8,11 @@ import msgspec
 
 from filters.base import AnswerFilter, RequestFilter
 from proxy.memory.memory import Memory
+from proxy.memory.token_scale import TokenCounter
 from proxy.memory.view import ChainNeeds
 from proxy.turn.identity import Place, Places
 from proxy.upstream.routing import TimeLimits
 from proxy.upstream.target import Target
-from proxy.upstream.tokens import TokenCounter
 
 
 class EpisodeLookup(msgspec.Struct, frozen=True):

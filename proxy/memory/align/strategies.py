@@ -25,7 +25,7 @@ from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
 from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprint
 from proxy.memory.speech import Speech
-from proxy.memory.wording import continues, same_words
+from proxy.memory.wording import continues
 
 # A client that hangs up to replace a request sends the other one within this time; a user who interrupts an
 # answer has to speak first.
@@ -369,18 +369,10 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
             continue
         if i == last:
             return last > 0 and _is_shown_answer(message, entry)
-        if not _is_respelt(message, entry):
+        # A call or a result may be encoded anew, and an answer spelt otherwise.
+        if entry.role == "user" or similarity(Line(message), Line(entry)) < WORDS:
             return False
     return True
-
-
-def _is_respelt(message: Message, entry: Entry) -> bool:
-    """Whether a line is the recorded call or result, or an answer without turn id to the letter."""
-    if entry.tool_calls or entry.tool_call_id:
-        return similarity(Line(message), Line(entry)) >= WORDS
-    if entry.role != "assistant" or entry.engine_turn is not None or message.tool_calls:
-        return False
-    return same_words(message.text, entry.text)
 
 
 def _is_shown_answer(message: Message, entry: Entry) -> bool:

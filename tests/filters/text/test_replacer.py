@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.redact import Redact
 from filters.rewrite import Rewrite
-from filters.text import replacer
+from filters.text import pattern
+from filters.text.pattern import Replacer
 from filters.text.personal import Sensitive
-from filters.text.replacer import Replacer
 from tests.conversations import messages_of
 
 CONTEXT = Context(now=0.0)
@@ -69,7 +69,7 @@ def said(*texts):
 def test_a_window_after_others_comes_out_as_if_it_were_the_first(made, windows):
     step = made()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replacer, "_GENERATION", 3)
+        patch.setattr(pattern, "_GENERATION", 3)
         for window in windows:
             assert step.apply(messages_of(window), CONTEXT) == made().apply(messages_of(window), CONTEXT)
 
@@ -110,7 +110,7 @@ def test_a_text_without_a_find_is_the_very_same_object():
 
 
 def test_a_bounded_number_is_remembered_and_what_recurs_is_not_searched_again(monkeypatch):
-    monkeypatch.setattr(replacer, "_GENERATION", 10)
+    monkeypatch.setattr(pattern, "_GENERATION", 10)
     searched = Searched()
     replaced = Replacer(searched)
     for number in range(1000):
@@ -173,7 +173,7 @@ def test_no_text_passes_for_one_whose_characters_have_the_same_bytes():
 
 
 def test_threads_may_share_a_step(monkeypatch):
-    monkeypatch.setattr(replacer, "_GENERATION", 5)
+    monkeypatch.setattr(pattern, "_GENERATION", 5)
     step = Redact()
     window = said(*(f"It is {mail}{n}." for n in range(20) for mail in ("", "ann@example.org, or ")))
     shown = Redact().apply(window, CONTEXT)

@@ -8,7 +8,7 @@ from filters.base import Context
 from filters.message import Message
 from filters.tokens import in_text
 from filters.trim_history import TrimHistory
-from proxy.upstream.tokens import TokenCounter
+from proxy.memory.token_scale import TokenCounter
 
 
 class Words:
