@@ -153,19 +153,19 @@ def _top_level(provider: Provider, fields: Mapping[str, Raw], allow: Names) -> d
     for source, target in provider.renames.items():
         if source in fields and source not in names and target not in fields:
             body[target] = fields[source]
-    if ELEVENLABS in fields and _is_elevenlabs_user(fields, names):
+    if (
+        ELEVENLABS in fields
+        and "user" in names
+        and "user" not in fields
+        and "user_id" not in names
+        and bytes(fields.get("user_id", _NULL)).startswith(b'"')  # a user is a text
+    ):
         body["user"] = fields["user_id"]
     if "functions" in fields and "functions" not in names and "tools" not in fields:
         body |= _tools(fields)
     if "metadata" in body and "metadata" not in allow:
         body |= _stored_metadata(body.pop("metadata"), fields.get("store"))
     return body
-
-
-def _is_elevenlabs_user(fields: Mapping[str, Raw], names: Names) -> bool:
-    """Whether ``user_id`` is a text to send as ``user``, which nothing else is."""
-    is_free = "user" in names and "user" not in fields and "user_id" not in names
-    return is_free and "user_id" in fields and bytes(fields["user_id"]).startswith(b'"')
 
 
 def _tools(fields: Mapping[str, Raw]) -> dict[str, Any]:

@@ -61,8 +61,12 @@ class HttpUpstream:
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
         last = self._last_head
-        same = headers is last[2] and path == last[1] and method == last[0]
-        head = last[3] if same else self._lines(method, path, headers)
+        if headers is last[2] and path == last[1] and method == last[0]:
+            head = last[3]
+        else:
+            head = self._head.lines(method, path, headers)
+            if isinstance(headers, tuple):  # a list may change
+                self._last_head = method, path, headers, head
         if body or method != "GET":
             head += b"content-length: %d\r\n" % len(body)
         head += b"\r\n"
@@ -72,7 +76,7 @@ class HttpUpstream:
             pool.free -= 1
         else:
             await pool.acquire(due)
-        response = HttpResponse(asyncio.get_running_loop(), pool.release, self._peer)
+        response = HttpResponse(asyncio.get_running_loop(), pool.release)
         try:
             connection = pool.take_idle() or await pool.dial(due)
             connection.send(response, head, body)
@@ -96,13 +100,6 @@ class HttpUpstream:
                 f"407 on the way to {self._peer}: check the proxy's user name and password"
             )
         return answer
-
-    def _lines(self, method: str, path: str, headers: Headers) -> bytes:
-        """A head's lines but for the length, to be used again where the next request has the same headers."""
-        lines = self._head.lines(method, path, headers)
-        if isinstance(headers, tuple):  # a list may change
-            self._last_head = method, path, headers, lines
-        return lines
 
     async def keep_warm(self) -> None:
         """Open a connection early, and keep one while requests come, until cancelled or closed."""

@@ -77,11 +77,11 @@ class HttpResponse:
     """
 
     __slots__ = (
-        "_error", "_loop", "_peer", "chunks", "coding", "complete", "connection", "deadline", "headers",
+        "_error", "_loop", "chunks", "coding", "complete", "connection", "deadline", "headers",
         "on_end", "status", "take", "unread", "waiter",
     )  # fmt: skip
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None], peer: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, on_end: Callable[[], None]) -> None:
         self.status = 0
         self.headers: Headers = ()
         self.coding = b""
@@ -92,7 +92,6 @@ class HttpResponse:
         self.take: Callable[[bytes], bool] | None = None
         self.waiter: asyncio.Future[None] | None = None
         self._loop = loop
-        self._peer = peer
         self.on_end: Callable[[], None] | None = on_end
         self._error: UpstreamError | None = None
         self.deadline = 0.0
@@ -188,15 +187,6 @@ class HttpResponse:
         if self.connection is not None and not self.complete:
             self.connection.drop()
         self.end()
-
-    def time_out(self) -> None:
-        """Record that the deadline has passed."""
-        missing = "the rest of its answer" if self.status else "any answer"
-        self.abort(
-            UpstreamTimeout(
-                f"{self._peer} did not send {missing} in time; check whether the model is overloaded"
-            )
-        )
 
 
 class Connection(asyncio.Protocol):
@@ -422,7 +412,12 @@ class Connection(asyncio.Protocol):
         if response.deadline - self._loop.time() > _TICK:
             self.watch(response.deadline)
         else:
-            response.time_out()
+            missing = "the rest of its answer" if response.status else "any answer"
+            response.abort(
+                UpstreamTimeout(
+                    f"{self._peer} did not send {missing} in time; check whether the model is overloaded"
+                )
+            )
 
     def _malformed(self, what: str) -> UpstreamBroken:
         return UpstreamBroken(f"{self._peer} sent a malformed answer: {what}; check that it speaks HTTP/1.1")
