@@ -28,7 +28,6 @@ def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[
     lines = transcript_lines(
         session,
         [e for e in session.entries if e.call == call and e.turn_ref > session.summarized_until],
-        naming=True,
     )
     if len(lines) > most:
         pairs = (line.partition(": ")[::2] for line in lines[:-most])

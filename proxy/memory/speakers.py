@@ -151,14 +151,13 @@ def label(role: str, name: str | None) -> str:
     return f"{role} {shown}" if shown else role
 
 
-def transcript_lines(session: Session, entries: Sequence[Entry], *, naming: bool = False) -> list[str]:
-    """The talk in entries, a line each: ``user: Hello``; ``naming`` other users: ``user eve: Hello``.
+def transcript_lines(session: Session, entries: Sequence[Entry]) -> list[str]:
+    """The talk in entries, a line each: ``user: Hello``, and of another user ``user eve: Hello``.
 
     Tool results are no talk, nor is what a program put in the user's place.
     """
-    others = other_users(session, entries) if naming else [None] * len(entries)
     lines = []
-    for entry, other in zip(entries, others, strict=True):
+    for entry, other in zip(entries, other_users(session, entries), strict=True):
         message = message_of(entry)
         if not entry.is_injected and message.role != "tool" and message.text.strip():
             name = label(message.role, other if entry.role == "user" else None)
