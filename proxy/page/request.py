@@ -103,10 +103,14 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def session_key(self) -> Key:
         """The session that the path names; raises NotFound for what cannot be a name."""
-        session = identifier(self.params["id"])
-        if session is None:
-            raise NotFound("There is no such conversation.")
-        return Key(self.tenant, session)
+        return Key(self.tenant, self.id("There is no such conversation."))
+
+    def id(self, missing: str) -> str:
+        """The id in the path; raises NotFound, with this message, for what cannot be one."""
+        id_ = identifier(self.params["id"])
+        if id_ is None:
+            raise NotFound(missing)
+        return id_
 
     # Templates are rendered in threads: a long page takes longer than a turn, and calls wait on the loop.
 

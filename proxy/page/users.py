@@ -21,7 +21,6 @@ from proxy.page.renderer import HEADERS
 from proxy.page.request import PageRequest, redirect
 from proxy.rest.endpoint import long_response
 from proxy.rest.users import forget_user, list_users
-from proxy.turn.identity import identifier
 
 _HERE: Final = "users"
 _RESULTS: Final = 20
@@ -32,6 +31,7 @@ _CALLS: Final = 50
 _EPISODES: Final = 100
 _DAY: Final = 86_400.0
 _LONGEST_QUERY: Final = 2000
+_NO_USER: Final = "This cannot be a user's id."
 
 
 async def _list(request: PageRequest) -> Response:
@@ -138,7 +138,7 @@ async def _find_agent(request: PageRequest) -> Response:
 
 
 async def _show_agent(request: PageRequest) -> Response:
-    key = Key(request.tenant, _id(request))
+    key = Key(request.tenant, request.id(_NO_USER))
     since = time.time() - _DAY
     try:
         episodes = await request.memory.episodes.recent(key, since=since, limit=_EPISODES, background=True)
@@ -148,14 +148,7 @@ async def _show_agent(request: PageRequest) -> Response:
 
 
 def _owner(request: PageRequest) -> Owner:
-    return Owner(request.tenant, _id(request))
-
-
-def _id(request: PageRequest) -> str:
-    id_ = identifier(request.params["id"])
-    if id_ is None:
-        raise NotFound("This cannot be a user's id.")
-    return id_
+    return Owner(request.tenant, request.id(_NO_USER))
 
 
 ROUTES: Final = (

@@ -138,8 +138,8 @@ def replay(
     kept = [(one.content, one.content.marked_request, PROVIDERS[one.provider]) for one in sent]
     for number, end in enumerate(_request_ends(recording.session.entries), 1):
         newest = recording.session.entries[end - 1]
-        entries = _window(recording.session.entries, end)[-(window or 0) :]
-        messages = [message_of(entry) for entry in entries]
+        of_call = [entry for entry in recording.session.entries[:end] if entry.call == newest.call]
+        messages = [message_of(entry) for entry in of_call[-(window or 0) :]]
         words = newest_words(messages)
         match = next((i for i, (_, own, _) in enumerate(kept) if newest_words(own.messages) == words), None)
         if match is not None:
@@ -175,12 +175,6 @@ def _request_ends(entries: Sequence[Entry]) -> Iterator[int]:
             following is None or following.role == "assistant" or following.call != entry.call
         ):
             yield i
-
-
-def _window(entries: Sequence[Entry], end: int) -> Sequence[Entry]:
-    """The entries of the last one's call, up to ``end``."""
-    call = entries[end - 1].call
-    return [entry for entry in entries[:end] if entry.call == call]
 
 
 def _replayed(
