@@ -60,7 +60,7 @@ def check_config(
     try:
         document = parse(decode((reader or read_bytes)(path)))
     except DocumentError as error:
-        return Checked(None, [_of_document(str(path), error)], [])
+        return Checked(None, [_document_error(str(path), error)], [])
     missing: dict[KeyPath, str] = {}
     value = fill(document.value, environ, missing)
     unreadable = {*missing, *(problem.path for problem in document.problems)}
@@ -102,7 +102,7 @@ def load_registry(
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
-        raise ConfigError(str(_of_document(str(path), error))) from None
+        raise ConfigError(str(_document_error(str(path), error))) from None
     errors: dict[KeyPath, str] = {}
     files = fill(document.value.get("filters"), environ, errors, ("filters",))
     registry, more = _with_files(registry, files, path.parent, set(errors))
@@ -123,7 +123,7 @@ def read_bytes(path: Path) -> bytes:
         raise DocumentError("this is no name of a file") from None
 
 
-def _of_document(file: str, error: DocumentError) -> Diagnostic:
+def _document_error(file: str, error: DocumentError) -> Diagnostic:
     return Diagnostic(file, error.line, dotted_path(()), str(error))
 
 
@@ -183,7 +183,7 @@ def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
     try:
         document = _parse_steps(text)
     except DocumentError as error:
-        return Checked(None, [_of_document("pipeline", error)], [])
+        return Checked(None, [_document_error("pipeline", error)], [])
     unreadable = {problem.path for problem in document.problems}
     steps, mistakes = _validate(Steps, document, document.value, ValidationContext(registry), unreadable)
     if steps is None or document.problems:
@@ -225,8 +225,8 @@ def _mistakes(error: ValidationError) -> list[ErrorDetails]:
         if each["msg"].endswith(BROKEN):
             continue
         loc = each["loc"]
-        is_parent = any(other["loc"][: len(loc)] == loc != other["loc"] for other in errors)
-        if each["type"] == "too_short" and is_parent:
+        inner = (other for other in errors if other["loc"][: len(loc)] == loc != other["loc"])
+        if each["type"] == "too_short" and any(inner):
             continue  # what is wrong with an item is said there, and pydantic does not count it
         if each["msg"].startswith(NO_UPSTREAM):
             if each["msg"] in messages:
