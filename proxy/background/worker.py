@@ -127,7 +127,7 @@ class Worker:
                 self._look_at = wall_time() + every
                 if self._jobs:
                     self._look_at = wall_time() + await self._take(every)
-                while (pause := self._look_at - wall_time()) > 0 or self._is_busy:
+                while (pause := self._look_at - wall_time()) > 0 or self._queue or self._slots.locked():
                     self._woken.clear()
                     await wait_for_event(self._woken, pause if pause > 0 else None)
         finally:
@@ -143,10 +143,6 @@ class Worker:
                 async with asyncio.timeout(_FAREWELL):
                     for session in unfinished:
                         await self._store.settle(session, wall_time())
-
-    @property
-    def _is_busy(self) -> bool:
-        return bool(self._queue) or self._slots.locked()
 
     def _take_at(self, due: float) -> None:
         """Has the store asked at that time, or before."""

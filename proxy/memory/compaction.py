@@ -92,8 +92,7 @@ def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan |
     is_whole = is_short(session, window) and not (session.cold_count or session.trimmed or session.room)
     if is_whole and not (session.entries and session.entries[0].call < session.call):
         return None
-    if window.max_tokens is not None:
-        window = _in_estimated_tokens(window, session)
+    window = _in_estimated_tokens(window, session)
     if not session.summaries:
         return _extension(session, window)
     return (
@@ -106,8 +105,7 @@ def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan |
 
 def fallback_plan(session: Session, window: Window) -> Plan | None:
     """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
-    if window.max_tokens is not None:
-        window = _in_estimated_tokens(window, session)
+    window = _in_estimated_tokens(window, session)
     if stale := _renewal(session, attrgetter("stale")):
         return stale
     extension = _extension(session, window)
@@ -124,8 +122,7 @@ def overflow_plan(session: Session, window: Window) -> Plan | None:
     """A summary of all beyond twice the maximum, which cannot wait for a model."""
     if not window.summaries or _is_cleared(session):
         return None
-    if window.max_tokens is not None:
-        window = _in_estimated_tokens(window, session)
+    window = _in_estimated_tokens(window, session)
     open_ = uncovered(session)
     if _exceeds(open_, window, times=2):
         if open_[0].call < session.call:

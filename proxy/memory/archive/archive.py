@@ -9,8 +9,11 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Final
 
-from proxy.memory.archive import documents, erasure, facts, saving, search, statements
+import msgspec
+
+from proxy.memory.archive import documents, erasure, saving, search, statements
 from proxy.memory.archive import vectors as vector_index
+from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
     Chunk,
@@ -18,6 +21,7 @@ from proxy.memory.archive.records import (
     Fact,
     Query,
     SearchResult,
+    TombstoneKeys,
     Tombstones,
     Turn,
     UnembeddedText,
@@ -36,6 +40,7 @@ from proxy.memory.archive.sql import (
     fetch_value,
     find_owner,
     in_parts,
+    locked_owner,
     owner_arguments,
 )
 from proxy.memory.archive.terms import Lexicon
@@ -205,22 +210,22 @@ class Archive:
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
         """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
-        with contextlib.suppress(facts.ErasedMeanwhile):
-            await self._database.write(partial(facts.add_fact, self._codec, user, fact))
+        with contextlib.suppress(_ErasedMeanwhile):
+            await self._database.write(partial(_add_fact, self._codec, user, fact))
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """A user's facts that have not expired, the oldest first."""
-        work = partial(facts.facts, self._codec, user, now=now, superseded=superseded)
+        work = partial(_facts, self._codec, user, now, superseded=superseded)
         return await (self._database.read(work) if superseded else self._database.read_inline(work))
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
         """A user's facts that are current, without waiting; ``None`` where that is impossible."""
         rows = self._database.rows_nowait(statements.FACTS, owner_arguments(user) | {"now": now})
-        return None if rows is None else facts.decoded(self._codec, user, rows)
+        return None if rows is None else _decoded_facts(self._codec, user, rows)
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
         """Remove a fact; whether there was one."""
-        return await self._database.write(partial(facts.remove_fact, user, fact_id))
+        return await self._database.write(partial(_remove_fact, user, fact_id))
 
     async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
         """Add a document, or replace the one at its path."""
@@ -326,6 +331,72 @@ def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> Turn:
     _, session, created, at, _, blob = row
     name = id_text(session)
     return Turn(session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry))
+
+
+class _ErasedMeanwhile(Exception):
+    """The user was erased while the transaction waited, which is undone."""
+
+
+def _add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
+    """Add or update a fact and supersede the one it replaces; facts older than a tombstone are dropped."""
+    keys = yield from tombstone_keys(codec)
+    if (yield from _is_refused(keys, user, fact)):
+        return
+    fact = msgspec.structs.replace(fact, text=codec.redaction.text(fact.text))
+    owner = yield from locked_owner(user)
+    if (yield from _is_refused(keys, user, fact)):
+        raise _ErasedMeanwhile
+    arguments = {
+        "owner": owner,
+        "name": id_bytes(fact.id),
+        "category": fact.category,
+        "created": fact.created,
+        "expires": fact.expires,
+        "superseded": fact.superseded,
+        "importance": fact.importance,
+        "blob": codec.encode(Key(user.tenant, user.user), fact),
+    }
+    item = yield from fetch_value(statements.UPSERT_FACT, arguments)
+    if fact.superseded is None:
+        row = {"owner": owner, "kind": statements.FACT, "item": item, "at": fact.created}
+        yield from codec.index(user, fact.text, row)
+    else:
+        yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
+    if fact.replaces is not None:
+        former = {"owner": owner, "replaces": id_bytes(fact.replaces), "created": fact.created}
+        superseded = yield from fetch_value(statements.SUPERSEDE, former)
+        if superseded is not None:
+            yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": superseded})
+
+
+def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
+    erased_at = yield from tombstone(keys, user.tenant, statements.USER, user.user)
+    return is_erased(erased_at, stated=fact.created, recorded=fact.created)
+
+
+def _facts(codec: RowCodec, user: Owner, now: float, *, superseded: bool) -> Steps[list[Fact]]:
+    """A user's facts that have not expired, the oldest first."""
+    statement = statements.ALL_FACTS if superseded else statements.FACTS
+    rows = yield from fetch(statement, owner_arguments(user) | {"now": now})
+    return _decoded_facts(codec, user, rows)
+
+
+def _decoded_facts(codec: RowCodec, user: Owner, rows: Rows) -> list[Fact]:
+    """A user's facts in rows of the statements that select them."""
+    key = Key(user.tenant, user.user)
+    # Superseding a fact changes its row alone, not its encoded form.
+    return [msgspec.structs.replace(codec.decode(key, row[6], Fact), superseded=row[4]) for row in rows]
+
+
+def _remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
+    """Remove a fact; whether there was one."""
+    owner = yield from find_owner(user)
+    item = None
+    if owner is not None:
+        item = yield from fetch_value(statements.DELETE_FACT, {"owner": owner, "name": id_bytes(fact_id)})
+    if item is not None:
+        yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
+    return item is not None
 
 
 def is_archive(url: str) -> bool:

@@ -281,7 +281,9 @@ class _Planned(NamedTuple):
 # --- what is stored
 
 
-def _read(parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]) -> Steps[list[_Stored]]:
+def _read_stored(
+    parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
+) -> Steps[list[_Stored]]:
     """What is stored of parts, and of the tombstones that concern each."""
     ranges = []
     for part in parts:
@@ -310,7 +312,7 @@ def _read(parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]
 def _read_heads(
     parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
 ) -> Steps[list[_Stored]]:
-    """The same without turns."""
+    """What is stored of parts but for their turns."""
     names = [sorted(part.names) for part in parts]
     owners = [Owner(part.key.tenant, name) for part, own in zip(parts, names, strict=True) for name in own]
     times, ids, rows = yield from gather(
@@ -589,7 +591,7 @@ class SessionWriter:
                 stored[part.key] = known
         if unknown := [part for part in unknown if part.key not in stored]:
             graves = [_all_tombstone_rows(keys, part) for part in unknown]
-            rows = await self._database.read(partial(_read, unknown, graves))
+            rows = await self._database.read(partial(_read_stored, unknown, graves))
             stored |= zip((part.key for part in unknown), rows, strict=True)
 
     async def _write(
