@@ -33,42 +33,46 @@ _MAX_ENTRIES: Final = 20_000
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn as it went by: the client's window, and the answer's bytes.
-
-    ``at`` is when the request arrived, in seconds since 1970, and ``ended_at`` when its answer ended.
-    ``user`` is the one that the request names, and ``user_from_message`` whether its newest message alone
-    does. ``turn`` is the engine's number of the turn, and ``model`` what was asked. ``prompt`` is what the
-    model got, and ``tools`` its tools as JSON, where their tokens are to be counted; with
-    ``had_tool_rounds``, the model counted those of more than this prompt. ``shown_facts`` are the facts in
-    the prompt and ``shown_call`` the earlier call; ``room`` is how many messages of the user it had room for,
-    where some had to be left out. ``view`` is the session as the turn read it, and ``attempt`` what the
-    request says of itself; of a condensed view, ``window`` has the newest lines alone. ``size`` is about how
-    many bytes the whole window and the answer have. ``interrupted`` is whether the client left before the
-    turn was over, and ``cut`` whether it got more than ``answer``. Once an answer is read there is its
-    ``transcript``, in the place of its bytes where it is large.
-    """
+    """One turn as it went by: the client's window, and the answer's bytes."""
 
     key: Key
     user: str | None = None
+    """The user whom the request names."""
     user_from_message: bool = False
+    """Whether its newest message alone does."""
     turn: int | None = None
+    """The engine's number of the turn."""
     model: str | None = None
+    """The model that was asked."""
     window: Sequence[Message]
+    """Of a condensed ``view``, the newest lines alone."""
     answer: bytes
     at: float
+    """When the request arrived, in seconds since 1970."""
     room: int | None = None
+    """How many messages of the user the prompt had room for, where some had to be left out."""
     shown_facts: ShownFacts | None = None
     shown_call: ShownCall | None = None
+    """The facts in the prompt, and the earlier call."""
     view: SessionView | None = None
+    """The session as the turn read it."""
     prompt: Sequence[Message] = ()
     tools: bytes = b""
+    """What the model got, and its tools as JSON, where their tokens are to be counted."""
     had_tool_rounds: bool = False
+    """Whether the model counted the tokens of more than this prompt."""
     attempt: Attempt = NO_ATTEMPT
+    """What the request says of itself."""
     ended_at: float = 0.0
+    """When the answer ended."""
     size: int = 0
+    """About how many bytes the whole window and the answer have."""
     interrupted: bool = False
+    """Whether the client left before the turn was over."""
     cut: bool = False
+    """Whether the client got more than ``answer``."""
     transcript: Transcript | None = None
+    """The answer once it is read; a large one's bytes are dropped then."""
 
 
 def without_view(record: TurnRecord) -> TurnRecord:
