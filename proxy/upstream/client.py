@@ -51,12 +51,9 @@ class HttpUpstream:
         idle: float = 55.0,
         trust: Trust = system_trust,
     ) -> None:
-        route = Route.of(base_url, environ, trust)
-        self._peer = str(route)
-        self._forwarded = route.proxy is not None and not route.tunnelled
-        self._head = route.request_head
+        self._route = Route.of(base_url, environ, trust)
         self._last_head: tuple[str, str, Headers, bytes] = ("", "", (), b"")
-        self._pool = Pool(route, self._peer, size=max_connections, connect=connect, idle=idle)
+        self._pool = Pool(self._route, size=max_connections, connect=connect, idle=idle)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
         """Send a request; return its response once the head is there, by loop time `due` at the latest."""
@@ -64,7 +61,7 @@ class HttpUpstream:
         if headers is last[2] and path == last[1] and method == last[0]:
             head = last[3]
         else:
-            head = self._head.lines(method, path, headers)
+            head = self._route.request_head(method, path, headers)
             if isinstance(headers, tuple):  # a list may change
                 self._last_head = method, path, headers, head
         if body or method != "GET":
@@ -94,11 +91,10 @@ class HttpUpstream:
         except BaseException:
             response.close()
             raise
-        if self._forwarded and response.status == _PROXY_REFUSED:
+        route = self._route
+        if response.status == _PROXY_REFUSED and route.proxy is not None and not route.tunnelled:
             response.close()
-            raise UpstreamUnreachable(
-                f"407 on the way to {self._peer}: check the proxy's user name and password"
-            )
+            raise UpstreamUnreachable(f"407 on the way to {route}: check the proxy's user name and password")
         return answer
 
     async def keep_warm(self) -> None:
@@ -117,9 +113,9 @@ class Pool:
     are never more connections than places.
     """
 
-    def __init__(self, route: Route, peer: str, *, size: int, connect: float, idle: float) -> None:
+    def __init__(self, route: Route, *, size: int, connect: float, idle: float) -> None:
         self._route = route
-        self._peer = peer
+        self._peer = str(route)
         self._connect = connect
         self._idle_for = idle
         self.free = size
@@ -130,7 +126,7 @@ class Pool:
         self._sweeper: asyncio.TimerHandle | None = None
         self.closed = False
         self.requested = True
-        self._closing = f"the client for {peer} was closed"
+        self._closing = f"the client for {route} was closed"
 
     def __len__(self) -> int:
         """How many connections are open."""

@@ -1,23 +1,14 @@
 """HTTP/1.1 over one connection: a request goes out, and its response is read as it arrives."""
 
 import asyncio
-import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import httptools
 
 from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 
-_METHOD = re.compile(r"(?!HEAD$|CONNECT$)[A-Z]+")
-_PATH = re.compile(r"/[\x21\x22\x24-\x7e]*")
-_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
-_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
-_FRAMING = frozenset(
-    (b"connection", b"content-length", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade")
-)
 _SWITCHING, _OK = 101, 200
 # Bytes that may come without completing a head or adding to a body: heads, chunk extensions, trailers.
 _OVERHEAD = 64 << 10
@@ -34,40 +25,6 @@ _CM_MASK, _CM_DEFLATE = 0x0F, 8
 
 class StaleConnection(UpstreamBroken):
     """A connection that was kept died before the first byte of a response: the request may be sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class RequestHead:
-    """What every request to one upstream has in its head."""
-
-    before_path: bytes
-    host: bytes
-    proxy_lines: bytes
-
-    def lines(self, method: str, path: str, headers: Headers) -> bytes:
-        """All lines but the body's length; raises ValueError for a name or a value that would break them."""
-        if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
-            raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
-        lines = [
-            b"%b %b%b HTTP/1.1\r\n" % (method.encode(), self.before_path, path.encode()),
-            self.proxy_lines,
-        ]
-        names = set()
-        for name, value in headers:
-            if not _NAME.fullmatch(name) or name in _FRAMING:
-                raise ValueError(
-                    f"header {name!r}: no lower-case header name, or one that the client sets itself"
-                )
-            # The value may be a key: it is never shown.
-            if not _VALUE.fullmatch(value):
-                raise ValueError(f"header {name!r}: its value holds a control character")
-            lines.append(b"%b: %b\r\n" % (name, value))
-            names.add(name)
-        if b"host" not in names:
-            lines.append(b"host: %b\r\n" % self.host)
-        if b"accept-encoding" not in names:
-            lines.append(b"accept-encoding: identity\r\n")
-        return b"".join(lines)
 
 
 class HttpResponse:

@@ -7,19 +7,28 @@ import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import ip_address, ip_network
 from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
+from proxy.answer.response import Headers
 from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamUnreachable
 from proxy.hostname import ADVICE, host_of, is_host_name
-from proxy.upstream.connection import Connection, RequestHead
+from proxy.upstream.connection import Connection
 
 Trust = Callable[[], ssl.SSLContext]
 
 _PORTS = {"http": 80, "https": 443}
 _BASE_URL: Final = "write an address such as https://api.example.com/v1, or practice: for the practice model"
 _CHAT_COMPLETIONS: Final = "/chat/completions"
+_METHOD = re.compile(r"(?!HEAD$|CONNECT$)[A-Z]+")
+_PATH = re.compile(r"/[\x21\x22\x24-\x7e]*")
+_NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
+_FRAMING = frozenset(
+    (b"connection", b"content-length", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+)
 _HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 _PREFIX = re.compile(r"[\x21\x24-\x3e\x40-\x7e]*")
 _NO_PROXY_ENTRY = re.compile(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?")
@@ -166,7 +175,7 @@ def _ascii_host(host: str) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Route:
     """An origin, the proxy before it if there is one, and the TLS that either needs."""
 
@@ -199,13 +208,39 @@ class Route:
         """What is at the other end of the socket."""
         return self.proxy or self.origin
 
-    @property
-    def request_head(self) -> RequestHead:
-        """What every request along this route has in its head."""
-        origin, proxy, host = self.origin, self.proxy, self.origin.host_header.encode()
-        if proxy is None or self.tunnelled:
-            return RequestHead(origin.prefix.encode(), host, b"")
-        return RequestHead(f"{origin}{origin.prefix}".encode(), host, proxy.header)
+    @cached_property
+    def _own_lines(self) -> tuple[str, bytes, bytes]:
+        """What stands before a request's path, the proxy's line, and the line of the host."""
+        host = b"host: %b\r\n" % self.origin.host_header.encode()
+        if self.proxy is None or self.tunnelled:
+            return self.origin.prefix, b"", host
+        return f"{self.origin}{self.origin.prefix}", self.proxy.header, host
+
+    def request_head(self, method: str, path: str, headers: Headers) -> bytes:
+        """A request's first lines, but for its body's length.
+
+        Raises ValueError for a name or a value that would break them.
+        """
+        if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
+            raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
+        before_path, proxy_line, host_line = self._own_lines
+        lines = [f"{method} {before_path}{path} HTTP/1.1\r\n".encode(), proxy_line]
+        names = set()
+        for name, value in headers:
+            if not _NAME.fullmatch(name) or name in _FRAMING:
+                raise ValueError(
+                    f"header {name!r}: no lower-case header name, or one that the client sets itself"
+                )
+            # The value may be a key: it is never shown.
+            if not _VALUE.fullmatch(value):
+                raise ValueError(f"header {name!r}: its value holds a control character")
+            lines.append(b"%b: %b\r\n" % (name, value))
+            names.add(name)
+        if b"host" not in names:
+            lines.append(host_line)
+        if b"accept-encoding" not in names:
+            lines.append(b"accept-encoding: identity\r\n")
+        return b"".join(lines)
 
     @property
     def connect_request(self) -> bytes:

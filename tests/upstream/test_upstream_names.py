@@ -17,7 +17,7 @@ NAMES = ["a..b", f"{'x' * 64}.example"]
 
 
 def pool_to(route: Route) -> Pool:
-    return Pool(route, "the model", size=2, connect=2, idle=5)
+    return Pool(route, size=2, connect=2, idle=5)
 
 
 @pytest.mark.parametrize("name", NAMES)

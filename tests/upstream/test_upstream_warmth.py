@@ -31,7 +31,7 @@ async def running(work: Any) -> AsyncIterator[asyncio.Task[None]]:
 @asynccontextmanager
 async def warmed(url: str, active: float = 60.0) -> AsyncIterator[Pool]:
     """A pool that looks often whether it is warm."""
-    pool = Pool(Route.of(url, {}, system_trust), url, size=1, connect=1, idle=60)
+    pool = Pool(Route.of(url, {}, system_trust), size=1, connect=1, idle=60)
     async with running(pool.keep_warm(every=0.01, pause=PAUSE, active=active)):
         yield pool
     await pool.aclose()
