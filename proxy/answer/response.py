@@ -1,13 +1,15 @@
 """An upstream's response, and whether it is a stream."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from proxy.answer.sse import BOM
 from proxy.errors import UpstreamBroken
 
 Headers = Sequence[tuple[bytes, bytes]]
+LARGEST_ANSWER: Final = 64_000_000
+"""How many bytes of one answer are taken, a stream or not."""
 
-_BOM = b"\xef\xbb\xbf"
 _SSE_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _MOST_PEEKED = 65_536
 _STREAM = (b"content-type", b"text/event-stream")
@@ -78,9 +80,9 @@ async def detect_stream(response: Response) -> Response:
 
 def _begins_stream(start: bytes) -> bool | None:
     """Whether these are the first bytes of server-sent events; ``None`` while they might yet be."""
-    if _BOM.startswith(start):
+    if BOM.startswith(start):
         return None
-    line = start.removeprefix(_BOM).lstrip(b"\r\n")
+    line = start.removeprefix(BOM).lstrip(b"\r\n")
     if line.startswith(_SSE_FIELDS):
         return True
     return None if any(field.startswith(line) for field in _SSE_FIELDS) else False

@@ -15,7 +15,7 @@ T = TypeVar("T")
 _BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
 _LINE_FEEDS = re.compile(rb"\n*")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _LONGEST_EVENT = 16_000_000
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+("?)|[\[\]{},]', re.DOTALL)
 _CLOSING = {"[": "]", "{": "}"}
@@ -101,7 +101,7 @@ def lines_without_data(event: bytes) -> bytes:
 
 def _lines(event: bytes) -> list[bytes]:
     """An event's lines, without the byte-order mark that may stand before a stream's first."""
-    return _LINE_END.split(event.removeprefix(_BOM))
+    return _LINE_END.split(event.removeprefix(BOM))
 
 
 class MalformedJson(ValueError):

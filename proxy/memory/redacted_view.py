@@ -18,7 +18,7 @@ from filters.text.personal import Sensitive
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.redaction import NO_REDACTION, Redaction
 from proxy.memory.session import Session
-from proxy.memory.wording import continues, same_words
+from proxy.memory.wording import ELLIPSES, ELLIPSIS_CHARACTERS, continues, same_words
 
 _INTERRUPTED: Final = ""
 """The kind of what an answer whose stream broke off may have begun."""
@@ -31,8 +31,6 @@ _WORD: Final = re.compile(r"\S+")
 _COUNTRY: Final = 2
 _MOST_SPLITS: Final = 40
 _NEWEST: Final = 4
-_ELLIPSES: Final = ("...", "…")
-_ELLIPSIS: Final = ".… "
 
 
 class RedactedView(NamedTuple):
@@ -73,7 +71,7 @@ def _interrupted(own: Message, marked: Message) -> Message:
     """The client's answer, marked as interrupted as memory marks it."""
     text, marked_text, original = own.content, marked.content, marked.original
     if isinstance(text, str) and isinstance(marked_text, str):
-        text = text if marked_text.endswith(_ELLIPSES) else text.rstrip(_ELLIPSIS)
+        text = text if marked_text.endswith(ELLIPSES) else text.rstrip(ELLIPSIS_CHARACTERS)
         if original is not None and original.startswith(marked_text):
             original = text + original[len(marked_text) :]
     metadata = own.metadata if isinstance(own.metadata, dict) else {}
@@ -206,7 +204,11 @@ class WindowRedaction:
             possible += self._before_marks("assistant", line.original)
         if not (possible and isinstance(own.content, str) and isinstance(line.content, str)):
             return line
-        cuts = [*self._cuts(possible, own.content.rstrip(_ELLIPSIS), line.content.rstrip(_ELLIPSIS))]
+        cuts = [
+            *self._cuts(
+                possible, own.content.rstrip(ELLIPSIS_CHARACTERS), line.content.rstrip(ELLIPSIS_CHARACTERS)
+            )
+        ]
         if not cuts:
             return line
         for entry in (*session.entries, *session.unheard):

@@ -8,6 +8,9 @@ from typing import Final
 
 from filters.letters import UNSPACED, WORD, bare, offset_of_letters
 
+ELLIPSES: Final = ("...", "…")
+"""What some engines end a cut answer with."""
+ELLIPSIS_CHARACTERS: Final = ".… "
 # Fewer words are another text's by chance.
 _MIN_WORDS: Final = 3
 _MIN_SHARE: Final = 0.6

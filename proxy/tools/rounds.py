@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from filters.message import Message
-from proxy.answer.response import Headers, Response, is_stream, read_all
+from proxy.answer.response import LARGEST_ANSWER, Headers, Response, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, encode_json, events, whole_characters
 from proxy.answer.stream_filters import chunk_event
 from proxy.answer.transcript import (
@@ -34,7 +34,6 @@ _ROUND_TIMEOUT = 2.0
 Ask = Callable[[float], Awaitable[Response]]
 """Asks the model to go on from the dialogue, with a deadline. Raises UpstreamError on refusal."""
 
-_LARGEST_ANSWER = 64_000_000
 _LINGER = 1.0
 """For how many seconds an upstream may leave a round open behind its own end."""
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -237,7 +236,7 @@ class Rounds(Response):
         return shown
 
     async def _read_body(self) -> bytes:
-        shown = self._whole.feed(await read_all(self._response, _LARGEST_ANSWER))
+        shown = self._whole.feed(await read_all(self._response, LARGEST_ANSWER))
         await self._run_tools(self._whole, ended=True)
         return shown
 

@@ -9,6 +9,7 @@ import msgspec
 
 from filters.base import Context
 from filters.filler import Filler
+from proxy.answer.response import LARGEST_ANSWER
 from proxy.answer.sse import DONE, Framing, is_done
 from proxy.answer.stream_filters import FilteredAnswer, chunk_event
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamRefused, UpstreamTimeout
@@ -26,7 +27,6 @@ _LINGER = 1.0
 """For how many seconds an upstream may leave a stream open behind its own end."""
 # uvloop reads from a fast sender many times before it runs anything else.
 _LARGEST_PUSH = 16_000
-_LARGEST_ANSWER = 64_000_000
 _STREAM: Header = (b"content-type", b"text/event-stream; charset=utf-8")
 _COMMENT = b": keep-alive\n\n"
 _CHECKS_PER_PERIOD = 8
@@ -62,9 +62,7 @@ async def pass_on(
     try:
         if upstream.framing is not None:
             copy = reply.observation.answer
-            stream = _RelayedStream(
-                upstream, upstream.framing, answer, reply, dialogue, copy, _LARGEST_ANSWER
-            )
+            stream = _RelayedStream(upstream, upstream.framing, answer, reply, dialogue, copy, LARGEST_ANSWER)
             await stream.run()
         elif reply.started:
             raise UpstreamBroken("The upstream was asked for a stream, and answered with something else.")

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from proxy.answer.response import Headers, Response, detect_stream, is_stream, read_all
+from proxy.answer.response import LARGEST_ANSWER, Headers, Response, detect_stream, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, decode_json, events
 from proxy.answer.transcript import decode_object
 from proxy.circuit import CircuitBreaker, retry_after
@@ -32,7 +32,6 @@ WrapResponse = Callable[[Response, float], Response]
 
 _PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
-_LARGEST_ANSWER = 64_000_000
 _THREAD_SIZE = 250_000
 _LARGEST_ERROR = 1_000_000
 _CLIENT_HEADERS = frozenset((b"content-type", b"retry-after", b"retry-after-ms", b"x-should-retry"))
@@ -301,7 +300,7 @@ async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines)
 
 
 async def _read_completion(response: Response) -> bytes:
-    body = await read_all(response, _LARGEST_ANSWER)
+    body = await read_all(response, LARGEST_ANSWER)
     large = len(body) > _THREAD_SIZE
     check = partial(completion_error, response.status, response.headers, body)
     if error := await asyncio.to_thread(check) if large else check():

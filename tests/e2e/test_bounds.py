@@ -115,8 +115,8 @@ def test_a_compressed_bomb_is_unpacked_no_further_than_the_limit(serve: Serve) -
 def test_an_answer_has_a_largest_size(
     agora: ProxyServer, upstream: FakeUpstream, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
-    monkeypatch.setattr("proxy.turn.relay._LARGEST_ANSWER", 100_000)
-    monkeypatch.setattr("proxy.upstream.attempt._LARGEST_ANSWER", 100_000)
+    monkeypatch.setattr("proxy.turn.relay.LARGEST_ANSWER", 100_000)
+    monkeypatch.setattr("proxy.upstream.attempt.LARGEST_ANSWER", 100_000)
     whole = answer(completion("x" * 120_000))
     # What arrives in one piece is passed on as one: more than that is left.
     streamed = [HEAD, *[chunk(delta(content="x" * 1000))] * 600, chunk(DONE), END]

@@ -11,12 +11,10 @@ from filters.tool_groups import call_id
 from proxy.memory.align.alignment import Alignment
 from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
-from proxy.memory.wording import continues, ends_alike, reordered, same_words
+from proxy.memory.wording import ELLIPSES, ELLIPSIS_CHARACTERS, continues, ends_alike, reordered, same_words
 
 _SIGNED: Final = "extra_content"  # where Gemini signs a tool call
 _ABSENT: Final = (UNSET, None)
-_DOTS: Final = ("...", "…")
-_DOTTED: Final = ".… "
 _NOT_INTERRUPTED: Final[dict[str, Any]] = {
     "interrupted": False,
     "interrupt_timestamp": None,
@@ -98,9 +96,9 @@ def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str,
 def without_ellipsis(message: Message, generated: str) -> Message:
     """A cut answer without the dots that some engines append; dots that were generated stay."""
     text = message.content
-    if not isinstance(text, str) or not text.endswith(_DOTS) or generated.startswith(text):
+    if not isinstance(text, str) or not text.endswith(ELLIPSES) or generated.startswith(text):
         return message
-    words = text.rstrip(_DOTTED)
+    words = text.rstrip(ELLIPSIS_CHARACTERS)
     if not continues(generated, words):
         return message
     end = len(words) if generated.startswith(words) else offset_of_letters(generated, len(bare(words)))
