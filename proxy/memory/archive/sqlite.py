@@ -107,7 +107,7 @@ class SqliteDatabase:
         thread = threading.get_ident()
         connection = self._connections.get(thread)
         if connection is None:
-            connection = self._connections[thread] = FileConnection(self._file, wait=_WAIT, shared=True)
+            connection = self._connections[thread] = FileConnection(self._file, wait=_WAIT)
         with self._file.errors():
             try:
                 return _run(work, connection.get())

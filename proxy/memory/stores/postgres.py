@@ -68,28 +68,21 @@ _REPLACE: Final = _with_cold(sql.REPLACE)
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
-    """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema.
+    """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema."""
+    return PostgresStore(url, deadline=deadline)
+
+
+class PostgresStore(SqlStore):
+    """One round trip for each read and each write. Versions are random, as those of ``SqliteStore``.
 
     Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and a
     read is given up at the deadline. A store with a deadline for background work needs few connections.
     """
-    size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
-    return PostgresStore(url, timeout=max(TIMEOUT, deadline), deadline=deadline, size=size)
 
-
-class PostgresStore(SqlStore):
-    """One round trip for each read and each write. Versions are random, as those of ``SqliteStore``."""
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        timeout: float = TIMEOUT,
-        deadline: float | None = None,
-        size: int = _CONNECTIONS,
-    ) -> None:
+    def __init__(self, url: str, *, deadline: float) -> None:
         self._deadline = deadline
-        self._pool = Pool(url, timeout=timeout, size=size)
+        size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
+        self._pool = Pool(url, timeout=max(TIMEOUT, deadline), size=size)
         self.calls = Reads(self._pool)
         """What calls read."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY

@@ -82,12 +82,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
     one that cannot be parsed.
     """
-    place = Address.parse(url)
-    link, writing = Link(place, deadline), Link(place, deadline)
-    names = KeyNames(place.prefix, spread=place.form == CLUSTER)
-    if place.form == CLUSTER:  # where the two are on different servers
-        return RedisStore(link, writing, names)
-    return RedisStore(link, writing, names, take_along)
+    return RedisStore(Address.parse(url), deadline, take_along)
 
 
 class KeyPair(NamedTuple):
@@ -308,16 +303,13 @@ class RedisStore:
     """
 
     def __init__(
-        self,
-        link: Link,
-        writing: Link,
-        names: KeyNames,
-        take_along: Callable[[str], Piggyback | None] = lambda _: None,
+        self, place: Address, deadline: float, take_along: Callable[[str], Piggyback | None]
     ) -> None:
-        self._link = link
-        self._take_along = take_along
-        self._writing = writing
-        self._names = names
+        is_cluster = place.form == CLUSTER
+        self._link, self._writing = Link(place, deadline), Link(place, deadline)
+        self._names = names = KeyNames(place.prefix, spread=is_cluster)
+        # On a Cluster what goes along would have to go to another server.
+        self._take_along = take_along if not is_cluster else lambda _: None
         self._places: dict[Key, _Places] = {}
         self._next_bucket = secrets.randbelow(len(names.due))
         self._move_at: dict[str, float] = {}
@@ -511,10 +503,17 @@ class RedisStore:
         head = _escaped(tenant).encode() + b":"
         low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
         share = 2 + _PAGE // len(self._names.indexes)
-        ranges: list[tuple[str, bytes, bytes]] = [(index.first, low, high) for index in self._names.indexes]
-        ranges.append((self._names.former_index(tenant).first, b"(" + after if after else b"-", b"+"))
-        *buckets, formers = await asyncio.gather(
-            *(client.execute_command("ZRANGEBYLEX", *each, "LIMIT", 0, share) for each in ranges)
+        limit = "LIMIT", 0, share
+        former = self._names.former_index(tenant).first
+        # First: what is moved from there meanwhile is in its bucket by then.
+        formers = await client.execute_command(
+            "ZRANGEBYLEX", former, b"(" + after if after else b"-", b"+", *limit
+        )
+        buckets = await asyncio.gather(
+            *(
+                client.execute_command("ZRANGEBYLEX", each.first, low, high, *limit)
+                for each in self._names.indexes
+            )
         )
         pages = [[place.removeprefix(head) for place in bucket] for bucket in buckets] + [formers]
         # Behind the end of a page there may be more of its bucket.

@@ -210,8 +210,6 @@ class SharedConnections:
         self, server: str, connection: Callable[[], AbstractConnection], **options: Any
     ) -> SharedConnection:
         """The connection to a server; all that come while it is made wait for the same."""
-        if (shared := self.get(server)) is not None:
-            return shared
         connecting = self._connecting.get(server)
         if connecting is None:
             connecting = asyncio.create_task(self._connect(server, connection(), options))

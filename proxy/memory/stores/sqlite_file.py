@@ -145,14 +145,12 @@ class DatabaseFile:
                 return
             time.sleep(_LOCK_PAUSE)
 
-    def connect(self, *, wait: float, shared: bool = False) -> sqlite3.Connection:
-        """A connection to the file as it is, in autocommit mode; a lock is waited for so many seconds.
-
-        One that is ``shared`` may be closed by another thread than the one that opened it.
-        """
+    def connect(self, *, wait: float) -> sqlite3.Connection:
+        """A connection to the file as it is, in autocommit mode; a lock is waited for so many seconds."""
         uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+        # Another thread than the one that opened it may close it.
         connection = sqlite3.connect(
-            uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=not shared
+            uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=False
         )
         try:
             connection.execute(_CACHE_SIZE)
@@ -229,13 +227,12 @@ def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
 class FileConnection:
     """A connection to the file that was opened last, for one thread, which makes it when it needs it.
 
-    A lock is waited for so many seconds. One that is ``shared`` may be closed by another thread.
+    A lock is waited for so many seconds. Any thread may close it.
     """
 
-    def __init__(self, file: DatabaseFile, *, wait: float = 0, shared: bool = False) -> None:
+    def __init__(self, file: DatabaseFile, *, wait: float = 0) -> None:
         self._file = file
         self._wait = wait
-        self._shared = shared
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None
 
@@ -246,7 +243,7 @@ class FileConnection:
             self.close()
             if identity is None:
                 raise StoreError(f"The memory file {self._file.path} has not been opened yet.")
-            self._connection = self._file.connect(wait=self._wait, shared=self._shared)
+            self._connection = self._file.connect(wait=self._wait)
             self._identity = identity
         return self._connection
 
@@ -291,7 +288,7 @@ class _Log:
         self._file = file
         self._thread: threading.Thread | None = None
         # It is kept: SQLite has the folder stored for good, too, for each new one.
-        self._connection = FileConnection(file, shared=True)
+        self._connection = FileConnection(file)
 
     def move_if_long(self) -> None:
         """Begins to move the log, if it is long and is not being moved."""

@@ -118,7 +118,7 @@ async def archive(url: str) -> AsyncIterator[Archive]:
 
 @pytest.fixture
 async def store(url: str, archive: Archive) -> AsyncIterator[PostgresStore]:
-    opened = PostgresStore(url, timeout=10)
+    opened = PostgresStore(url, deadline=10)
     yield opened
     await opened.aclose()
 

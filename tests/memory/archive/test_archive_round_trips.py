@@ -74,7 +74,7 @@ async def test_a_call_reads_its_session_and_its_users_facts_in_one_statement(
     postgres: PostgresServer, trips: list[str]
 ) -> None:
     url = postgres.url(await postgres.new_schema())
-    driver = PostgresStore(url, timeout=PATIENCE)
+    driver = PostgresStore(url, deadline=PATIENCE)
     store = SessionStore(driver, Plain())
     async with aclosing(store), aclosing(open_archive(url, codec=Plain(), sessions=driver)) as archive:
         for name in ("ann", "bob"):
@@ -101,7 +101,7 @@ async def test_a_call_reads_its_session_and_its_users_facts_in_one_statement(
 @pytest.mark.anyio
 async def test_facts_that_come_too_late_for_a_call_are_read_with_patience(postgres: PostgresServer) -> None:
     url = postgres.url(await postgres.new_schema())
-    driver = PostgresStore(url, timeout=0.2)
+    driver = PostgresStore(url, deadline=0.2)
     store = SessionStore(driver, Plain())
     async with aclosing(store), aclosing(open_archive(url, codec=Plain(), sessions=driver)) as archive:
         await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW))
@@ -123,7 +123,7 @@ async def test_sessions_that_are_archived_together_take_one_statement_to_read_an
 ) -> None:
     url = postgres.url(await postgres.new_schema())
     keys = [Key("acme", f"call-{number}") for number in range(20)]
-    store = SessionStore(PostgresStore(url, timeout=PATIENCE), Plain())
+    store = SessionStore(PostgresStore(url, deadline=PATIENCE), Plain())
     async with aclosing(store), aclosing(open_archive(url, codec=Plain())) as archive:
         archivist = Archivist(store, archive, ["acme"], keep=0, quiet=0)
         archivist.start()

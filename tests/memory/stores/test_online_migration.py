@@ -56,7 +56,7 @@ OPEN_AND_WAIT = """
 import asyncio, sys
 from proxy.memory.stores.postgres import PostgresStore
 async def main():
-    store = PostgresStore(sys.argv[1], timeout=10)
+    store = PostgresStore(sys.argv[1], deadline=10)
     await store.ping()
     await asyncio.sleep(600)
 asyncio.run(main())
@@ -91,7 +91,7 @@ async def opened() -> AsyncIterator[Open]:
     stores: list[PostgresStore] = []
 
     def open_store(url: str) -> PostgresStore:
-        stores.append(PostgresStore(url, timeout=PATIENCE))
+        stores.append(PostgresStore(url, deadline=PATIENCE))
         return stores[-1]
 
     yield open_store

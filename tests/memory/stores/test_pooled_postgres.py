@@ -28,7 +28,7 @@ async def url(postgres: PostgresServer) -> AsyncIterator[str]:
 @pytest.fixture
 async def pooled(url: str) -> AsyncIterator[list[PostgresStore]]:
     """Stores of two servers, as they would be in processes of their own."""
-    stores = [PostgresStore(url, timeout=PATIENCE) for _ in range(2)]
+    stores = [PostgresStore(url, deadline=PATIENCE) for _ in range(2)]
     try:
         yield stores
     finally:
@@ -65,7 +65,7 @@ async def test_a_call_reads_its_session_and_facts_at_once(url: str, pooled: list
 
 
 async def test_without_a_pooler_statements_stay_prepared(postgres: PostgresServer) -> None:
-    store = PostgresStore(postgres.url(await postgres.new_schema()), timeout=PATIENCE)
+    store = PostgresStore(postgres.url(await postgres.new_schema()), deadline=PATIENCE)
     await store.ping()
     pool = await store._pool._opening
     async with pool.acquire() as connection:

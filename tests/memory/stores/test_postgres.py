@@ -40,7 +40,7 @@ async def opened() -> AsyncIterator[Open]:
     stores: list[PostgresStore] = []
 
     def open_store(url: str, timeout: float = PATIENCE) -> PostgresStore:
-        stores.append(PostgresStore(url, timeout=timeout))
+        stores.append(PostgresStore(url, deadline=timeout))
         return stores[-1]
 
     yield open_store
@@ -247,7 +247,7 @@ async def connected(url: str) -> set[int]:
 
 async def test_callers_who_come_at_once_find_connections(opened: Open, url: str):
     """After a start, or a reload, each of them would wait for one of his own, for longer than he can."""
-    store = opened(url)
+    store = opened(url, 4.0)
     others = await connected(url)
     await at_last(store.ping)
     assert len(await connected(url) - others) >= 4
