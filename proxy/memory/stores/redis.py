@@ -307,6 +307,8 @@ class RedisStore:
     ) -> None:
         is_cluster = place.form == CLUSTER
         self._link, self._writing = Link(place, deadline), Link(place, deadline)
+        # How long a reply may take is a connection's matter, and turns shall not wait behind long ones.
+        self._background = Link(place, max(deadline, BACKGROUND_DEADLINE))
         self._names = names = KeyNames(place.prefix, spread=is_cluster)
         # On a Cluster what goes along would have to go to another server.
         self._take_along = take_along if not is_cluster else lambda _: None
@@ -315,9 +317,10 @@ class RedisStore:
         self._move_at: dict[str, float] = {}
         self._late = Tasks()
 
-    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - one deadline
+    async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
         """The hot part with its version."""
-        version, blob = await self._link.command("HMGET", self._names.session(key).first, "version", "blob")
+        link = self._background if background else self._link
+        version, blob = await link.command("HMGET", self._names.session(key).first, "version", "blob")
         if version is None and blob is None:
             return None
         if version is None or blob is None or not version.isdigit():
@@ -340,7 +343,7 @@ class RedisStore:
         if limit <= 0:
             return []
         name = self._names.session(key).second
-        blobs: list[bytes] = await self._link.command("LRANGE", name, start, start + limit - 1)
+        blobs: list[bytes] = await self._background.command("LRANGE", name, start, start + limit - 1)
         return blobs
 
     async def delete(self, key: Key) -> bool:
@@ -348,11 +351,11 @@ class RedisStore:
         keys, place = self._names.session(key), place_of(key)
         self._places.pop(key, None)
         now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
-        existed = bool(await self._writing.script(REMOVE(keys, now, ttl)))
+        existed = bool(await self._background.script(REMOVE(keys, now, ttl)))
         # A place without a session is not shown, and goes when the session would have expired.
         with contextlib.suppress(StoreError):
             former = LEAVE(self._names.former_index(key.tenant), member(key.session))
-            await self._writing.scripts(LEAVE(self._names.index(place), place), former)
+            await self._background.scripts(LEAVE(self._names.index(place), place), former)
         return existed
 
     async def deleted(self, key: Key) -> float | None:
@@ -379,19 +382,19 @@ class RedisStore:
                         listed.append(ListedSession(each, float(updated), int(size)))
             return listed[:limit]
 
-        return await self._link.run(work) if limit > 0 else []
+        return await self._background.run(work) if limit > 0 else []
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
         """Sessions that are due; on a Cluster, one call looks into a part of the buckets after the other."""
         for tenant in tenants:
             if asyncio.get_running_loop().time() >= self._move_at.get(tenant, 0.0):
-                await self._writing.run(partial(self._move_former, tenant))
+                await self._background.run(partial(self._move_former, tenant))
         names, milliseconds = self._names.due, int(lease * 1000)
         taken: list[DueSession] = []
         for _ in range(min(_BUCKETS_AT_ONCE, len(names))):
             name = names[self._next_bucket % len(names)]
             take = TAKE_DUE((name,), limit - len(taken), milliseconds)
-            until, *places = await self._writing.script(take)
+            until, *places = await self._background.script(take)
             taken += [DueSession(key_of(place), f"{name} {until.decode()}") for place in places]
             if len(taken) == limit:
                 break
@@ -402,18 +405,18 @@ class RedisStore:
         """Sets when a session is due again."""
         name, _, until = session.lease.rpartition(" ")
         delay = "never" if due == NEVER_DUE else max(0, int((due - wall_time()) * 1000))
-        settled = await self._writing.script(SETTLE((name,), place_of(session.key), until, delay))
+        settled = await self._background.script(SETTLE((name,), place_of(session.key), until, delay))
         return DueSession(session.key, f"{name} {settled.decode()}") if settled else None
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
         """Takes or renews a lease."""
         acquire = ACQUIRE((self._names.lease(name),), token, int(ttl * 1000), former)
-        holder: bytes | None = await self._writing.script(acquire)
+        holder: bytes | None = await self._background.script(acquire)
         return holder
 
     async def release(self, name: str, token: bytes) -> None:
         """Ends a lease."""
-        await self._writing.script(RELEASE((self._names.lease(name),), token))
+        await self._background.script(RELEASE((self._names.lease(name),), token))
 
     async def ping(self) -> None:
         """Reads, and writes for a second as all writes are made."""
@@ -428,7 +431,7 @@ class RedisStore:
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
-        await asyncio.gather(self._link.aclose(), self._writing.aclose())
+        await asyncio.gather(self._link.aclose(), self._writing.aclose(), self._background.aclose())
 
     async def _swap(self, key: Key, put: BlobWrite, cold: str) -> bool:
         ttl, version = _milliseconds(put.ttl), put.new_version or draw_version()
@@ -447,12 +450,13 @@ class RedisStore:
 
         # The other places come first: without its session none is shown, and a worker that finds none leaves
         # it.
+        link = self._background if put.background else self._writing
         piggyback = None if put.background else self._take_along(key.tenant)
         calls = *others, swap
         if piggyback is None:
-            *results, swapped = await self._writing.scripts(*calls)
+            *results, swapped = await link.scripts(*calls)
         else:  # behind all others: a full server takes a script's later writes, as long as it took one
-            sending = asyncio.get_running_loop().create_task(self._writing.scripts(*calls, piggyback.call))
+            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, piggyback.call))
             sending.add_done_callback(partial(_settle_piggyback, piggyback))
             *results, swapped, _ = await asyncio.shield(sending)
         if isinstance(swapped, StoreError):
@@ -492,7 +496,7 @@ class RedisStore:
             for attempt in range(1, _LATE_ATTEMPTS + 1):
                 with contextlib.suppress(StoreError):
                     delay = max(_SETTLING, due - wall_time())
-                    await self._writing.script(self._schedule(key, delay, ttl))
+                    await self._background.script(self._schedule(key, delay, ttl))
                     return
                 await asyncio.sleep(_LATE.pause(attempt))
 

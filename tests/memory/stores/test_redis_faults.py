@@ -10,9 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, free_port, single, stopped, wait_until
 from tests.peers.relay import Relay
@@ -37,6 +35,7 @@ def server(tmp_path) -> Iterator[RedisServer]:
 @contextlib.asynccontextmanager
 async def opened(url: str, deadline: float = PATIENCE) -> AsyncIterator[Store]:
     store = open_store(url, deadline=deadline)
+    allow(store, deadline)
     yield store
     await store.aclose()
 
@@ -50,7 +49,7 @@ async def store(server: RedisServer) -> AsyncIterator[Store]:
 
 def allow(store: Store, seconds: float) -> None:
     """What is asked from now on has so long."""
-    for link in (store._link, store._writing):
+    for link in (store._link, store._writing, store._background):
         link._deadline = seconds
 
 
@@ -321,9 +320,7 @@ async def test_what_is_stored_is_never_part_of_an_error(store: Store, server: Re
 
 async def test_who_has_leisure_waits_longer_than_a_call(server: RedisServer):
     with Relay(server.port) as relay:
-        url = f"redis://{LOOPBACK}:{relay.port}"
-        patient = open_store(url, deadline=PATIENCE)
-        store = SessionStore(open_store(url, deadline=0.1), Plain(), background_driver=patient)
+        store = open_store(f"redis://{LOOPBACK}:{relay.port}", deadline=0.1)
         relay.delay = 0.2
         assert await store.write(KEY, BlobWrite(b"1", version=0, ttl=60, background=True))
         held = await store.read(KEY, background=True)
