@@ -57,7 +57,7 @@ class SharedTraces:
         self._tasks = Tasks()
 
     def add(self, trace: Trace, *, keep: int) -> None:
-        """Takes a trace; ``keep`` are kept of each tenant, 500 at the most."""
+        """Takes a trace, or takes it anew; ``keep`` are kept of each tenant, 500 at the most."""
         keep = min(keep, _MOST_TURNS)
         pending = self._pending.setdefault(trace.report.tenant, {})
         pending[trace.number] = trace

@@ -125,7 +125,9 @@ class Traces:
                     session, speech_of(trace.messages).lines
                 ):
                     self._bytes -= trace.size
-                    self._traces[trace.number] = trace.without_content()
+                    self._traces[trace.number] = without = trace.without_content()
+                    if self.shared:
+                        self.shared.add(without, keep=self.retention.turns)
             self.feed.remove_excerpts(key.tenant, key.session)
             if self.shared and self._forgotten.get(key) != session.forgotten:
                 self._forgotten[key] = session.forgotten

@@ -148,3 +148,27 @@ def test_turns_of_one_moment_are_one_command(start: Hosts, single: str) -> None:
         assert until(lambda: store.hlen(store.keys("*{!default}:turns")[0]) == 16 if store.keys("*!*") else 0)
         # Each command that adds asks once how many there are. Turns without a session write nothing else.
         assert store.info("commandstats")["cmdstat_zcard"]["calls"] < 5
+
+
+@pytest.mark.parametrize("path", ["sessions/s-1", "users/ann"])
+def test_what_a_call_replays_of_what_was_forgotten_is_kept_at_no_host(
+    start: Hosts, single: str, path: str
+) -> None:
+    here, there = start(single, 2, CONFIG)
+    browser = Browser(there)
+    window = [{"role": "user", "content": "Where is my zebra?"}]
+
+    def say(turns: int) -> None:
+        here.client.post(
+            "/v1/chat/completions",
+            json={"model": "one", "messages": window},
+            headers={"X-Session-Id": "s-1", "X-User-Id": "ann"},
+        ).raise_for_status()
+        assert until(lambda: len(browser.turns()) == turns)
+
+    say(1)
+    assert here.client.delete(f"/v1/memory/{path}").status_code == 204
+    for number in range(1, 4):
+        window += {"role": "assistant", "content": "Hi."}, {"role": "user", "content": f"No {number}"}
+        say(number)
+    assert until(lambda: not any("zebra" in browser.page(turn) for turn in browser.turns()))
