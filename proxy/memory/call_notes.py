@@ -11,7 +11,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import NoSummaryModel, SessionDeleted
 from proxy.memory.past_calls import PastCall, PastCalls, UserRecord, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
-from proxy.memory.speakers import spoken_by, with_speaker_names
+from proxy.memory.speakers import call_speakers, with_speaker_names
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner, draw_version
 from proxy.memory.summaries import WrittenNotes
@@ -62,7 +62,7 @@ class CallNotes:
             return NEVER_DUE
         if noted == (newest.call, _LISTED):
             return self._over_at(session)
-        return NEVER_DUE if next(spoken_by(session, newest.call), None) is None else 0.0
+        return NEVER_DUE if next(call_speakers(session, newest.call), None) is None else 0.0
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
         """List a call that begins, unless other calls of its speakers end by that."""

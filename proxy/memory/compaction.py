@@ -26,7 +26,7 @@ from proxy.memory.session import (
     essence,
     message_of,
 )
-from proxy.memory.speakers import label, speaker_names
+from proxy.memory.speakers import label, speaker_names, speakers
 
 # If every prompt exceeds its budget, there are at least so many messages between two summaries.
 _STEP: Final = 8
@@ -254,6 +254,7 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
     """
     former = session.summaries[plan.first : plan.last]
     added = shorten("\n".join(segment.added for segment in former if segment.added))
+    added_by = [name for segment in former if plan.merge or segment.added for name in segment.speakers]
     return Segment(
         text=f"{added}\n{text}" if added and not plan.merge else text,
         call=plan.reach.call,
@@ -264,6 +265,7 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
         model=model,
         digest=is_digest or (plan.merge and any(segment.digest for segment in former)),
         added=added,
+        speakers=tuple(dict.fromkeys([*added_by, *speakers(session, entries)])),
     )
 
 

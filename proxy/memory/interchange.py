@@ -21,6 +21,7 @@ from proxy.memory.session import (
     entries_fingerprint,
     message_of,
 )
+from proxy.memory.speakers import speakers
 from proxy.memory.speech import as_tool_call, is_speech
 
 _NUMBERED: Final = frozenset({"user", "assistant"})
@@ -163,6 +164,7 @@ def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
                 created_at=one.created_at,
                 model=one.model,
                 digest=one.digest,
+                speakers=tuple(dict.fromkeys(speakers(session, entries))),
             )
         )
     return msgspec.structs.replace(session, summaries=tuple(segments))

@@ -13,7 +13,7 @@ from proxy.memory.errors import Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
-from proxy.memory.speakers import spoken_by
+from proxy.memory.speakers import call_speakers
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.tasks import in_thread_if_long
@@ -247,4 +247,4 @@ class PastCalls:
 
 def speakers(session: Session, call: int) -> tuple[str, ...]:
     """The users who are known to have spoken in a call, in order."""
-    return tuple(dict.fromkeys(spoken_by(session, call)))
+    return tuple(dict.fromkeys(call_speakers(session, call)))

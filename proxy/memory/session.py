@@ -168,7 +168,8 @@ class Segment(Extensible, frozen=True, kw_only=True, gc=False):
     ``messages`` is how many messages these are, and ``fingerprint`` is theirs. ``created_at`` is in seconds
     since 1970. ``model`` wrote it; a ``digest`` is made of the turns' own sentences, until a model answers.
     One that is ``stale`` stands for turns that were corrected since. ``added`` is what it says beyond its
-    turns, shortened where that is long: it could not be made of them again.
+    turns, shortened where that is long: it could not be made of them again. ``speakers`` are the users, as
+    far as they are known, whose words it rests on.
     """
 
     text: str
@@ -181,6 +182,7 @@ class Segment(Extensible, frozen=True, kw_only=True, gc=False):
     digest: bool = False
     stale: bool = False
     added: str = ""
+    speakers: tuple[str, ...] = ()
 
     @property
     def end(self) -> TurnRef:

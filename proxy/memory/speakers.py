@@ -76,13 +76,21 @@ def speaker(session: Session, entry: Entry) -> str | None:
     return None if session.shared else session.user
 
 
-def spoken_by(session: Session, call: int) -> Iterator[str]:
-    """The users of a call's entries, entry by entry, as far as they are known."""
-    for entry in session.entries:
-        if entry.call == call and entry.role == "user" and not entry.is_injected:
+def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
+    """The users of entries, entry by entry, as far as they are known."""
+    for entry in entries:
+        if entry.role == "user" and not entry.is_injected:
             name = speaker(session, entry)
             if name:
                 yield name
+
+
+def call_speakers(session: Session, call: int) -> Iterator[str]:
+    """The users of a call's summaries, and then of its entries, as far as they are known."""
+    for segment in session.summaries:
+        if segment.call == call:
+            yield from segment.speakers
+    yield from speakers(session, (entry for entry in session.entries if entry.call == call))
 
 
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:

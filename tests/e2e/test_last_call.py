@@ -333,6 +333,33 @@ def test_who_forgets_takes_along_what_others_would_be_told_of_a_call_with_them(
     assert PROMISE not in told(ann.say("Hello, me again."))
 
 
+def test_who_spoke_early_in_a_long_call_is_noted_and_forgotten_as_one_who_spoke_late(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    config = CONFIG.replace("PAUSE", "1h").replace(
+        "  deadline: 2s", "  deadline: 2s\n  window: {max_messages: 8, keep_messages: 2}"
+    )
+    model = Model(upstream)
+    proxy = serve(config, MEMORY_URL=url)
+    ann, bob = Phone(proxy, model, named=True), Phone(proxy, model, "bob", named=True)
+    bob.begin("room")
+    bob.say("I am Bob.")
+    ann.session, ann.lines = "room", bob.lines
+    ann.say(TALK[0][0])
+    for number in range(12):
+        bob.say(f"And what about the technician, number {number}?")
+        settle(proxy)
+    stored = proxy.run(proxy.app.memory.store.session(Key("default", "room")))  # type: ignore[union-attr]
+    assert {entry.speaker for entry in stored.entries if entry.role == "user"} == {"bob"}
+    bob.begin("another")
+    assert PROMISE in told(bob.say("Hello?"))
+    ann.noted()
+    bob.noted()
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+    assert not any(PROMISE in str(call) for call in bob.calls())
+    assert PROMISE not in told(bob.say("And now?"))
+
+
 def test_an_erased_session_is_not_told_of(serve: Serve, upstream: FakeUpstream, url: str) -> None:
     phone = Phone(serve(CONFIG.replace("PAUSE", "100ms"), MEMORY_URL=url), Model(upstream))
     phone.talk("first")
