@@ -9,7 +9,7 @@ import msgspec
 
 from filters.injection import LastCall
 from proxy.clock import wall_time
-from proxy.memory.errors import Unreadable
+from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.session import UNREADABLE, Session, ShownCall
@@ -148,12 +148,17 @@ class PastCalls:
     async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:
         """List a call, or replace it; returns the user's record as it is then.
 
-        Raises SessionDeleted where the user was erased after ``at``.
+        Raises SessionDeleted where the user, or another who spoke in the call, was erased after ``at``.
         """
         lines = tuple(map(self._redact, call.lines))
-        return await self._change(
+        others = [Owner(user.tenant, name) for name in call.speakers if name != user.user]
+        await self._refuse_erased(others, call, at=at)
+        record = await self._change(
             user, lambda record: record.with_call(msgspec.structs.replace(call, lines=lines)), at=at
         )
+        # An erasure is noted before it goes through the records: it finds what was saved, or is found here.
+        await self._refuse_erased(others, call, at=at)
+        return record
 
     async def set_profile(self, user: Owner, profile: str, *, at: float) -> str:
         """Replace what the operator tells of a user, or remove it; returns it as it is stored."""
@@ -222,6 +227,14 @@ class PastCalls:
 
     async def scrub(self) -> None:
         """Do nothing: it has no files of its own."""
+
+    async def _refuse_erased(self, speakers: Sequence[Owner], call: PastCall, *, at: float) -> None:
+        """Drops a call from all records, and raises SessionDeleted, where a speaker was erased since."""
+        for speaker in speakers:
+            erased_at = await self.erased(speaker)
+            if erased_at is not None and erased_at > at:
+                await self._drop(speaker.tenant, lambda other: other.place == call.place, at=erased_at)
+                raise SessionDeleted("one who spoke in the call was erased")
 
     async def _change(
         self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float

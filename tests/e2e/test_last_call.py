@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -331,6 +332,35 @@ def test_who_forgets_takes_along_what_others_would_be_told_of_a_call_with_them(
     assert not any(PROMISE in str(call) for call in ann.calls())
     ann.begin("second")
     assert PROMISE not in told(ann.say("Hello, me again."))
+
+
+def test_who_is_forgotten_while_notes_are_written_is_not_told_of(
+    serve: Serve, upstream: FakeUpstream, url: str
+) -> None:
+    asked, forgotten = threading.Event(), threading.Event()
+
+    def late_notes(request: Received) -> Iterable[Step]:
+        asked.set()
+        assert forgotten.wait(30)
+        return notes(request)
+
+    model = Model(upstream, late_notes)
+    proxy = serve(CONFIG.replace("PAUSE", "1h"), MEMORY_URL=url)
+    ann, bob = Phone(proxy, model, named=True), Phone(proxy, model, "bob", named=True)
+    bob.begin("room")
+    bob.say("I am Bob.")
+    ann.session, ann.lines = "room", bob.lines
+    ann.say(TALK[0][0])
+    bob.say(TALK[1][0])
+    bob.begin("another")
+    bob.say("Hello?")
+    assert asked.wait(30)
+    assert proxy.client.delete("/v1/memory/users/ann").status_code == 204
+    forgotten.set()
+    settle(proxy)
+    assert not any(PROMISE in str(call) for call in (*ann.calls(), *bob.calls()))
+    bob.begin("second")
+    assert PROMISE not in told(bob.say("Hello, me again."))
 
 
 def test_who_spoke_early_in_a_long_call_is_noted_and_forgotten_as_one_who_spoke_late(

@@ -14,7 +14,7 @@ from proxy.memory.session import Entry, Session
 from proxy.memory.stores.drivers import open_driver
 from proxy.memory.stores.encryption import Encryption
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
-from proxy.memory.stores.store import Key, Owner
+from proxy.memory.stores.store import BlobWrite, Key, Owner
 from proxy.memory.view import RequestView
 
 pytestmark = pytest.mark.anyio
@@ -108,6 +108,26 @@ async def test_what_was_said_before_an_erasure_is_not_listed_after_it(store: Ses
     with pytest.raises(SessionDeleted):
         await calls.save(ANN, call("late"), at=began)
     assert await told(calls) == ()
+
+
+async def test_a_call_is_not_listed_once_one_who_spoke_in_it_is_erased(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, write = PastCalls(store), store.write
+
+    async def erasing(key: Key, put: BlobWrite) -> bool:
+        written = await write(key, put)
+        if key.tenant == "acme/users":
+            await calls.erase(BOB)
+        return written
+
+    monkeypatch.setattr(store, "write", erasing)
+    for _ in ("erased while it is saved", "erased before"):
+        with pytest.raises(SessionDeleted):
+            await calls.save(ANN, call("room", speakers=("ann", "bob")), at=NOW)
+        assert (await calls.record(ANN)).calls == ()
+    await calls.save(ANN, call("room", speakers=("ann", "bob")), at=time.time() + 1)
+    assert len((await calls.record(ANN)).calls) == 1
 
 
 async def test_without_its_key_all_is_forgotten_all_the_same(store: SessionStore, tmp_path: Path) -> None:
