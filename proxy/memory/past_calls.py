@@ -186,7 +186,9 @@ class PastCalls:
                 break
         if best is None:
             return shown
-        return msgspec.structs.replace(shown, last_call=best.last_call, speakers=best.speakers)
+        return msgspec.structs.replace(
+            shown, last_call=best.last_call, session=best.session, speakers=best.speakers
+        )
 
     async def current(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
         """A call as its session tells it now, while that is stored; else as it is."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -153,8 +154,12 @@ class SessionHolder:
         return {"sessions": count}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """Deletes a session."""
-        return {"sessions": int(await self._store.delete(key))}
+        """Deletes a session, and what calls of other sessions are told of it."""
+        count = int(await self._store.delete(key))
+        async for listed in all_sessions(self._store, key.tenant):
+            with suppress(*UNREADABLE):  # nothing of it is told
+                await _drop_shown_call(self._store, Key(key.tenant, listed.session), key.session)
+        return {"sessions": count}
 
     async def scrub(self) -> None:
         """Empties the log of the sessions' file."""
@@ -178,6 +183,18 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
         changed, cold = _without_speaker(session, entries, user)
         if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
             return True
+    raise StoreError("others are writing this session")
+
+
+async def _drop_shown_call(store: SessionStore, key: Key, shown: str) -> None:
+    """Drops what a session is told of a call, where that was in the session of the name ``shown``."""
+    for _ in range(_ATTEMPTS):
+        session, version, _ = await store.load(key, background=True) or NOT_STORED
+        if session.shown_call is None or session.shown_call.session != shown:
+            return
+        changed = msgspec.structs.replace(session, shown_call=None)
+        if await store.save(key, SessionWrite(changed, version, KEEP_EXPIRY, background=True)):
+            return
     raise StoreError("others are writing this session")
 
 

@@ -400,13 +400,15 @@ class ShownFacts(Extensible, frozen=True, kw_only=True, gc=False):
 class ShownCall(Extensible, frozen=True, kw_only=True, gc=False):
     """What the prompts of a call tell of an earlier one of ``user``, and of the profile, from its start on.
 
-    It stays as it is until the call ends. ``speakers`` are the users who spoke in the earlier call.
+    It stays as it is until the call ends. The earlier call was in ``session``, and ``speakers`` are the users
+    who spoke in it.
     """
 
     call: int
     user: str
     profile: str = ""
     last_call: LastCall | None = None
+    session: str = ""
     speakers: tuple[str, ...] = ()
 
 

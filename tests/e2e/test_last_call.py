@@ -394,8 +394,14 @@ def test_an_erased_session_is_not_told_of(serve: Serve, upstream: FakeUpstream, 
     phone = Phone(serve(CONFIG.replace("PAUSE", "100ms"), MEMORY_URL=url), Model(upstream))
     phone.talk("first")
     phone.noted()
+    phone.begin("second")
+    assert PROMISE in told(phone.say("Hello, me again."))
+    phone.listed()
     phone.proxy.run(phone.proxy.app.runtime.privacy.forget_session("default", "first"))
-    assert phone.calls() == []
+    assert PROMISE not in str(phone.calls())
+    assert told(phone.say("And now?")) == ""
+    phone.begin("third")
+    assert PROMISE not in told(phone.say("Hello?"))
 
 
 def test_what_is_never_stored_and_what_is_encrypted_is_so_in_notes_too(
