@@ -15,6 +15,7 @@ from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.speakers import speaker
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner, all_sessions
@@ -126,7 +127,7 @@ class SessionHolder:
                 fields["user"] = session.user
             else:
                 # Another's session: its summaries and its state may tell of others.
-                session, entries = Session(), [entry for entry in entries if entry.speaker == user.user]
+                session, entries = Session(), [e for e in entries if speaker(session, e) == user.user]
                 if not entries:
                     continue
             exported.append(
@@ -178,7 +179,7 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
             return await store.delete(key)
         entries, facts, shown = await store.entries(key, session), session.shown_facts, session.shown_call
         is_shown = (facts and facts.user == user) or (shown and user in {shown.user, *shown.speakers})
-        if not version or not (is_shown or any(entry.speaker == user for entry in entries)):
+        if not version or not (is_shown or any(speaker(session, entry) == user for entry in entries)):
             return False
         changed, cold = _without_speaker(session, entries, user)
         if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
@@ -217,12 +218,13 @@ def _without_speaker(
     shown = session.shown_call
     if shown and (shown.user == name or name in shown.speakers):
         shown = None
-    session = forgotten.forget_entries(session, (e for e in entries if e.speaker == name), now=wall_time())
-    others = tuple(entry for entry in entries if entry.speaker != name)
+    spoken = [entry for entry in entries if speaker(session, entry) == name]
+    others = tuple(entry for entry in entries if speaker(session, entry) != name)
+    session = forgotten.forget_entries(session, spoken, now=wall_time())
     # What a newer version keeps of the session may be of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
-    if any(entry.speaker == name and entry.turn_ref <= session.summarized_until for entry in entries):
+    if any(entry.turn_ref <= session.summarized_until for entry in spoken):
         return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=()), ()
-    hot = tuple(entry for entry in session.entries if entry.speaker != name)
+    hot = tuple(entry for entry in session.entries if speaker(session, entry) != name)
     cold = others[: len(others) - len(hot)]
     return msgspec.structs.replace(changed, entries=hot, cold_count=len(cold)), cold

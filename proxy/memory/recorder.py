@@ -24,6 +24,7 @@ from proxy.memory.merge.request import repair_clock
 from proxy.memory.privacy import erase_from_session
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
+from proxy.memory.speakers import speaker
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, draw_version
@@ -308,10 +309,10 @@ class _Unwritten:
     """A session whose newest turns are not written yet.
 
     ``task`` writes it. Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after
-    them. It is to replace the stored ``version``, and ``cold`` goes to the cold part. ``is_applied`` is false
-    while turns are being applied, or are about to be, and ``has_lost`` whether another writer was faster than
-    one of its writes. ``head_versions`` are those of its heads that were not written, which calls may have
-    read. ``may_apply_at_once`` until its first turn is applied, or a second one comes.
+    them. It is to replace ``base``, which is stored, and ``cold`` goes to the cold part. ``is_applied`` is
+    false while turns are being applied, or are about to be, and ``has_lost`` whether another writer was
+    faster than one of its writes. ``head_versions`` are those of its heads that were not written, which calls
+    may have read. ``may_apply_at_once`` until its first turn is applied, or a second one comes.
     """
 
     def __init__(self, key: Key) -> None:
@@ -327,8 +328,8 @@ class _Unwritten:
     def reset(self, stored: StoredSession | None = None) -> None:
         """Has all turns applied again: to the session that is ``stored``, else as it is stored by then."""
         self.is_applied = False
-        self.applied, self.version = 0, 0 if stored is None else stored.version
-        self.head = stored
+        self.applied = 0
+        self.head, self.base = stored, stored or NOT_STORED
         self.cold: list[Entry] = []
 
     # Hardly a turn is waited for, so that there are a lock and an event for these alone.
@@ -398,7 +399,7 @@ class Writer:
         if unwritten.head is None:
             view = None if unwritten.has_lost else turn.view
             unwritten.head = await self._stored(turn.key, view, at=turn.at)
-            unwritten.version = unwritten.head.version
+            unwritten.base = unwritten.head
         work = partial(self._session_after, unwritten.head, turn, answer)
         messages = len(turn.window) + len(unwritten.head.session.entries)
         self._put_head(unwritten, *await in_thread_if_long(work, messages, turn.size))
@@ -427,7 +428,7 @@ class Writer:
             after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
-        unwritten.version = stored.version
+        unwritten.base = stored
         self._put_head(unwritten, *after)
         unwritten.set_applied()
         return True
@@ -478,7 +479,7 @@ class Writer:
         assert head is not None  # noqa: S101 - turns are applied to one
         put = SessionWrite(
             head.session,
-            unwritten.version,
+            unwritten.base.version,
             self.window.ttl,
             cold,
             unwritten.turns[0].at,
@@ -487,13 +488,13 @@ class Writer:
             instead_of=tuple(unwritten.head_versions[:-1]),
         )
         if await self.store.save(key, put):
-            await self._refuse_erased(unwritten, head.session)
-            unwritten.version = head.version
+            await self._refuse_erased(key, unwritten.base.session, put)
+            unwritten.base = head
             del unwritten.cold[: len(cold)], unwritten.head_versions[: len(put.instead_of) + 1]
             self.notify(key, head.session)
             return True
         stored = await self.store.load(key, background=True)
-        if stored is None and unwritten.version:
+        if stored is None and unwritten.base.version:
             # What has read a session is older than its deletion, whatever the clocks of two hosts say.
             deleted_at = await self.store.deleted(key)
             if deleted_at is not None and deleted_at > head.session.created:
@@ -503,22 +504,30 @@ class Writer:
             unwritten.reset(stored)
         return False
 
-    async def _refuse_erased(self, unwritten: _Unwritten, session: Session) -> None:
-        """Takes out again what users said who were erased since they did, and raises SessionDeleted.
+    async def _refuse_erased(self, key: Key, base: Session, put: SessionWrite) -> None:
+        """Takes out again what a write brought of users who were erased since, and raises SessionDeleted.
 
         Whoever erases a user says so before looking for sessions: one of the two finds what was written. A
-        session that was there before is found by whoever erases the session's own user.
+        session of the user's own that was there before is deleted by then, and nothing written to it.
         """
-        turns = list(unwritten.turns)[: unwritten.applied]
-        said_at = {turn.user: turn.at for turn in reversed(turns) if turn.user != session.user}
-        if not unwritten.version:
-            said_at[session.user] = turns[0].at
+        session, facts, shown = put.session, put.session.shown_facts, put.session.shown_call
+        owner = base.user if base.created < put.at else None
+        said_at = {
+            speaker(session, entry): entry.recorded_at
+            for entry in (*put.cold, *session.entries)
+            if entry.recorded_at >= put.at
+        }
+        said_at[session.user] = put.at
+        if facts and facts is not base.shown_facts:
+            said_at[facts.user] = put.at
+        if shown and shown is not base.shown_call:
+            said_at |= dict.fromkeys((shown.user, *shown.speakers), put.at)
         for user, at in said_at.items():
-            if user is None:
+            if user is None or user == owner:
                 continue
-            erased_at = await self._erased(Owner(unwritten.key.tenant, user))
+            erased_at = await self._erased(Owner(key.tenant, user))
             if erased_at is not None and erased_at > at:
-                await erase_from_session(self.store, unwritten.key, user)
+                await erase_from_session(self.store, key, user)
                 raise SessionDeleted("the user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:

@@ -154,9 +154,9 @@ class _FactChange(msgspec.Struct, frozen=True):
 class MemoryTools:
     """Runs the tool calls of one turn; an error is a result for the model, in time.
 
-    Changes wait until the answer has reached the client; later calls find them done. Without a user's name
-    nothing is stored. Days begin as in ``zone``. Texts that are ``retracted`` are not found, and those that
-    are found go through ``redact``.
+    The turn arrived ``at`` that time. Changes wait until the answer has reached the client; later calls find
+    them done. Without a user's name nothing is stored. Days begin as in ``zone``. Texts that are
+    ``retracted`` are not found, and those that are found go through ``redact``.
     """
 
     def __init__(  # noqa: PLR0913 - whose it is, and what it works on
@@ -167,10 +167,12 @@ class MemoryTools:
         zone: tzinfo = UTC,
         pending_changes: PendingChanges | None = None,
         *,
+        at: float,
         retracted: RetractedTexts | None = None,
         redact: Callable[[str], str] = str,
     ) -> None:
         self._user = user
+        self._at = at
         self._facts = facts
         self._search = search
         self._zone = zone
@@ -232,13 +234,13 @@ class MemoryTools:
         key, facts = secrets.token_hex(8), await self._current_facts()
         fact = _id_of(text, facts) or fact_id(self._user, key, text)
         former = _id_of(self._facts.redact(draft.replaces or ""), facts)
-        # As of now: a user who is forgotten meanwhile stays so.
+        # As of the request: a user who is forgotten meanwhile stays so.
         work = partial(
             self._facts.add,
             self._user,
             FactDraft(text=text, category=draft.category, replaces=former),
             key=key,
-            at=wall_time(),
+            at=self._at,
         )
         self._pending.append(_FactChange(fact, work, facts.get(fact, text)))
         result: dict[str, Any] = {"stored": True, "id": fact}

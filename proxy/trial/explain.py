@@ -237,7 +237,7 @@ def run_filters(
     offer: Offer | None = None
     if pipeline.shown_tools and identity.key is not None:
         offer = offer_tools(fields, pipeline.shown_tools)
-    elif tools := offer_memory_tools(fields, pipeline, identity):
+    elif tools := offer_memory_tools(fields, pipeline, identity, at=context.now):
         offer = tools.offer
     fields = offer.fields if offer else fields
     request = ChatRequest(

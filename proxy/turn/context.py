@@ -190,11 +190,17 @@ def _report(name: str, error: Exception, on_missing: OnMissing) -> None:
 
 
 def offer_memory_tools(
-    fields: Fields, pipeline: Pipeline, identity: Identity, retracted: RetractedTexts | None = None
+    fields: Fields,
+    pipeline: Pipeline,
+    identity: Identity,
+    retracted: RetractedTexts | None = None,
+    *,
+    at: float,
 ) -> Tools | None:
     """The pipeline's memory tools: in every request of a session, and in none without one.
 
-    They do not find what was ``retracted``, and show what they find as the pipeline redacts it.
+    The request arrived ``at`` that time, in seconds since 1970. They do not find what was ``retracted``, and
+    show what they find as the pipeline redacts it.
     """
     memory = pipeline.memory
     if (
@@ -221,6 +227,7 @@ def offer_memory_tools(
         memory.search,
         pipeline.zone,
         memory.facts.pending_changes,
+        at=at,
         retracted=retracted,
         redact=redact,
     )

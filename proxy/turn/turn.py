@@ -163,7 +163,7 @@ def filter_request(turn: Turn) -> None:
     fields = chain.set_fields(pipeline.filters, request.fields, context, turn.filter_log)
     tools = None
     if pipeline.tools:
-        tools = offer_memory_tools(fields, pipeline, turn.identity, turn.retracted_texts)
+        tools = offer_memory_tools(fields, pipeline, turn.identity, turn.retracted_texts, at=context.now)
     turn.chat = ChatRequest(
         model=pipeline.model,
         headers=request.headers,

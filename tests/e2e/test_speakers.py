@@ -1,8 +1,6 @@
 """Several persons in one conversation: each is told of his own words, and nobody of another's."""
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,6 @@ import pytest
 from tests.peers.fake_upstream import DONE, ROLE, FakeUpstream, delta, sse, stream_of
 from tests.proxy_server import ProxyServer, Serve
 from tests.remembering import settle
-from tests.waiting import awaited
 
 CONFIG = """
 memory: {sessions: "${MEMORY_URL}", deadline: 5s}
@@ -105,21 +102,6 @@ def test_a_model_looks_up_the_callers_own_words(
     words = {one["text"] for one in told if one["said_by"] == "user"}
     assert own in words
     assert others not in words
-
-
-def test_what_an_older_server_took_for_one_persons_is_put_right_at_the_next_start(
-    proxy: ProxyServer, serve: Serve, tmp_path: Path
-) -> None:
-    talked(proxy)
-    with closing(sqlite3.connect(tmp_path / "memory.db")) as connection, connection:
-        connection.execute(
-            "UPDATE turnkeeper_passages SET owner ="
-            " (SELECT t.owner FROM turnkeeper_turns t WHERE t.id = item) WHERE kind = 1"
-        )
-        connection.execute("DELETE FROM turnkeeper_migrations WHERE name = 'm008_speakers'")
-    again = serve(CONFIG, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}")
-    awaited(lambda: (found(again, "bob"), found(again, "eve")) == ({BOBS}, {EVES}))
-    assert found(again, "eve", "assistant") == {ANSWERS[2]}
 
 
 def test_whoever_nobody_names_is_the_sessions_person(proxy: ProxyServer) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 
@@ -73,7 +74,7 @@ class Dead(Shelf):
 
 def tools_of(shelf, person=ANN, likeness=None, promises=None):
     finder = Retriever(shelf, vectors=likeness)
-    return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises)
+    return MemoryTools(person, UserFacts(shelf), finder, pending_changes=promises, at=time.time())
 
 
 async def told(name, arguments, shelf=None, person=ANN):
