@@ -203,8 +203,7 @@ class SessionStore:
 
     def discard(self, key: Key) -> None:
         """Forgets a session that is deleted or replaced as a whole; what has read it reads it anew."""
-        self._cache.pop(key, None)
-        self.heads.pop(key, None)
+        self._forget(key)
         self._note(key, _REMOVED)
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
@@ -300,7 +299,7 @@ class SessionStore:
 
     async def overwrite(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and its cold part, as ``replace`` does."""
-        self.discard(key)
+        self._forget(key)
         _, encoded, _ = await asyncio.to_thread(self._encoded, key, put)
         written = await self._ask("replace", lambda driver: driver.replace(key, encoded), lost=False)
         if written:
@@ -369,7 +368,7 @@ class SessionStore:
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts, encoded by the codec."""
-        self.discard(key)
+        self._forget(key)
         put = await self._through_codec(key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
 
@@ -380,7 +379,7 @@ class SessionStore:
 
     async def delete(self, key: Key) -> bool:
         """Removes the session from the store and from the cache."""
-        self.discard(key)
+        self._forget(key)
         existed = await self._ask("delete", lambda driver: driver.delete(key))
         self.discard(key)
         return existed
@@ -496,6 +495,12 @@ class SessionStore:
         if is_lost != written.is_lost and self._written.get(key) is written:
             self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
+
+    def _forget(self, key: Key) -> None:
+        self._cache.pop(key, None)
+        self.heads.pop(key, None)
+        if self._written.get(key) is not _REMOVED:
+            self._written.pop(key, None)
 
     def _note(self, key: Key, written: _Written) -> None:
         """Has this as the last that was done to a session."""
