@@ -14,7 +14,7 @@ from proxy.memory.align import forgotten
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
-from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.session import START, UNREADABLE, Entry, Session
 from proxy.memory.speakers import speaker
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
@@ -179,7 +179,8 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
             return await store.delete(key)
         entries, facts, shown = await store.entries(key, session), session.shown_facts, session.shown_call
         is_shown = (facts and facts.user == user) or (shown and user in {shown.user, *shown.speakers})
-        if not version or not (is_shown or any(speaker(session, entry) == user for entry in entries)):
+        speaks = any(speaker(session, entry) == user for entry in entries)
+        if not version or not (is_shown or speaks or _is_summarized(session, user)):
             return False
         changed, cold = _without_speaker(session, entries, user)
         if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
@@ -212,7 +213,8 @@ def _without_speaker(
 ) -> tuple[Session, Sequence[Entry]]:
     """The session without what a speaker said, and its cold part; ``entries`` are all it holds.
 
-    Summaries that stand for some of it go, and all turns are hot again, for new ones.
+    Where summaries stand for some of it they go, and all turns are hot again, for new ones; what was added to
+    them of others alone stays.
     """
     facts = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
     shown = session.shown_call
@@ -223,8 +225,19 @@ def _without_speaker(
     session = forgotten.forget_entries(session, spoken, now=wall_time())
     # What a newer version keeps of the session may be of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
-    if any(entry.turn_ref <= session.summarized_until for entry in spoken):
-        return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=()), ()
+    if _is_summarized(session, name) or any(e.turn_ref <= session.summarized_until for e in spoken):
+        added = tuple(
+            msgspec.structs.replace(
+                each, text=each.added, call=START.call, turn=START.turn, messages=0, stale=False
+            )
+            for each in session.summaries
+            if each.added and each.speakers and name not in each.speakers
+        )
+        return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=added), ()
     hot = tuple(entry for entry in session.entries if speaker(session, entry) != name)
     cold = others[: len(others) - len(hot)]
     return msgspec.structs.replace(changed, entries=hot, cold_count=len(cold)), cold
+
+
+def _is_summarized(session: Session, name: str) -> bool:
+    return any(name in segment.speakers for segment in session.summaries)

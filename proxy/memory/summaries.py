@@ -245,16 +245,16 @@ class Summaries:
         """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
         now = wall_time()
 
-        def read() -> Sequence[Entry]:
-            return session_from_messages(self._redaction.window(messages), now=now).entries
+        def read() -> Session:
+            return session_from_messages(self._redaction.window(messages), now=now)
 
-        entries = await asyncio.to_thread(read)
-        if not entries:
+        sent = await asyncio.to_thread(read)
+        if not sent.entries:
             return False
         if former:
             former = await self._merged(key, former, author)
-        session = former or Session(created=now, updated=now)
-        segment = await author.notes(session, _after_all(session), entries)
+        session = former or Session(user=sent.user, created=now, updated=now)
+        segment = await author.notes(session, _after_all(session), sent.entries)
         for _ in range(_ATTEMPTS):
             stored = await self._store.load(key, background=True)
             if former and (stored is None or made_anew(stored.session, former)):

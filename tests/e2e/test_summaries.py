@@ -136,6 +136,42 @@ def test_messages_need_no_session_to_be_summarised_in(call: LongCall, proxy: Pro
     assert "So far: u77-77." in str(call.prompts[-1])
 
 
+def said_by(user: str, text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text, "metadata": {"user": user}}
+
+
+def test_summaries_of_messages_from_elsewhere_go_with_their_users(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    proxy.client.put(PATH, json={"user": "bob", "contents": [said_by("bob", "I am Bob.")]})
+    upstream.script = model(lambda _: answer(completion("Eve's secret town is MANGO.")))
+    sent = {"messages": [said_by("eve", "My secret town is MANGO.")]}
+    for session in ("long", "fresh"):
+        got = proxy.client.post(f"/v1/memory/sessions/{session}/summaries", json=sent)
+        assert [one["text"] for one in got.json()["data"]] == ["Eve's secret town is MANGO."]
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert listed(proxy) == []
+    assert [one["content"] for one in proxy.client.get(PATH).json()["contents"]] == ["I am Bob."]
+    assert proxy.client.get("/v1/memory/sessions/fresh").status_code == 404
+
+
+def test_summaries_of_messages_from_elsewhere_outlive_the_forgetting_of_others(
+    proxy: ProxyServer, upstream: FakeUpstream
+) -> None:
+    contents = [said_by("bob", "I am Bob."), said_by("eve", "I am Eve."), said_by("bob", "Bob again.")]
+    summaries = [{"text": "They greeted.", "messages": 2}]
+    proxy.client.put(PATH, json={"user": "bob", "contents": contents, "summaries": summaries})
+    upstream.script = model(lambda _: answer(completion("Bob ordered KIWI, number 4711.")))
+    sent = {"messages": [said_by("bob", "I ordered KIWI, number 4711.")]}
+    got = proxy.client.post(f"{PATH}/summaries", json=sent)
+    texts = [one["text"] for one in got.json()["data"]]
+    assert texts == ["They greeted.", "Bob ordered KIWI, number 4711."]
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert [one["text"] for one in listed(proxy)] == ["Bob ordered KIWI, number 4711."]
+    left = proxy.client.get(PATH).json()["contents"]
+    assert [one["content"] for one in left] == ["I am Bob.", "Bob again."]
+
+
 def test_what_comes_of_nothing_makes_no_session(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     system = [{"role": "system", "content": "Be brief."}]
     for messages in ([], system):
