@@ -123,8 +123,17 @@ class SharedTraces:
         return full
 
     async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
-        """Removes the turns of a session or of a user, and those that are under way. Raises StoreError."""
-        return await self._turns.erase(tenant, self._names(session, [user]))
+        """Removes the turns of a session or of a user, and those that are under way. Raises StoreError.
+
+        With both, what was said in the session's turns is removed.
+        """
+        if session is not None and user is not None:
+            await self._turns.remove_contents(tenant, self._names(session, ()))
+            return 0
+        count = await self._turns.erase(tenant, self._names(session, [user]))
+        if user is not None:
+            await self._turns.remove_contents(tenant, self._names(None, (), told_speakers=[user]))
+        return count
 
     def remove(self, tenant: str, numbers: Iterable[int]) -> None:
         """Removes traces that were not added yet."""
@@ -174,15 +183,18 @@ class SharedTraces:
         return KeptTurn(
             id=report.id,
             age=wall_time() - trace.arrival,
-            names=self._names(report.session, users),
+            names=self._names(report.session, users, told_speakers=trace.told_speakers),
             report=self._codec.encode(key, _encode_report(record)),
             content=said,
         )
 
-    def _names(self, session: str | None, users: Iterable[str | None]) -> Sequence[str]:
-        """The hashes of a session and of users, by each key that there is."""
+    def _names(
+        self, session: str | None, users: Iterable[str | None], *, told_speakers: Iterable[str] = ()
+    ) -> Sequence[str]:
+        """The hashes of a session, of users, and of speakers of the last call, by each key that there is."""
         names = [] if session is None else [b"s" + session.encode("utf-8", "surrogatepass")]
         names += [b"u" + user.encode("utf-8", "surrogatepass") for user in users if user is not None]
+        names += [b"t" + speaker.encode("utf-8", "surrogatepass") for speaker in told_speakers]
         return [
             hashlib.blake2b(name, key=key, digest_size=_HASH_BYTES).hexdigest()
             for name in names

@@ -113,6 +113,11 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
             return set(self.named_users)
         return {self.report.user, *map(_user, self.messages)} - {None}
 
+    @property
+    def told_speakers(self) -> Sequence[str]:
+        """The users who spoke in the earlier call that memory told of, if the content is kept."""
+        return self.content.told_speakers if self.content else ()
+
     def messages_by(self, user: str) -> Messages:
         """A user's messages: those that name the user, and the newest one if the turn is the user's."""
         users = [m for m in self.messages if m.role == "user"]

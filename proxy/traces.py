@@ -63,6 +63,7 @@ class Traces:
         self.shared: SharedTraces | None = None
         self.retention = Retention()
         self._erasures = _RecentErasures()
+        self._changed_sessions = _RecentErasures()
         self._numbers = itertools.count(1)
         self._traces: dict[int, Trace] = {}
         self._bytes = 0
@@ -92,8 +93,11 @@ class Traces:
         number, with_content = next(self._numbers), self.retention.content
         trace = Trace.of(report, observation, number=number, with_content=with_content)
         # The users are looked for only if anything was erased lately, which is rare.
-        if self._erasures.times and self._erasures.cover(report, trace.users):
-            return
+        if self._erasures.times or self._changed_sessions.times:
+            if self._erasures.cover(report, trace.users):
+                return
+            if self._changed_sessions.cover(report, ()) or self._erasures.cover(report, trace.told_speakers):
+                trace = trace.without_content()
         if report.session is not None:
             key = Key(report.tenant, report.session)
             written, _ = self._sessions.get(key, (0.0, None))
@@ -119,15 +123,13 @@ class Traces:
         now = time.perf_counter()
         self._sessions[key] = now, session.user
         if session.forgotten and self.retention.content:
-            self._settle()
-            for trace in [*self._traces.values()]:
-                if (trace.report.tenant, trace.report.session) == key and forgotten_lines(
-                    session, speech_of(trace.messages).lines
-                ):
-                    self._bytes -= trace.size
-                    self._traces[trace.number] = without = trace.without_content()
-                    if self.shared:
-                        self.shared.add(without, keep=self.retention.turns)
+            self._remove_contents(
+                key.tenant,
+                lambda trace: (
+                    trace.report.session == key.session
+                    and bool(forgotten_lines(session, speech_of(trace.messages).lines))
+                ),
+            )
             self.feed.remove_excerpts(key.tenant, key.session)
             if self.shared and self._forgotten.get(key) != session.forgotten:
                 self._forgotten[key] = session.forgotten
@@ -268,6 +270,7 @@ class Traces:
     async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
         """Removes the turns of a session or of a user everywhere; returns how many this process knows of.
 
+        With both, the user's turns of that session go, and those of others lose what was said.
         Raises StoreError where those that all hosts share are left.
         """
         count = self.remove(tenant, session=session, user=user)
@@ -277,14 +280,25 @@ class Traces:
             count = max(count, await self.shared.erase(tenant, session=session, user=user))
         return count
 
+    async def session_erased(self, key: Key, user: str) -> None:
+        """Removes what was said in the turns of a session that a user was erased from."""
+        await self.erase(key.tenant, session=key.session, user=user)
+
     def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
-        """Removes the turns of a session or of a user in this process, and those that are under way."""
+        """Removes in this process, also of turns that are under way, what ``erase`` removes everywhere."""
+        if session is not None and user is not None:
+            self._changed_sessions.add(tenant, session=session, user=None)
+            count = self._remove(tenant, lambda t: t.report.session == session and user in t.users)
+            self._remove_contents(tenant, lambda trace: trace.report.session == session)
+            self.feed.remove_excerpts(tenant, session)
+            return count
         self._erasures.add(tenant, session=session, user=user)
         if user is None:
             count = self._remove(tenant, lambda trace: trace.report.session == session)
             self.feed.remove(tenant, lambda report, _: report.session == session)
         else:
             count = self._remove(tenant, lambda trace: user in trace.users)
+            self._remove_contents(tenant, lambda trace: user in trace.told_speakers)
             self.feed.remove(tenant, lambda report, _: report.user == user)
         for key, (written, owner) in self._sessions.items():
             if key.tenant == tenant and owner == user:
@@ -302,6 +316,7 @@ class Traces:
             return any(at is not None and arrival <= at for at in times)
 
         self._remove(tenant, lambda trace: erased(trace.report, trace.users, trace.arrival))
+        self._remove_contents(tenant, lambda trace: erased(trace.report, trace.told_speakers, trace.arrival))
         self.feed.remove(tenant, lambda report, arrival: erased(report, [report.user], arrival))
 
     def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:
@@ -316,6 +331,17 @@ class Traces:
         if self.shared:
             self.shared.remove(tenant, removed)
         return len(removed)
+
+    def _remove_contents(self, tenant: str, matches: Callable[[Trace], bool]) -> None:
+        """Removes what was said in a tenant's turns that match, also of those that hosts share."""
+        self._settle()
+        own = [trace for trace in self._traces.values() if trace.report.tenant == tenant and trace.content]
+        for trace in filter(matches, own):
+            self._bytes -= trace.size
+            self._traces[trace.number] = without = trace.without_content()
+            self.feed.remove_excerpts(tenant, trace.report.session)
+            if self.shared:
+                self.shared.add(without, keep=self.retention.turns)
 
     def _keep(self, trace: Trace) -> None:
         if trace.size > _MOST_BYTES or not self.retention.content:

@@ -97,7 +97,8 @@ class SessionHolder:
     """The sessions of a user; of others' sessions, what the user said there.
 
     ``file`` is where the sessions are, if they are in a file. ``begin`` is called before a user's sessions
-    are looked for, so that those that others are just writing are refused.
+    are looked for, so that those that others are just writing are refused; ``erased`` for each session that
+    something was erased from, with whose it was.
     """
 
     def __init__(
@@ -106,10 +107,12 @@ class SessionHolder:
         *,
         file: Path | None = None,
         begin: Callable[[Owner], Awaitable[None]] | None = None,
+        erased: Callable[[Key, str], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
         self._file = file
         self._begin = begin
+        self._erased = erased
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """The user's sessions and lines; sessions that cannot be read are named."""
@@ -143,7 +146,10 @@ class SessionHolder:
         async for listed in all_sessions(self._store, user.tenant):
             key = Key(user.tenant, listed.session)
             try:
-                count += await erase_from_session(self._store, key, user.user)
+                if await erase_from_session(self._store, key, user.user):
+                    count += 1
+                    if self._erased:
+                        await self._erased(key, user.user)
             except UNREADABLE:
                 unreadable.append(key.session)
             except StoreError as error:

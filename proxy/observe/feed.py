@@ -145,7 +145,7 @@ class Feed:
         last = len(self._recent) - count
         self._without_excerpts(lambda place, _: place < last)
 
-    def remove_excerpts(self, tenant: str, session: str) -> None:
+    def remove_excerpts(self, tenant: str, session: str | None) -> None:
         """Removes the excerpts of a session's turns."""
         self._without_excerpts(lambda _, turn: turn.tenant == tenant and turn.session == session)
 

@@ -290,7 +290,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         ArchiveHolder(archive) if archive else None,
         mem0,
         # Behind those: what is written of them from then on is refused.
-        SessionHolder(stores.calls, file=file, begin=calls.erase),
+        SessionHolder(stores.calls, file=file, begin=calls.erase, erased=traces.session_erased),
         calls,
         None if archive else stored_facts,
         traces,

@@ -70,7 +70,7 @@ class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``body`` is the client's, ``sent`` the one of the upstream that was asked last, empty where none was.
     ``marked`` are the client's messages with their interrupted answers marked, where that changed any.
-    ``memory`` is what filters knew at ``now``.
+    ``memory`` is what filters knew at ``now``; in the last call that it tells of, ``told_speakers`` spoke.
     """
 
     headers: Mapping[str, str]
@@ -80,6 +80,7 @@ class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     marked: Messages | None
     now: float
     memory: Snapshot
+    told_speakers: Sequence[str] = ()
     sent: bytes = b""
 
     def without_credentials(self, sent: bytes) -> Self:

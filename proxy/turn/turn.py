@@ -67,6 +67,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         report.filters = turn.filter_log.times
         content = None
         if not turn.identity.background:
+            shown = turn.shown_call or (turn.view and turn.view.session.shown_call)
             content = TurnContent(
                 headers=raw.headers,
                 query=raw.query,
@@ -75,6 +76,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
                 marked=None if turn.window is turn.request.messages else turn.window,
                 now=turn.context.now,
                 memory=turn.context.memory,
+                told_speakers=shown.speakers if shown else (),
             )
             observation.content, observation.route = content, pipeline
         composed = await _prompt(turn, reply, large_work)

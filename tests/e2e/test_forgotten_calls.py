@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from proxy.memory.stores.store import Key
 from tests.e2e.conftest import Address
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import fact, model, says
@@ -21,6 +22,11 @@ memory:
 upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
 pipelines:
   default: {upstreams: [main], request: [repair_history, restore_history, restore_interrupted]}
+"""
+_LAST_CALL = """
+memory: {sessions: "${MEMORY_URL}", deadline: 5s, call_pause: 1h, archive: {keep: "off"}}
+upstreams: {main: {base_url: "${UPSTREAM_BASE_URL}"}}
+pipelines: {default: {upstreams: [main], request: [repair_history, restore_history, inject_last_call]}}
 """
 SECRET = "My secret is MANGO"
 PERSON, SESSION = "/v1/memory/users/ann", "/v1/memory/sessions/s1"
@@ -151,3 +157,37 @@ def test_results_of_calls_that_were_made_before_are_forgotten(proxy: ProxyServer
     say(proxy, *asked)
     say(proxy, *asked, a("Noted."), u("Thanks"))
     assert [text for _, text in words(proxy)] == ["Noted.", "Thanks", "Noted."]
+
+
+def test_turns_of_others_are_kept_without_what_a_forgotten_guest_said(
+    upstream: FakeUpstream, serve: Serve, url: str
+) -> None:
+    upstream.script = model(find, says("Noted."))
+    proxy = serve(_LAST_CALL, MEMORY_URL=url)
+
+    def ask(user: str, session: str, *window: dict[str, Any]) -> str:
+        headers = {"X-Session-Id": session, "X-User-Id": user}
+        return str(proxy.chat(list(window), headers=headers).headers["x-request-id"])
+
+    def kept() -> str:
+        """All that bob's turns show."""
+        export = proxy.client.get("/v1/memory/users/bob/export").json()
+        pages = [proxy.client.get(f"/turns/{turn}").text for turn in turns]
+        return f"{export['kept_turns']}{pages}"
+
+    def is_listed() -> bool:
+        stored = proxy.run(proxy.app.memory.store.load(Key("default", "room"), background=True))
+        return bool(stored and stored.session.noted_until.call == stored.session.entries[-1].call)
+
+    window = [u("Bob here."), a("Noted."), u(SECRET), a("Noted."), u("Let us talk of jazz.")]
+    ask("bob", "room", *window[:1])
+    ask("eve", "room", *window[:3])
+    turns = [ask("bob", "room", *window)]
+    held(proxy, "room")
+    awaited(is_listed)
+    turns.append(ask("bob", "later", u("I am back.")))
+    assert SECRET in str(upstream.last.json["messages"])
+    assert SECRET in kept()
+    assert proxy.client.delete("/v1/memory/users/eve").status_code == 204
+    assert "jazz" not in kept(), "what a turn shows is removed as a whole"
+    assert SECRET not in kept()

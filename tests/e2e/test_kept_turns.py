@@ -172,3 +172,25 @@ def test_what_a_call_replays_of_what_was_forgotten_is_kept_at_no_host(
         window += {"role": "assistant", "content": "Hi."}, {"role": "user", "content": f"No {number}"}
         say(number)
     assert until(lambda: not any("zebra" in browser.page(turn) for turn in browser.turns()))
+
+
+def test_what_a_guest_said_is_forgotten_in_the_turns_of_others(start: Hosts, single: str) -> None:
+    here, there = start(single, 2, CONFIG)
+
+    def pages(host: ServingProcess) -> list[str]:
+        browser = Browser(host)
+        return [browser.page(turn) for turn in browser.turns()]
+
+    talk(here, "Hello there.", "s-1", "bob")
+    talk(here, "Where is my zebra?", "s-1", "eve")
+    window = ["Hello there.", "Where is my zebra?", "And my giraffe?"]
+    here.client.post(
+        "/v1/chat/completions",
+        json={"model": "one", "messages": [{"role": "user", "content": text} for text in window]},
+        headers={"X-Session-Id": "s-1", "X-User-Id": "bob"},
+    ).raise_for_status()
+    for host in (here, there):
+        assert until(lambda host=host: len(shown := pages(host)) == 3 and "zebra" in shown[0])
+    assert there.client.delete("/v1/memory/users/eve").status_code == 204
+    for host in (here, there):
+        assert until(lambda host=host: len(shown := pages(host)) == 2 and "zebra" not in str(shown))

@@ -84,8 +84,9 @@ SILENCE: Final = Script(
 for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
   local names = redis.call('HGET', KEYS[2], id .. ':names') or ''
   for i = 1, #ARGV do
-    if string.find(names, ARGV[i], 1, true) then
-      redis.call('HINCRBY', KEYS[2], 'size', -redis.call('HSTRLEN', KEYS[2], id .. ':content'))
+    local size = redis.call('HSTRLEN', KEYS[2], id .. ':content')
+    if size > 0 and string.find(names, ARGV[i], 1, true) then
+      redis.call('HINCRBY', KEYS[2], 'size', -size)
       redis.call('HSET', KEYS[2], id .. ':content', '')
     end
   end

@@ -135,7 +135,8 @@ def test_an_erasure_is_forgotten_once_no_turn_can_come_late(run: Callable[[Work]
 def test_what_was_said_goes_and_the_turn_stays(run: Callable[[Work], Any], server: str) -> None:
     async def work(turns: RedisTurns) -> Any:
         await turns.add("t", [turn("hers", CALL, ANN), turn("his", BOB)], keep=50)
-        await turns.remove_contents("t", [CALL])
+        for _ in range(2):
+            await turns.remove_contents("t", [CALL])
         return {*await turns.reports("t")}, await turns.contents("t", ["hers", "his"])
 
     assert run(work) == ({"hers", "his"}, [b"", b"words"])
