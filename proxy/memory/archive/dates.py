@@ -5,9 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
-from proxy.memory.archive.languages import language
-from proxy.memory.archive.terms import fold
-
 
 class TimeRange(NamedTuple):
     """From a time up to another, in seconds since 1970."""
@@ -137,8 +134,7 @@ def _year(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _day_ago(match: re.Match[str], today: datetime, text: str) -> _Ranges:
-    # "Hier" is "here" in German and in Dutch.
-    if match[0] != "hier" or language([*map(fold, _WORDS.findall(text))], text) == "french":
+    if match[0] != _HIER or _FRENCH.search(text):
         begin = today - _DAYS_AGO[match[0]] * _A_DAY
         yield begin, begin + _A_DAY
 
@@ -245,7 +241,7 @@ _DAYS_AGO: Final = {
     for days, names in enumerate(
         (
             "today,this morning,heute,aujourd'hui,hoy,oggi,hoje,今天,今日,오늘",
-            "yesterday,last night,gestern,hier,hier soir,hier matin,ayer,ieri,ontem,昨天,昨日,어제",
+            "yesterday,last night,gestern,hier,ayer,ieri,ontem,昨天,昨日,어제",
             "day before yesterday,vorgestern,avant-hier,anteayer,l'altro ieri,anteontem,前天,一昨日,おととい",
         )
     )
@@ -330,6 +326,14 @@ _AGO_OF: Final = (
 )
 _COUNTS: Final = {name: n for ago in _AGO_OF for name, n in ago.counts.items()}
 _UNITS: Final = {name: days for ago in _AGO_OF for name, days in ago.units.items()}
+_HIER: Final = "hier"
+# "Here" in German and Dutch: it is yesterday where other words of the question are French.
+_FRENCH: Final = re.compile(
+    r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
+    r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
+    r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
+    r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
+)
 # Names that are parts of other words.
 _EXCEPTIONS: Final = {
     "mardi": r"\bmardi\b(?! gras)",
