@@ -210,7 +210,7 @@ def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] 
                 if index not in newest or _starts_new_call(newest[index], piece):
                     newest[index] = {}
                     calls.append((index, newest[index]))
-                _add_piece(newest[index], piece)
+                _add_piece(newest[index], {name: value for name, value in piece.items() if name != "index"})
         if isinstance(piece := delta.get("function_call"), dict):
             _add_piece(function, piece)
     if calls:
@@ -246,10 +246,10 @@ def is_complete(call: Mapping[str, Any]) -> bool:
 
 def _add_piece(call: dict[str, Any], piece: dict[str, Any]) -> None:
     for name, value in piece.items():
-        if name == "index":
-            continue
         before = call.get(name)
-        if isinstance(value, dict):
+        if isinstance(value, dict) and name in _ADDITIVE:  # arguments as an object, which are whole
+            call[name] = value
+        elif isinstance(value, dict):
             call[name] = before if isinstance(before, dict) else {}
             _add_piece(call[name], value)
         elif name in _ADDITIVE and isinstance(value, str):

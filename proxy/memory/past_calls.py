@@ -137,9 +137,14 @@ class PastCalls:
         """The users of a tenant of whom a record is kept."""
         return self._records.users(tenant)
 
-    async def erase(self, user: Owner) -> None:
-        """Delete a user's record, and remember when."""
+    async def erase(self, user: Owner) -> Mapping[str, int]:
+        """Delete a user's record, and remember when; whether there was a profile.
+
+        Calls are not counted: they are notes on what other places count.
+        """
+        profile = (await self.export(user)).get("profile", ())
         await self._records.delete(user)
+        return {"profile": len(profile)}
 
     async def erased(self, user: Owner) -> float | None:
         """When a user was erased last, in seconds since 1970, while that is remembered."""
@@ -213,14 +218,10 @@ class PastCalls:
         return profile | ({"calls": calls} if calls else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Delete a user's record, and from those of others the calls in which the user spoke.
-
-        Calls are not counted: they are notes on what other places count.
-        """
-        profile = (await self.export(user)).get("profile", ())
-        await self.erase(user)
+        """Delete a user's record, and from those of others the calls in which the user spoke."""
+        counts = await self.erase(user)
         await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
-        return {"profile": len(profile)}
+        return counts
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
         """Delete the calls of a session from all records."""

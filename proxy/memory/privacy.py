@@ -97,8 +97,8 @@ class SessionHolder:
     """The sessions of a user; of others' sessions, what the user said there.
 
     ``file`` is where the sessions are, if they are in a file. ``begin`` is called before a user's sessions
-    are looked for, so that those that others are just writing are refused; ``erased`` for each session that
-    something was erased from, with whose it was.
+    are looked for, so that those that others are just writing are refused, and returns what it counted;
+    ``erased`` for each session that something was erased from, with whose it was.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SessionHolder:
         store: SessionStore,
         *,
         file: Path | None = None,
-        begin: Callable[[Owner], Awaitable[None]] | None = None,
+        begin: Callable[[Owner], Awaitable[Mapping[str, int]]] | None = None,
         erased: Callable[[Key, str], Awaitable[None]] | None = None,
     ) -> None:
         self._store = store
@@ -140,8 +140,7 @@ class SessionHolder:
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """Erases the user's sessions and lines; one that cannot be read or written holds up no other."""
-        if self._begin:
-            await self._begin(user)
+        begun = await self._begin(user) if self._begin else {}
         count, errors, unreadable = 0, list[StoreError](), list[str]()
         async for listed in all_sessions(self._store, user.tenant):
             key = Key(user.tenant, listed.session)
@@ -158,7 +157,7 @@ class SessionHolder:
             raise StoreError(f"{len(errors)} sessions are left that may hold words of theirs: {errors[0]}")
         if unreadable:
             raise UnreadableSessions(unreadable)
-        return {"sessions": count}
+        return {"sessions": count, **begun}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """Deletes a session, and what calls of other sessions are told of it."""

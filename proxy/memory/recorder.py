@@ -513,8 +513,8 @@ class Writer:
         session, facts, shown = put.session, put.session.shown_facts, put.session.shown_call
         owner = base.user if base.created < put.at else None
         said_at = {
-            speaker(session, entry): entry.recorded_at
-            for entry in (*put.cold, *session.entries)
+            speaker(session, entry): entry.recorded_at  # the first of each
+            for entry in reversed((*put.cold, *session.entries))
             if entry.recorded_at >= put.at
         }
         said_at[session.user] = put.at
@@ -528,6 +528,7 @@ class Writer:
             erased_at = await self._erased(Owner(key.tenant, user))
             if erased_at is not None and erased_at > at:
                 await erase_from_session(self.store, key, user)
+                self.session_written(key, self.store.written_due(key))
                 raise SessionDeleted("the user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:

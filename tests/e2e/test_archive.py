@@ -527,9 +527,12 @@ def test_the_commands_do_the_same_beside_a_server(
     assert done.stdout == "Forgotten: 1 session, 2 turns.\n"
     assert [one["session_id"] for one in search(archiving) if one["role"] == "user"] == ["s1"]
     archiving.client.post("/v1/memory/users/ann/facts", json={"text": "Has a scarecrow."})
+    archiving.client.put(
+        "/v1/memory/users/ann/profile", json={"text": "Ann has a scarecrow."}
+    ).raise_for_status()
     done = turnkeeper("forget", "ann")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "Forgotten: 1 session, 2 turns, 1 fact.\n"
+    assert done.stdout == "Forgotten: 1 session, 2 turns, 1 fact, 1 profile.\n"
     assert turnkeeper("forget", "ann").stdout == "There was nothing to forget.\n"
     assert search(archiving) == []
     assert b"carecrow" not in raw(tmp_path)

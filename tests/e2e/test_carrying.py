@@ -47,6 +47,16 @@ def test_a_long_session_is_carried_in_and_out(proxy: ProxyServer) -> None:
     assert proxy.client.delete(f"{ALL}/s1").status_code == 204
 
 
+def test_an_imported_call_goes_on_with_words_that_were_said_before(proxy: ProxyServer) -> None:
+    again = "Yes please do that now"
+    imported = [user(again), said("Okay, done.")]
+    assert proxy.client.put(f"{ALL}/s1", json={"contents": imported}).status_code == 200
+    call(proxy, said("Okay, d"), user(again))
+    held(proxy)
+    contents = [line["content"] for line in exported(proxy, "s1")["contents"]]
+    assert contents.count(again) == 2
+
+
 def test_an_import_is_exactly_what_was_exported(proxy: ProxyServer, upstream: FakeUpstream) -> None:
     thinking = delta(reasoning_content="She wants ") + delta(reasoning_content="tea.")
     upstream.says(*sse(ROLE + thinking + stream_of("Tea", ", then.")))

@@ -20,7 +20,7 @@ from proxy.memory.session import Session, decode
 from proxy.memory.stores import codec
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.session_store import SessionStore, StoredSession
-from proxy.memory.stores.store import BlobWrite, Key, Store
+from proxy.memory.stores.store import BlobWrite, Key, Owner, Store
 from proxy.memory.turn_record import TurnRecord
 from proxy.memory.view import RequestView
 from tests.peers.fake_upstream import stream_of
@@ -583,3 +583,36 @@ def test_a_turn_that_background_work_overtakes_is_not_aligned_again(
     assert [text for text in written if not text.endswith("7")] == [
         f"{kind} {number}" for number in range(2) for kind in ("question", "answer")
     ]
+
+
+class Complete(Sick):
+    """A store that does all the others do."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+
+def test_of_one_who_is_erased_between_two_turns_that_wait_nothing_is_left() -> None:
+    async def run() -> list[Any]:
+        now, erased = time.time(), dict[str, float]()
+        store = Complete(memory(), failures=0)
+
+        async def erased_at(user: Owner) -> float | None:
+            return erased.get(user.user)
+
+        recorder = Recorder(Writer(sessions(store), Window(), erased=erased_at))
+        window: list[Message] = []
+        for text, name, at in (("Hello", "ann", 30), ("My secret is 5", "bob", 20), ("Good bye", "bob", 5)):
+            window = [*window, Message(role="user", content=text, metadata={"user": name})]
+            recorder.put(
+                TurnRecord(key=KEY, window=window, answer=stream_of("ok"), at=now - at, user=name, size=200)
+            )
+            window = [*window, Message(role="assistant", content="ok")]
+            if name == "ann":
+                await recorder.drain()
+                store.failures = 2
+        erased["bob"] = now - 10
+        await recorder.drain()
+        return await texts(store)
+
+    assert "My secret is 5" not in asyncio.run(run())

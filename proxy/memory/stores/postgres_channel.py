@@ -60,7 +60,7 @@ class PostgresChannel:
         self._url = url
         self._deadline = deadline
         self._waiting: list[_Waiting] = []
-        self._sending = asyncio.Lock()
+        self._sending: asyncio.Task[None] | None = None
         self._connection: Any = None
         self._outage = Outage(
             "PostgreSQL passes no messages on between hosts, as behind a pooler of transactions (%s)",
@@ -73,9 +73,8 @@ class PostgresChannel:
             raise ValueError("the message is too large")
         sent = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(base64.b64encode(data).decode(), time.monotonic() - age, sent))
-        async with self._sending:
-            if not sent.done():  # else whoever sent before has taken it along
-                await self._send()
+        if self._sending is None:
+            self._sending = asyncio.get_running_loop().create_task(self._send())
         await sent
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
@@ -113,6 +112,9 @@ class PostgresChannel:
 
     async def aclose(self) -> None:
         """Closes the connection that messages are sent over."""
+        if self._sending:
+            self._sending.cancel()
+            await asyncio.wait({self._sending})
         if self._connection:
             self._connection.terminate()
 
@@ -147,30 +149,29 @@ class PostgresChannel:
             connection.terminate()
 
     async def _send(self) -> None:
-        """Sends all that waits."""
-        batch, self._waiting = self._waiting, []
-        error: StoreError | None = StoreError("the channel is closed")
+        """Sends what waits, and what comes meanwhile, also where a sender leaves."""
+        error: StoreError | None = None
         try:
-            if self._connection is None or self._connection.is_closed():
-                self._connection = await self._connect(max(self._deadline, _CONNECT_SECONDS))
-            now = time.monotonic()
-            ages = [now - each.since for each in batch]
-            await self._connection.execute(_NOTIFY, ages, [each.data for each in batch])
-            error = None
-        except FAILURES as failure:
-            error = StoreError(f"PostgreSQL took no message ({type(failure).__name__})")
-            self._connection, connection = None, self._connection
-            if connection:
-                connection.terminate()
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                error = StoreError("the channel is closed")
+                try:
+                    if self._connection is None or self._connection.is_closed():
+                        self._connection = await self._connect(max(self._deadline, _CONNECT_SECONDS))
+                    now = time.monotonic()
+                    ages = [now - each.since for each in batch]
+                    await self._connection.execute(_NOTIFY, ages, [each.data for each in batch])
+                    error = None
+                except FAILURES as failure:
+                    error = StoreError(f"PostgreSQL took no message ({type(failure).__name__})")
+                    self._connection, connection = None, self._connection
+                    if connection:
+                        connection.terminate()
+                finally:
+                    _settle(batch, error)
         finally:
-            for each in batch:
-                if each.sent.done():  # its sender has left
-                    continue
-                if error is None:
-                    each.sent.set_result(None)
-                else:
-                    each.sent.set_exception(error)
-                    each.sent.exception()  # its sender may leave yet
+            self._sending = None
+            _settle(self._waiting, error)
 
     async def _connect(self, within: float) -> Any:
         return await asyncpg.connect(
@@ -180,3 +181,14 @@ class PostgresChannel:
 
 class _NotPassedOn(Exception):
     """What was sent has not come back."""
+
+
+def _settle(batch: list[_Waiting], error: StoreError | None) -> None:
+    for each in batch:
+        if each.sent.done():  # its sender has left
+            continue
+        if error is None:
+            each.sent.set_result(None)
+        else:
+            each.sent.set_exception(error)
+            each.sent.exception()  # its sender may leave yet

@@ -294,6 +294,8 @@ class PipelinedCluster(RedisCluster):
         super().__init__(**options)
         self._shared = SharedConnections()
         self._patience = patience
+        # As many as redis-py may have connections to a node: it fails where there is none left.
+        self._left_to_redis = asyncio.Semaphore(_MOST_OF_A_NODE)
 
     def shared(self, command: Sequence[Argument]) -> SharedConnection | None:
         """The connection for a command, if it stands, and nothing has to be looked up first."""
@@ -305,13 +307,14 @@ class PipelinedCluster(RedisCluster):
         if self._initialize:
             await self.initialize()
         node = self._node(args)
-        if node is None:
+        if node is not None:
+            try:
+                shared = self._shared.get(node.name) or await self._connected(node)
+                return await shared.send(args)
+            except self.redirects:
+                pass
+        async with self._left_to_redis:
             return await super().execute_command(*args, **options)
-        try:
-            shared = self._shared.get(node.name) or await self._connected(node)
-            return await shared.send(args)
-        except self.redirects:
-            return await super().execute_command(*args)
 
     @staticmethod
     def is_lost(error: Exception) -> bool:

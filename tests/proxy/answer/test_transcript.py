@@ -50,6 +50,13 @@ def test_tool_calls_are_put_together() -> None:
     assert transcript(body).tool_calls == [CALL, {name: second[name] for name in second if name != "index"}]
 
 
+def test_arguments_that_come_as_an_object_stay_whole() -> None:
+    arguments = {"index": 3, "rows": [1], "more": {"index": 4, "arguments": "x"}}
+    piece = {"index": 0, "id": "call_1", "function": {"name": "pick", "arguments": arguments}}
+    [call] = transcript(delta(tool_calls=[piece])).tool_calls or ()
+    assert call["function"]["arguments"] == arguments
+
+
 def test_a_call_whose_pieces_all_bear_a_name_and_an_id_of_their_own_is_one() -> None:
     """As some servers stream a call that they were told to make."""
     pieces = [

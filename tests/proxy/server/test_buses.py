@@ -249,3 +249,21 @@ async def test_no_word_is_readable_on_the_wire_where_sessions_are_encrypted(redi
         assert b"\xc1TK1" in message["data"]
         assert b"ann-the-caller" not in message["data"]
         await bus.aclose()
+
+
+async def test_what_a_host_sends_as_it_ends_arrives(postgres: PostgresServer) -> None:
+    address = channel_address(postgres.url(await postgres.new_schema()), [], deadline=1.0)
+    assert address
+    host, other = (HostBus(address, name, ActiveTurns()) for name in (b"1", b"2"))
+    heard = {kind: asyncio.Event() for kind in (ReloadMessage, ErasureMessage)}
+    host.receive(lambda _: None)
+    other.receive(lambda message: heard[type(message)].set())
+    while not heard[ReloadMessage].is_set():
+        host.send(ReloadMessage())
+        await asyncio.sleep(0.01)
+    host.send_reliably(ErasureMessage("acme", "call", None))
+    await asyncio.sleep(0)
+    await host.aclose()
+    async with asyncio.timeout(30):
+        await heard[ErasureMessage].wait()
+    await other.aclose()
