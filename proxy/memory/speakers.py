@@ -31,15 +31,16 @@ def with_speakers(
     """The session with who speaks, and with the facts that a model was shown of them.
 
     Its first request names the session's user; where the newest message alone does (``by_message``), it is
-    the first user who is named in the window.
+    the first user who is named in the window. What the newest message calls a user whom no message names is
+    an alias.
     """
     if user not in {None, session.user}:
         last = newest_user(window)
         speaking = None if last is None else window[last].user
         if session.user is None and user:
-            first = next((name for m in window if m.role == "user" and (name := m.user)), None)
-            owner = first if by_message and speaking == user else user
-            alias = speaking if speaking != user else None
+            names = [m.user for m in window if m.role == "user" and m.user]
+            owner = names[0] if by_message and speaking == user else user
+            alias = speaking if user not in names else None
             session = msgspec.structs.replace(session, user=owner, alias=alias)
         elif speaking in {None, session.alias} and not session.shared:
             session = msgspec.structs.replace(session, shared=True)
