@@ -15,7 +15,6 @@ from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import START, UNREADABLE, Entry, Session
-from proxy.memory.speakers import speaker
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner, all_sessions
@@ -130,7 +129,7 @@ class SessionHolder:
                 fields["user"] = session.user
             else:
                 # Another's session: its summaries and its state may tell of others.
-                session, entries = Session(), [e for e in entries if speaker(session, e) == user.user]
+                session, entries = Session(), [e for e in entries if e.speaker == user.user]
                 if not entries:
                     continue
             exported.append(
@@ -184,7 +183,7 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
             return await store.delete(key)
         entries, facts, shown = await store.entries(key, session), session.shown_facts, session.shown_call
         is_shown = (facts and facts.user == user) or (shown and user in {shown.user, *shown.speakers})
-        speaks = any(speaker(session, entry) == user for entry in entries)
+        speaks = any(entry.speaker == user for entry in entries)
         if not version or not (is_shown or speaks or _is_summarized(session, user)):
             return False
         changed, cold = _without_speaker(session, entries, user)
@@ -225,8 +224,8 @@ def _without_speaker(
     shown = session.shown_call
     if shown and (shown.user == name or name in shown.speakers):
         shown = None
-    spoken = [entry for entry in entries if speaker(session, entry) == name]
-    others = tuple(entry for entry in entries if speaker(session, entry) != name)
+    spoken = [entry for entry in entries if entry.speaker == name]
+    others = tuple(entry for entry in entries if entry.speaker != name)
     session = forgotten.forget_entries(session, spoken, now=wall_time())
     # What a newer version keeps of the session may be of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
@@ -239,7 +238,7 @@ def _without_speaker(
             if each.added and each.speakers and name not in each.speakers
         )
         return msgspec.structs.replace(changed, entries=others, cold_count=0, summaries=added), ()
-    hot = tuple(entry for entry in session.entries if speaker(session, entry) != name)
+    hot = tuple(entry for entry in session.entries if entry.speaker != name)
     cold = others[: len(others) - len(hot)]
     return msgspec.structs.replace(changed, entries=hot, cold_count=len(cold)), cold
 

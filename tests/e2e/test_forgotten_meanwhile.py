@@ -141,14 +141,3 @@ def test_what_the_model_stores_by_a_tool(proxy: ProxyServer, upstream: FakeUpstr
 
     forget_while_answering(proxy, upstream, "eve", lambda: ask(proxy, "eve", *window), answer)
     assert until(lambda: "Mango" not in stored(proxy, "eve"), 5)
-
-
-def test_what_a_platform_calls_somebody_is_nobody_elses_name(proxy: ProxyServer) -> None:
-    ask(proxy, "ann", named(user("I am Ann."), "0"))
-    ask(proxy, None, named(user("I am somebody else."), "0"), session="other")
-    settle(proxy)
-    assert '"I am Ann."' not in exported(proxy, "0")
-    assert proxy.client.delete("/v1/memory/users/0").status_code == 204
-    assert "I am Ann." in stored(proxy, "ann")
-    turns = proxy.client.get("/v1/memory/sessions/room/turns")
-    assert turns.status_code != 200 or "I am Ann." in turns.text

@@ -376,8 +376,7 @@ def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Adm
     admissions: list[_Admission | None] = []
     for entry, guest in zip(part.entries, part.guests, strict=True):
         stated_at = min(entry.recorded_at, entry.at)
-        other = guest if guest and entry.role == "user" else ""
-        times = (users.get(other, 0.0), whole, own)
+        times = (users.get(entry.speaker or "", 0.0), whole, own)
         if any(at and is_erased(at, stated=stated_at, recorded=entry.recorded_at) for at in times):
             admissions.append(None)
         elif guest and is_erased(users.get(guest, 0.0), stated=stated_at, recorded=entry.recorded_at):
@@ -459,9 +458,9 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     entry, guest = admission
     user = part.session.user or None
     # The other user who said a user's words, and the one who was answered.
-    is_guests, other = guest is not None, guest or None
-    reader = other if is_guests else user
-    users = _Users(user, other if entry.role == "user" else None, reader)
+    is_others = entry.role == "user" and entry.speaker and entry.speaker != user
+    reader = user if guest is None else guest or None
+    users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
     ids = users.ids(owners)
     # Of a user without an id nothing is stored.
     digest = None if 0 in ids else _digest(codec, entry, place, ids, is_guests=is_guests)

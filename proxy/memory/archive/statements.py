@@ -93,20 +93,20 @@ DELETE_OLD_TOMBSTONES: Final = Statement(
 
 # --- turns
 
-# One statement: of two processes that save one session, the second sees what the first has written. Each
-# save has a mark of its own, later than any before, by which the other knows of it.
+# One statement: of two processes that save one session, the second sees what the first has written.
 UPSERT_SESSION: Final = Statement(
     "INSERT INTO turnkeeper_talks AS k (tenant, session, created, mark, updated)"
     " VALUES (:tenant, :session, :created, :mark, :updated)"
     " ON CONFLICT (tenant, session, created) DO UPDATE SET updated = excluded.updated, mark ="
-    " CASE WHEN k.mark >= excluded.mark AND k.mark <= :ahead THEN k.mark + 0.000001 ELSE excluded.mark END"
+    " CASE WHEN k.mark > excluded.mark AND k.mark <= :ahead THEN k.mark ELSE excluded.mark END"
     " WHERE k.updated <= excluded.updated OR k.updated > :ahead RETURNING id"
 )
 _SESSION_HEAD: Final = (
     "SELECT id, {}, updated FROM turnkeeper_talks"
     " WHERE tenant = :tenant AND session = :session AND created = :created"
 )
-# Whoever saves a session in SQLite gives it another mark, and whoever erases leaves fewer turns.
+# Whoever saves a session in SQLite has another time or other turns, and whoever erases fewer turns. An older
+# state that changes a turn in its place has neither: it is seen once a turn has come.
 SESSION_HEAD: Final = Statement(
     _SESSION_HEAD.format(
         "mark || '/' || (SELECT COUNT(*) FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"

@@ -553,16 +553,3 @@ async def test_a_session_that_cannot_be_read_holds_up_no_other(store: Store, arc
         await archivist.idle()
     await archivist.aclose()
     assert await kept(archive) == ["a", "b"]
-
-
-async def test_another_process_that_saves_an_older_state_of_a_session_is_noticed(
-    archive: Archive, tmp_path: Path
-) -> None:
-    other = open_archive(f"sqlite:{tmp_path / 'a.db'}", codec=Plain())
-    edited = session("My number is 5.")
-    before = session("My number is 0170 1234567.")
-    await archive.save_session(KEY, edited, as_of=10.0)
-    await other.save_session(KEY, before, as_of=9.0)
-    await archive.save_session(KEY, edited, as_of=11.0)
-    assert await kept(archive) == ["My number is 5."]
-    await other.aclose()
