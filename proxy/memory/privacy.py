@@ -192,11 +192,11 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
     raise StoreError("others are writing this session")
 
 
-async def _drop_shown_call(store: SessionStore, key: Key, shown: str) -> None:
-    """Drops what a session is told of a call, where that was in the session of the name ``shown``."""
+async def _drop_shown_call(store: SessionStore, key: Key, earlier: str) -> None:
+    """Drops what a session is told of a call, where that was in the session of the name ``earlier``."""
     for _ in range(_ATTEMPTS):
         session, version, _ = await store.load(key, background=True) or NOT_STORED
-        if session.shown_call is None or session.shown_call.session != shown:
+        if session.shown_call is None or session.shown_call.session != earlier:
             return
         changed = msgspec.structs.replace(session, shown_call=None)
         if await store.save(key, SessionWrite(changed, version, KEEP_EXPIRY, background=True)):

@@ -24,7 +24,6 @@ from proxy.memory.merge.request import repair_clock
 from proxy.memory.privacy import erase_from_session
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
-from proxy.memory.speakers import speaker
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, draw_version
@@ -507,13 +506,13 @@ class Writer:
     async def _refuse_erased(self, key: Key, base: Session, put: SessionWrite) -> None:
         """Takes out again what a write brought of users who were erased since, and raises SessionDeleted.
 
-        Whoever erases a user says so before looking for sessions: one of the two finds what was written. A
-        session of the user's own that was there before is deleted by then, and nothing written to it.
+        An erasure is noted before it goes through the sessions: it finds what was written, or is found here.
+        A session of the user's own that was there before is deleted by then, and nothing written to it.
         """
         session, facts, shown = put.session, put.session.shown_facts, put.session.shown_call
         owner = base.user if base.created < put.at else None
         said_at = {
-            speaker(session, entry): entry.recorded_at  # the first of each
+            entry.speaker: entry.recorded_at  # the first of each
             for entry in reversed((*put.cold, *session.entries))
             if entry.recorded_at >= put.at
         }

@@ -141,3 +141,9 @@ def test_what_the_model_stores_by_a_tool(proxy: ProxyServer, upstream: FakeUpstr
 
     forget_while_answering(proxy, upstream, "eve", lambda: ask(proxy, "eve", *window), answer)
     assert until(lambda: "Mango" not in stored(proxy, "eve"), 5)
+
+
+def test_words_of_a_user_under_the_platforms_name(proxy: ProxyServer, upstream: FakeUpstream) -> None:
+    words = named(user(SECRET), "eve-on-the-line")
+    forget_while_answering(proxy, upstream, "eve-on-the-line", lambda: ask(proxy, "eve", words))
+    assert until(lambda: "Mango" not in stored(proxy, "eve"), 5)

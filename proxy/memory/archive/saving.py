@@ -235,7 +235,7 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Planned(NamedTuple):
-    """A part, and what is to be written of it; ``users`` are all whom that names.
+    """A part, and what is to be written of it; ``users`` are all that it names.
 
     Where there is no room for all of it, the rest is yet to be planned. Once it is written, the first
     ``unchanged`` of the part's entries are stored as they are.

@@ -377,7 +377,7 @@ def m007_talks(types: Types) -> tuple[str, ...]:
 
 
 def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
-    """Calls of several speakers that were indexed as one user's have no owner, and nobody finds them."""
+    """Calls of several speakers that were indexed as one user's have no owner, and no search finds them."""
     spoken = "SELECT talk FROM turnkeeper_turns WHERE speaker IS NOT NULL"
     return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
 
