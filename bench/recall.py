@@ -96,7 +96,7 @@ def _talk(conversation: Mapping[str, Any], person: str, number: int, caller: str
         Entry(
             role="user" if line["speaker"] == caller else "assistant",
             turn=turn,
-            engine_turn=turn,
+            turn_id=turn,
             content=line["text"],
             recorded_at=begin + 10 * turn,
         )

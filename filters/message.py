@@ -165,9 +165,9 @@ def epoch_seconds(timestamp: object) -> float | None:
 
 
 def turn_id_of(message: Message) -> int | None:
-    """The engine's number of a message's turn; ``None`` where it gives none."""
-    number = message.turn_id
-    return number if isinstance(number, int) else None
+    """The platform's number of a message's turn; ``None`` where it gives none."""
+    turn_id = message.turn_id
+    return turn_id if isinstance(turn_id, int) else None
 
 
 class HasRole(Protocol):

@@ -43,7 +43,7 @@ class RepairHistory(RequestFilter):
     """User messages that are control words, compared whole. The newest stays if no other message does."""
 
     repeated: bool = True
-    """Whether the second of two equal answers in a row is removed, in one turn or without turn numbers.
+    """Whether the second of two equal answers in a row is removed, in one turn or without turn ids.
     White space may differ."""
 
     examples: ClassVar[tuple[Example, ...]] = (

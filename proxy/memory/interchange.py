@@ -61,7 +61,7 @@ def session_from_messages(messages: Sequence[Message], *, now: float) -> Session
     """The session of a list of messages; ``now`` is in seconds since 1970.
 
     The order stays as it is and nothing is aligned, since an exported list is clean; what is no speech is
-    left out. A turn number that goes back begins a new call. What Agora reports of a call that is over is
+    left out. A turn id that goes back begins a new call. What Agora reports of a call that is over is
     read as its webhook event is.
     """
     entries = entries_from_messages(list(filter(is_speech, with_speech_times(messages))), now=now)
@@ -80,22 +80,22 @@ def session_from_messages(messages: Sequence[Message], *, now: float) -> Session
 
 
 def entries_from_messages(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
-    """An entry for each message, in their order, with calls and turns as their turn numbers say."""
+    """An entry for each message, in their order, with calls and turns as their turn ids say."""
     entries: list[Entry] = []
-    call, turn, number = 0, 0, None
+    call, turn, turn_id = 0, 0, None
     for message in messages:
         entry = new_entry(as_tool_call(message), call=0, turn=0, now=now)
         if entries:
             if (
                 entry.role in _NUMBERED
-                and entry.engine_turn is not None
-                and number is not None
-                and entry.engine_turn < number
+                and entry.turn_id is not None
+                and turn_id is not None
+                and entry.turn_id < turn_id
             ):
                 call, turn = call + 1, 0
             elif entry.role == "user":
-                turn += entry.engine_turn is None or entry.engine_turn != number
-        number = entry.engine_turn
+                turn += entry.turn_id is None or entry.turn_id != turn_id
+        turn_id = entry.turn_id
         reasoning = message.others.get(REASONING)
         entries.append(
             msgspec.structs.replace(

@@ -67,7 +67,7 @@ _FIRST: Final = TurnRef(0, 0)
 class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     """One message as it was heard.
 
-    ``turn`` counts from 0 within a ``call`` and never goes back; ``engine_turn`` is the engine's own number,
+    ``turn`` counts from 0 within a ``call`` and never goes back; ``turn_id`` is the platform's own number,
     where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the model
     generated where the user heard less. ``pending`` is an answer that no later request has confirmed or cut
     yet: it is recorded as generated; ``broken``, if its stream ended before the answer did.
@@ -76,7 +76,7 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     role: str
     turn: int
     call: int = msgspec.field(default=0, name="life")
-    engine_turn: int | None = None
+    turn_id: int | None = msgspec.field(default=None, name="engine_turn")
     content: Content = None
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
@@ -154,7 +154,7 @@ def message_of(entry: Entry) -> Message:
         name=UNSET if entry.name is None else entry.name,
         tool_calls=UNSET if entry.tool_calls is None else entry.tool_calls,
         tool_call_id=UNSET if entry.tool_call_id is None else entry.tool_call_id,
-        turn_id=entry.turn if entry.engine_turn is None else entry.engine_turn,
+        turn_id=entry.turn if entry.turn_id is None else entry.turn_id,
         timestamp=UNSET if entry.timestamp is None else entry.timestamp,
         metadata=metadata or UNSET,
         others={} if entry.reasoning is None else {REASONING: entry.reasoning},

@@ -40,8 +40,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The user whom the request names."""
     user_from_message: bool = False
     """Whether its newest message alone does."""
-    turn: int | None = None
-    """The engine's number of the turn."""
+    turn_id: int | None = None
+    """The platform's number of the turn."""
     model: str | None = None
     """The model that was asked."""
     window: Sequence[Message]
@@ -150,7 +150,7 @@ def apply_turn(
         finished=answer.finished,
         interrupted=record.interrupted,
         ended_at=record.ended_at,
-        turn_id=record.turn,
+        turn_id=record.turn_id,
         user=None if record.user_from_message else record.user,
     )
     alignment = view.alignment_with(session) if view else None

@@ -561,7 +561,7 @@ def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]
     alignment = part.alignment
     entries, places, lines = alignment.entries, alignment.places, alignment.lines
     covered = count_until(entries, session.summarized_until)
-    turn_ids = [entry.engine_turn for entry in entries[:covered] if entry.engine_turn is not None]
+    turn_ids = [entry.turn_id for entry in entries[:covered] if entry.turn_id is not None]
     last_turn_id = max(turn_ids, default=None)
     answers = [i for i, m in enumerate(lines) if m.role == "assistant" and places[i] >= 0]
     verdicts: dict[int, bool] = {}

@@ -23,7 +23,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     request: str
     session: str | None
     user: str | None
-    turn: int | None
+    turn_id: int | None = msgspec.field(name="turn")
     model: str | None
     pipeline: str
     state: State
@@ -43,7 +43,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
             request=turn.request,
             session=turn.session,
             user=turn.user,
-            turn=turn.turn,
+            turn_id=turn.turn_id,
             model=turn.model,
             pipeline=turn.pipeline,
             state=turn.state,

@@ -261,7 +261,7 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
         "tenant": turn.tenant,
         "session": turn.session,
         "user": None if turn.user is None else user_digest(turn.tenant, turn.user),
-        "number": turn.turn,
+        "number": turn.turn_id,
         "pipeline": turn.pipeline,
         "upstream": turn.upstream,
         "model": turn.model,

@@ -74,7 +74,7 @@ class TurnReport(msgspec.Struct, kw_only=True, gc=False):
     pipeline: str = ""
     session: str | None = None
     user: str | None = None
-    turn: int | None = None
+    turn_id: int | None = msgspec.field(default=None, name="turn")
     upstream: str | None = None
     model: str | None = None
     outcome: Outcome | None = None

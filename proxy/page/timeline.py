@@ -115,7 +115,7 @@ def lines_of(
 
 def turn_number(entry: Entry) -> int:
     """The number of an entry's turn, as the voice platform counts where it does."""
-    return entry.turn if entry.engine_turn is None else entry.engine_turn
+    return entry.turn if entry.turn_id is None else entry.turn_id
 
 
 def reworded(session: Session, position: int, text: str) -> Session:

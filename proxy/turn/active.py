@@ -232,7 +232,7 @@ class ActiveTurn:
 class TurnClaim(msgspec.Struct, frozen=True, gc=False):
     """What a request shows of the turn that it asks for; with ``short``, digests stand for most of it."""
 
-    number: int | None
+    turn_id: int | None = msgspec.field(name="number")
     messages: Sequence[Message]
     short: bool = False
 
@@ -252,19 +252,19 @@ class TurnClaim(msgspec.Struct, frozen=True, gc=False):
             messages.append(
                 Message(role=last.role, content=text, name=last.name, metadata={"user": last.user})
             )
-        return type(self)(self.number, messages, short=True)
+        return type(self)(self.turn_id, messages, short=True)
 
 
 NO_CLAIM = TurnClaim(None, ())
 
 
-def turn_number(request: ClientRequest) -> int | None:
-    """The engine's number of the turn that a request asks for, if it has one."""
-    number = request.field("turn_id")
-    if type(number) is not int or abs(number) > LARGEST:
+def request_turn_id(request: ClientRequest) -> int | None:
+    """The platform's number of the turn that a request asks for: the request's, else its newest words'."""
+    turn_id = request.field("turn_id")
+    if type(turn_id) is not int or abs(turn_id) > LARGEST:
         newest = newest_user(request.messages)
-        number = None if newest is None else request.messages[newest].turn_id
-    return number if type(number) is int and abs(number) <= LARGEST else None
+        turn_id = None if newest is None else request.messages[newest].turn_id
+    return turn_id if type(turn_id) is int and abs(turn_id) <= LARGEST else None
 
 
 def is_newer(claim: TurnClaim, place: Place, other: TurnClaim, other_place: Place) -> bool:
@@ -294,13 +294,13 @@ def _goes_on(claim: TurnClaim, other: TurnClaim) -> bool:
 def supersedes(newer: TurnClaim, older: TurnClaim) -> bool:
     """Whether ``newer`` asks for an answer to the turn of ``older``, and shows it otherwise than that did.
 
-    Engines' turn numbers decide where both have one; else the user's newest words, which continue the older's
-    after an equal history.
+    The platform's turn ids decide where both have one; else the user's newest words, which continue the
+    older's after an equal history.
     """
     if newer.short != older.short:
         newer, older = (each if each.short else each.condensed() for each in (newer, older))
-    if newer.number is not None and older.number is not None:
-        return newer.number == older.number and newer.messages != older.messages
+    if newer.turn_id is not None and older.turn_id is not None:
+        return newer.turn_id == older.turn_id and newer.messages != older.messages
     new, old = newest_user(newer.messages), newest_user(older.messages)
     if new is None or old is None:
         return False

@@ -22,15 +22,15 @@ _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-ke
 class Turn(msgspec.Struct, kw_only=True, eq=False):
     """A turn, as far as it has come: each step of ``answer_turn`` fills its fields.
 
-    ``key`` names the session in memory, and is ``None`` where nothing is remembered. ``number`` is the
-    engine's own number of the turn.
+    ``key`` names the session in memory, and is ``None`` where nothing is remembered. ``turn_id`` is the
+    platform's number of the turn.
     """
 
     pipeline: Pipeline
     request: ClientRequest
     identity: Identity
     key: Key | None
-    number: int | None
+    turn_id: int | None
     attempt: Attempt = NO_ATTEMPT
 
     size: int = 0

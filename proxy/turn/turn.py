@@ -17,7 +17,7 @@ from proxy.memory.tasks import LARGE, MANY_MESSAGES, LargeWork
 from proxy.memory.turn_record import TurnRecord
 from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
-from proxy.turn.active import NO_CLAIM, ActiveTurn, ActiveTurns, TurnClaim, turn_number
+from proxy.turn.active import NO_CLAIM, ActiveTurn, ActiveTurns, TurnClaim, request_turn_id
 from proxy.turn.context import offer_memory_tools, read_memory
 from proxy.turn.identity import attempt_of, header_value, identify
 from proxy.turn.pipeline import Pipeline
@@ -57,7 +57,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     slot, claim = None, NO_CLAIM
     if turn.key is not None and turn.identity.session != pipeline.places.default_session:
         # In the default session, two requests may be of two users.
-        slot, claim = (turn.key, pipeline.name), TurnClaim(turn.number, turn.request.messages)
+        slot, claim = (turn.key, pipeline.name), TurnClaim(turn.turn_id, turn.request.messages)
     with ActiveTurn(active_turns, slot, claim, reply) as active:
         observation.timer.mark("memory")
         if active.others and pipeline.memory is not None:
@@ -89,7 +89,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         context, memory = turn.context, pipeline.memory
         record = _begin_record(turn, dispatch.model, memory) if turn.key and memory else None
         if slot and content and turn.size < LARGE:
-            active.release_claim(partial(_claim, turn.number, content))
+            active.release_claim(partial(_claim, turn.turn_id, content))
         # To free what was decoded after the answer is slower: it has left the processor's caches by then.
         del turn, raw, claim, composed
         interrupted = False
@@ -110,7 +110,7 @@ def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
     """Says whose turn it is; raises Unauthorized where that needs a proof."""
     identity, report = turn.identity, reply.observation.report
     if not identity.background:  # which is part of no session, and whose words are kept nowhere
-        report.session, report.user, report.turn = identity.session, identity.user, turn.number
+        report.session, report.user, report.turn_id = identity.session, identity.user, turn.turn_id
     report.ignored = (*turn.request.ignored, *identity.ignored)
     if identity.session is not None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
@@ -147,7 +147,7 @@ def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
         request=request,
         identity=identity,
         key=key,
-        number=turn_number(request),
+        turn_id=request_turn_id(request),
         attempt=NO_ATTEMPT if key is None else attempt_of(request),
         window=request.messages,
         size=len(raw.body),
@@ -178,11 +178,11 @@ def filter_request(turn: Turn) -> None:
         raise chain.no_messages_left(pipeline.filters, turn.window, context)
 
 
-def _claim(number: int | None, content: TurnContent) -> TurnClaim:
+def _claim(turn_id: int | None, content: TurnContent) -> TurnClaim:
     try:
-        return TurnClaim(number, content.messages)
+        return TurnClaim(turn_id, content.messages)
     except RequestError:  # it is nested as deeply as can be read, and read from further up the stack
-        return TurnClaim(number, ())
+        return TurnClaim(turn_id, ())
 
 
 def _begin_record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
@@ -197,7 +197,7 @@ def _begin_record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
         key=turn.key,
         user=identity.user,
         user_from_message=identity.user_from_message,
-        turn=turn.number,
+        turn_id=turn.turn_id,
         window=view.window if view else turn.request.messages,
         answer=b"",
         at=view.at if view else turn.context.now,

@@ -45,7 +45,7 @@ def test_an_answer_is_of_the_turn_that_the_request_asks_for(
     carried = proxy.client.put(PATH, json={"contents": contents(proxy)})
     assert carried.status_code in {200, 201}
     assert {entry.call for entry in held(proxy, "room")} == {0}
-    assert [entry.engine_turn for entry in held(proxy, "room")] == [entry.engine_turn for entry in entries]
+    assert [entry.turn_id for entry in held(proxy, "room")] == [entry.turn_id for entry in entries]
 
 
 def test_an_answer_that_the_engine_shows_next_is_the_one_that_is_held(proxy: ProxyServer) -> None:

@@ -144,7 +144,7 @@ def test_the_key_comes_from_the_environment(environ: dict[str, str], key: str) -
 
 def test_a_line_is_one_line() -> None:
     event = Event(
-        id="turn_1", request="r", session="s", user=None, turn=None, model=None, pipeline="default",
+        id="turn_1", request="r", session="s", user=None, turn_id=None, model=None, pipeline="default",
         state="degraded", status=200, code=None, degraded=("memory",),
         first_token_ms=None, duration_ms=1, at=0,
     )  # fmt: skip

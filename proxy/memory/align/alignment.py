@@ -147,7 +147,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         others = [place for i, place in enumerate(self.places) if i != question]
         if NEW in others or any(place >= last for place in others):
             return False
-        is_later_turn = (turn_id_of(words) or 0) > (entry.engine_turn or 0)
+        is_later_turn = (turn_id_of(words) or 0) > (entry.turn_id or 0)
         return not is_later_turn and continues(entry.text, words.text)
 
     def without(self, removed: set[int]) -> "Alignment":

@@ -51,7 +51,7 @@ class Line:
         self.time = item.timestamp if isinstance(item.timestamp, int | float) else None
         if isinstance(item, Entry):
             self.generated, self.pending = item.generated, item.pending
-            self.replaced_hash, self.turn_id = item.replaced_hash, item.engine_turn
+            self.replaced_hash, self.turn_id = item.replaced_hash, item.turn_id
         else:
             self.generated, self.pending = item.original or item.text, False
             self.replaced_hash, self.turn_id = None, turn_id_of(item)

@@ -229,7 +229,7 @@ def content(c: Comparison) -> Alignment | None:
     without turn ids that would take back several turns on the strength of a few equal lines has mistaken a
     new turn for an old one.
     """
-    if c.has_turn_ids and any(entry.engine_turn is not None for entry in c.entries):
+    if c.has_turn_ids and any(entry.turn_id is not None for entry in c.entries):
         return None
     places = align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older)
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
@@ -318,7 +318,7 @@ def _suffix_places(c: Comparison) -> list[int] | None:
     # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    if (newest := entries[-1].engine_turn) is not None:
+    if (newest := entries[-1].turn_id) is not None:
         # The window's last lines may be of turns that are yet to be recorded.
         ahead = 0
         while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
@@ -361,7 +361,7 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
         message = lines[i]
         if entry.role != message.role:
             return False
-        if entry.engine_turn != message.turn_id and entry.engine_turn != turn_id_of(message):
+        if entry.turn_id != message.turn_id and entry.turn_id != turn_id_of(message):
             return False
         if entry.content == message.content and not (
             entry.tool_calls or message.tool_calls or entry.tool_call_id
@@ -378,7 +378,7 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
 def _is_shown_answer(message: Message, entry: Entry) -> bool:
     """Whether a line is the recorded answer; with turn ids, in whatever words."""
     has_calls = entry.tool_calls or message.tool_calls
-    if entry.role == "assistant" and entry.engine_turn is not None and not has_calls:
+    if entry.role == "assistant" and entry.turn_id is not None and not has_calls:
         return message.source in {entry.source, None}
     return similarity(Line(message), Line(entry)) > 0
 

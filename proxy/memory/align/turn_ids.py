@@ -122,11 +122,11 @@ def _filled(ids: Sequence[object]) -> list[int]:
     """The turn of each line: its own id, else that of the line before it; before the first id, that one."""
     turns: list[int] = []
     last: int | None = None
-    for number in ids:
-        if isinstance(number, int):
+    for turn_id in ids:
+        if isinstance(turn_id, int):
             if last is None:
-                turns = [number] * len(turns)
-            last = number
+                turns = [turn_id] * len(turns)
+            last = turn_id
         turns.append(last or 0)
     return turns
 

@@ -344,6 +344,6 @@ def _result(codec: RowCodec, user: Owner, kind: int, row: Sequence[Any]) -> Sear
         text=item.text,
         role=item.role,
         session_id=name,
-        turn_id=item.turn if item.engine_turn is None else item.engine_turn,
+        turn_id=item.turn if item.turn_id is None else item.turn_id,
         timestamp=at,
     )

@@ -77,7 +77,7 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
         role="assistant",
         turn=turn,
         call=call,
-        engine_turn=turn_id,
+        turn_id=turn_id,
         content=answer.text or None,
         tool_calls=answer.tool_calls,
         reasoning=answer.reasoning,
@@ -90,10 +90,10 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
 
 
 def _turn_id(answer: Answer, words: Entry) -> int | None:
-    """The engine's number of an answer: a turn in which no user asked anything may have begun since."""
-    if words.engine_turn is None or answer.turn_id is None:
-        return words.engine_turn
-    return max(words.engine_turn, answer.turn_id)
+    """The turn id of an answer: a turn in which no user asked anything may have begun since."""
+    if words.turn_id is None or answer.turn_id is None:
+        return words.turn_id
+    return max(words.turn_id, answer.turn_id)
 
 
 def _with_asking_user(session: Session, place: int, user: str | None) -> Session:
@@ -176,7 +176,7 @@ def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
     heard = msgspec.structs.replace(
         renew_entry(answer, message_of(as_shown)),
         turn=shown.turn,
-        engine_turn=shown.engine_turn,
+        turn_id=shown.turn_id,
         recorded_at=shown.recorded_at,
     )
     changed = (*entries[:place], heard, *entries[place + 1 :])

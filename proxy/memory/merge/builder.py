@@ -133,12 +133,12 @@ class SessionBuilder:
                 confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
                 self.entries[place] = confirmed
         late = self._late_answer(message) if self._unheard else None
-        number = turn_id_of(message) if late is None else late.engine_turn
+        turn_id = turn_id_of(message) if late is None else late.turn_id
         before = self.entries[-1] if self.entries else None
         if before is None:
             turn = self._next_turn if is_last else alignment.entries[0].turn
         else:
-            same_turn = number is not None and number == before.engine_turn
+            same_turn = turn_id is not None and turn_id == before.turn_id
             turn = self._next_turn if is_last and message.role == "user" and not same_turn else before.turn
         self._next_turn = max(self._next_turn, turn + 1)
         if late is None:

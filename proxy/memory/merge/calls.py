@@ -113,7 +113,7 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
     if alignment.entries and not sure:
         return session
     # How far the recorded turn ids are ahead of the history's: engines count one from 0, the other from 1.
-    turn_ids = ((turn_id_of(line), entry.engine_turn) for line, entry in sure)
+    turn_ids = ((turn_id_of(line), entry.turn_id) for line, entry in sure)
     offsets = Counter(own - other for other, own in turn_ids if other is not None and own is not None)
     ((offset, count),) = offsets.most_common(1) or [(0, not sure)]
     if 2 * count <= offsets.total():  # most of the lines that say the same do not agree on it
@@ -138,13 +138,13 @@ def history_messages(contents: Sequence[Any]) -> list[Message]:
     for item in contents:
         if not isinstance(item, dict) or not isinstance(item.get("role"), str):
             continue
-        content, metadata, number = item.get("content"), item.get("metadata"), item.get("turn_id")
+        content, metadata, turn_id = item.get("content"), item.get("metadata"), item.get("turn_id")
         at = item.get("timestamp")
         messages.append(
             Message(
                 role=item["role"],
                 content=content if isinstance(content, str) else "",
-                turn_id=number if isinstance(number, int) and 0 <= number < LARGEST else UNSET,
+                turn_id=turn_id if isinstance(turn_id, int) and 0 <= turn_id < LARGEST else UNSET,
                 timestamp=at if plausible_time(at) is not None else UNSET,
                 metadata=metadata if isinstance(metadata, dict) else UNSET,
                 others={name: value for name, value in item.items() if name not in _MESSAGE_KEYS},
@@ -316,7 +316,7 @@ def _renumbered(speech: Speech, offset: int | None) -> Speech:
     """The speech with its turn ids so much further on, or without any."""
     lines = []
     for line in speech.lines:
-        number = turn_id_of(line)
-        turn_id = UNSET if number is None or offset is None else number + offset
-        lines.append(msgspec.structs.replace(line, turn_id=turn_id))
+        turn_id = turn_id_of(line)
+        shifted = UNSET if turn_id is None or offset is None else turn_id + offset
+        lines.append(msgspec.structs.replace(line, turn_id=shifted))
     return Speech(lines, speech.shows_answers, speech.positions)

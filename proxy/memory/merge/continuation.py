@@ -52,7 +52,7 @@ def continuation(
         return None
     entries, latest, (answer, words) = session.entries, session.latest_request, newest
     last = entries[-1]
-    number, next_number = last.engine_turn, turn_id_of(words)
+    turn_id, next_turn_id = last.turn_id, turn_id_of(words)
     if (
         session.forgotten is not None
         or entries[0].call != session.call
@@ -66,10 +66,10 @@ def continuation(
         or answer.content != last.content
         or answer.tool_calls
         or last.tool_calls
-        or turn_id_of(answer) != number
+        or turn_id_of(answer) != turn_id
         or words.role != "user"
         or words.tool_calls
-        or (next_number is not None if number is None else next_number is None or next_number < number)
+        or (next_turn_id is not None if turn_id is None else next_turn_id is None or next_turn_id < turn_id)
     ):
         return None
     spoken = speech_of(newest).lines
@@ -118,7 +118,7 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
         user = next((m.user for m in alignment.lines if m.role == "user" and m.user), None)
     if answer.user is not None and (answer.user != user or session.shared):
         return None
-    if words.engine_turn is not None and words.engine_turn == confirmed.engine_turn:
+    if words.turn_id is not None and words.turn_id == confirmed.turn_id:
         return None
     started = session.started
     if started is None:
@@ -178,7 +178,7 @@ def can_be_continued(session: Session, speech: Speech, alignment: Alignment | No
     for entry, line in zip(entries[-len(lines) - 1 : -1], lines, strict=True):
         if (
             entry.role != line.role
-            or entry.engine_turn != turn_id_of(line)
+            or entry.turn_id != turn_id_of(line)
             or not isinstance(entry.content, str)
             or not shows_as_recorded(entry, line)
         ):

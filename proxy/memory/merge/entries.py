@@ -25,14 +25,14 @@ _NOT_INTERRUPTED: Final[dict[str, Any]] = {
 def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
     """An entry of a message that is not recorded yet; ``now`` in seconds since 1970."""
     # The first window of a call may show a long history: what is not there is not asked for.
-    content, number, at = message.content, message.turn_id, message.timestamp
+    content, turn_id, at = message.content, message.turn_id, message.timestamp
     name, calls, result_of = message.name, message.tool_calls, message.tool_call_id
     is_marked = bool(message.metadata or message.others)
     entry = Entry(
         role=message.role,
         turn=turn,
         call=call,
-        engine_turn=number if isinstance(number, int) else None,
+        turn_id=turn_id if isinstance(turn_id, int) else None,
         content=content if isinstance(content, str) else without_media(_value(content)),
         name=None if name is UNSET else name,
         tool_calls=calls or None,
@@ -53,7 +53,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
         return entry
     # What the engine tells beside the words; what it told before stays where it tells it no more.
     fields = {
-        "engine_turn": turn_id_of(message),
+        "turn_id": turn_id_of(message),
         "timestamp": _value(message.timestamp),
         "source": message.source,
         "user": message.user,
@@ -112,7 +112,7 @@ def shows_as_recorded(entry: Entry, message: Message) -> bool:
         or entry.pending
         or entry.broken
         or message.tool_calls
-        or (message.turn_id != entry.engine_turn and message.turn_id not in _ABSENT)
+        or (message.turn_id != entry.turn_id and message.turn_id not in _ABSENT)
         or (message.timestamp != entry.timestamp and message.timestamp not in _ABSENT)
         or (message.name != entry.name and message.name not in _ABSENT)
     ):

@@ -24,7 +24,7 @@ Made = Callable[[int], list[Message]]
 def talk(*, numbered: bool) -> Session:
     lines = [(n, role, f"{role} {n} on pears, you know") for n in range(20) for role in ROLES]
     entries = [
-        Entry(role=role, turn=n, engine_turn=n if numbered else None, content=text) for n, role, text in lines
+        Entry(role=role, turn=n, turn_id=n if numbered else None, content=text) for n, role, text in lines
     ]
     told = Segment(text="Notes.", call=0, turn=5)
     return Session(entries=tuple(entries), next_turn=20, created=NOW, updated=NOW, summaries=(told,))

@@ -146,7 +146,7 @@ def follow(steps: list[dict[str, Any]], *, numbered: bool, sliding: bool) -> Non
             window=window,
             answer=stream_of(text if each["ended"] is not None else ""),
             at=step + each["at"],
-            turn=number,
+            turn_id=number,
             user=each["user"],
             user_from_message=each["by_message"],
             ended_at=step + each["at"] + each["ended"] if each["ended"] else 0.0,
@@ -242,7 +242,12 @@ def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
         view = RequestView(lines[-window:], at=float(turn)).view_of(session, 0, shown)
         unchanged.append(view.alignment.unchanged if view.alignment else 0)
         record = TurnRecord(
-            key=KEY, window=lines[-window:], answer=stream_of("Fine."), at=float(turn), turn=number, view=view
+            key=KEY,
+            window=lines[-window:],
+            answer=stream_of("Fine."),
+            at=float(turn),
+            turn_id=number,
+            view=view,
         )
         session = apply_turn(session, record)
         shown = latest_lines(session, view)

@@ -22,9 +22,7 @@ def session(*, numbered: bool) -> Session:
         )
     ]
     entries = tuple(
-        Entry(
-            role=role, turn=i, engine_turn=i + 1 if numbered else None, content=text, recorded_at=NOW - 60 + i
-        )
+        Entry(role=role, turn=i, turn_id=i + 1 if numbered else None, content=text, recorded_at=NOW - 60 + i)
         for i, role, text in lines
     )
     return Session(entries=entries, next_turn=3, created=NOW - 100, updated=NOW - 50)

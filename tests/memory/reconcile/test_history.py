@@ -20,7 +20,7 @@ A = Agent(id="a", start=T, stop=T + 100)
 def entry(number: int, role: str, text: str, *, counted: int | None, life: int = 0, **more: Any) -> Entry:
     engine = None if counted is None else number + counted
     at = T + 10 * number + (role == "assistant") + 1000 * life
-    return Entry(role=role, turn=number, call=life, engine_turn=engine, content=text, recorded_at=at, **more)
+    return Entry(role=role, turn=number, call=life, turn_id=engine, content=text, recorded_at=at, **more)
 
 
 def talk(turns: int, *, counted: int | None, life: int = 0, what: str = "apples") -> tuple[Entry, ...]:
@@ -53,7 +53,7 @@ def after(held: Session, contents: list[dict[str, Any]]) -> Session:
 
 
 def words(held: Session) -> list[tuple[Any, ...]]:
-    return [(*e.turn_ref, e.engine_turn, e.role, e.text, e.interrupted) for e in held.entries]
+    return [(*e.turn_ref, e.turn_id, e.role, e.text, e.interrupted) for e in held.entries]
 
 
 def of(held: Session, life: int) -> list[Entry]:
@@ -167,7 +167,7 @@ def test_a_history_of_greeting_and_first_words_comes_back_to_no_later_agent() ->
 
 def test_a_line_that_was_told_without_a_number_is_known_once_it_has_one() -> None:
     held = session((*talk(2, counted=1), entry(1, "assistant", "One moment, please.", counted=None)))
-    lines = [(e, e.engine_turn or 2) for e in held.entries]
+    lines = [(e, e.turn_id or 2) for e in held.entries]
     window = [Message(role=e.role, content=e.text, turn_id=number) for e, number in lines]
     window = [*window[:-1], msgspec.structs.replace(window[-1], turn_id=3)]
     found = reconcile(held, [*window, Message(role="user", content="Well?", turn_id=4)], now=T + 50)

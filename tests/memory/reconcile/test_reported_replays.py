@@ -257,7 +257,7 @@ def test_agora_glues_under_the_newer_turn_number():
     call.ask("0a:Hello!", "1u:I want", answer="What?", finished=False)
     call.ask("0a:Hello!", "2u:I want a table.", answer="For when?")
     assert call.memory == ["a:Hello!", "u:I want a table.", "a?:For when?"]
-    assert call.held.entries[1].engine_turn == 2
+    assert call.held.entries[1].turn_id == 2
 
 
 @pytest.mark.parametrize(

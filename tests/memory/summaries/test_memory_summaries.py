@@ -441,7 +441,7 @@ def test_what_is_no_speech_goes_with_the_speech_behind_it_and_instructions_stay(
 
 
 def test_numbers_behind_the_reach_give_way_wherever_they_stand() -> None:
-    numbered = tuple(msgspec.structs.replace(e, engine_turn=e.turn + 10) for e in HALF.entries)
+    numbered = tuple(msgspec.structs.replace(e, turn_id=e.turn + 10) for e in HALF.entries)
     session = msgspec.structs.replace(HALF, entries=numbered)
     old = [Message(role="user", content=f"Old {n}", turn_id=n) for n in (8, 11)]
     new = Message(role="user", content="And now?", turn_id=16)

@@ -28,8 +28,8 @@ from proxy.turn.active import (
     TurnClaim,
     TurnId,
     is_newer,
+    request_turn_id,
     supersedes,
-    turn_number,
 )
 from proxy.turn.request import ClientRequest
 from tests.calls import call_of
@@ -42,7 +42,7 @@ CALLED = [{"id": "c", "type": "function", "function": {"name": "f", "arguments":
 
 
 def claim_of(request: ClientRequest) -> TurnClaim:
-    return TurnClaim(turn_number(request), request.messages)
+    return TurnClaim(request_turn_id(request), request.messages)
 
 
 def asking(text: str) -> ClientRequest:
@@ -357,7 +357,7 @@ def test_what_nobody_says_in_one_breath_supersedes_nothing():
 @pytest.mark.parametrize("raw", [str(2**62 + 1), "1" * 4000, "-1" + "0" * 40, "true", '"7"', "7.0"])
 def test_what_no_engine_counts_to_is_no_number(raw):
     sent = [{"role": "user", "content": "Hi", "turn_id": 3}]
-    assert claim_of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).number == 3
+    assert claim_of(call_of({"messages": sent}, raw={"turn_id": raw.encode()})).turn_id == 3
 
 
 def test_of_two_of_one_number_that_are_read_at_once_the_one_with_more_words_is_newer():
