@@ -88,14 +88,14 @@ def main() -> None:
 
     def whole() -> bytes:
         read = request.read_request(raw, {}, {})
-        identity.identify(read, pipeline.places, "default")
+        identity.identify(read, pipeline.id_places, "default")
         seen = chain.run(pipeline.filters, read.messages, context)
         fields = chain.set_fields(pipeline.filters, read.fields, context)
         return compose(target.provider, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
     print(f"  read     {measured(lambda: request.read_request(raw, {}, {})):7.1f}")
-    print(f"  identity {measured(lambda: identity.identify(call, pipeline.places, 'default')):7.1f}")
+    print(f"  identity {measured(lambda: identity.identify(call, pipeline.id_places, 'default')):7.1f}")
     for step in pipeline.filters:
         cost = measured(lambda step=step: step.apply(messages, context))
         print(f"    {type(step).__name__:20} {cost:7.1f}")

@@ -16,7 +16,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Count, Counts, Lease, LocalCounts
+from proxy.memory.stores.counts import Count, Counts, LocalCounts, Permit
 from proxy.memory.tasks import Begun, wait_for
 from proxy.observe.observation import AnswerCopy, usage_of
 
@@ -24,7 +24,7 @@ _MINUTE: Final = 60.0
 _PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 60.0
 _SOON: Final = 60.0
-_LEASE: Final = 45.0
+_PERMIT: Final = 45.0
 _RENEW_EVERY: Final = 15.0
 _BYTES_OF_A_TOKEN: Final = 4
 _BYTES_OF_A_REQUEST: Final = 64_000
@@ -54,7 +54,7 @@ def weight(size: int) -> int:
 class Quota:
     """Admits requests by tenant, the name of a key.
 
-    They may be counted with other servers: an answer has a lease there, which is renewed while it lasts and
+    They may be counted with other servers: an answer has a permit there, which is renewed while it lasts and
     expires within a minute of its server's death. While ``counts`` fail, or take longer than ``deadline``
     seconds if there is one, this process counts alone.
     """
@@ -71,10 +71,10 @@ class Quota:
         self._windows = Windows(limits, counts, deadline=deadline)
         self._on_refusal = refused
         self._open: Counter[str] = Counter()
-        self._lease_names = (f"{secrets.token_hex(8)}:{number}" for number in itertools.count(1))
-        self._leases: dict[Lease, str] = {}
+        self._permit_names = (f"{secrets.token_hex(8)}:{number}" for number in itertools.count(1))
+        self._permits: dict[Permit, str] = {}
         self._renewing: asyncio.Task[None] | None = None
-        self._has_leases = counts is not None and limits.concurrent_streams > 0
+        self._has_permits = counts is not None and limits.concurrent_streams > 0
         self._spending: set[asyncio.Task[object]] = set()
 
     @property
@@ -88,14 +88,14 @@ class Quota:
 
         Raises LimitExceeded. The answer's headers say what remains.
         """
-        lease = self._open_answer(tenant)
+        permit = self._open_answer(tenant)
         try:
-            self._report(await self._windows.count(tenant, {"requests": 1, "tokens": 0}, lease), reply)
+            self._report(await self._windows.count(tenant, {"requests": 1, "tokens": 0}, permit), reply)
             yield
         finally:
             answer, is_counted = reply.observation.answer, self._limits.tokens_per_minute > 0
             tokens = _tokens(answer, size) if is_counted and answer.count else 0
-            self._close_answer(tenant, lease, "tokens", tokens)
+            self._close_answer(tenant, permit, "tokens", tokens)
 
     @asynccontextmanager
     async def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
@@ -104,12 +104,12 @@ class Quota:
         ``size`` is its body's in bytes; what its answer weighs beside that is counted when it has been sent.
         A request is admitted while any are left, however much it weighs. Raises LimitExceeded.
         """
-        lease = self._open_answer(tenant)
+        permit = self._open_answer(tenant)
         try:
-            self._report(await self._windows.count(tenant, {"requests": weight(size)}, lease), reply)
+            self._report(await self._windows.count(tenant, {"requests": weight(size)}, permit), reply)
             yield
         finally:
-            self._close_answer(tenant, lease, "requests", weight(size + reply.size) - weight(size))
+            self._close_answer(tenant, permit, "requests", weight(size + reply.size) - weight(size))
 
     async def aclose(self) -> None:
         """Counts what is yet to be counted, then closes the counts."""
@@ -119,44 +119,44 @@ class Quota:
         await asyncio.gather(*self._spending)
         await self._windows.aclose()
 
-    def _open_answer(self, tenant: str) -> Lease | None:
-        """Its lease, where other servers count it too."""
+    def _open_answer(self, tenant: str) -> Permit | None:
+        """Its permit, where other servers count it too."""
         # Counted before anything is awaited: of a burst, all would find the same room.
         limit = self._limits.concurrent_streams
         if limit and self._open[tenant] >= limit:
             self._refuse_stream()
         self._open[tenant] += 1
-        if not self._has_leases:
+        if not self._has_permits:
             return None
-        lease = Lease(next(self._lease_names), _LEASE, limit)
-        self._leases[lease] = tenant
+        permit = Permit(next(self._permit_names), _PERMIT, limit)
+        self._permits[permit] = tenant
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
-        return lease
+        return permit
 
-    def _close_answer(self, tenant: str, lease: Lease | None, kind: str, amount: int) -> None:
-        """Ends its lease, and counts what it took beside its request."""
+    def _close_answer(self, tenant: str, permit: Permit | None, kind: str, amount: int) -> None:
+        """Ends its permit, and counts what it took beside its request."""
         self._open[tenant] -= 1
-        if lease:
-            del self._leases[lease]
-        if lease or amount:
+        if permit:
+            del self._permits[permit]
+        if permit or amount:
             amounts = {kind: amount} if amount else {}
             # Put off before the turn is written, which takes it along.
-            counting = Begun(self._windows.count(tenant, amounts, lease and lease.ended, deferrable=True))
+            counting = Begun(self._windows.count(tenant, amounts, permit and permit.ended, deferrable=True))
             task = asyncio.get_running_loop().create_task(counting.rest())
             self._spending.add(task)
             task.add_done_callback(self._spending.discard)
 
     async def _renew(self) -> None:
-        """Renews the leases, also of answers that began while this process counted alone."""
+        """Renews the permits, also of answers that began while this process counted alone."""
         while True:
             await asyncio.sleep(_RENEW_EVERY)
-            for lease, tenant in tuple(self._leases.items()):
-                if lease in self._leases:
+            for permit, tenant in tuple(self._permits.items()):
+                if permit in self._permits:
                     # Whatever the limit is: its answer is under way.
-                    await self._windows.count(tenant, {}, lease._replace(limit=None))
-                    if lease not in self._leases:  # it may have been given back before it was renewed
-                        await self._windows.count(tenant, {}, lease.ended)
+                    await self._windows.count(tenant, {}, permit._replace(limit=None))
+                    if permit not in self._permits:  # it may have been given back before it was renewed
+                        await self._windows.count(tenant, {}, permit.ended)
 
     def _refuse_stream(self) -> NoReturn:
         limit = self._limits.concurrent_streams
@@ -217,18 +217,18 @@ class Windows:
         self,
         tenant: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,
+        permit: Permit | None = None,
         *,
         deferrable: bool = False,
     ) -> dict[str, Remaining] | None:
-        """Counts what has a limit, and returns what remains of it; ``None`` where there is no lease left.
+        """Counts what has a limit, and returns what remains of it; ``None`` where there is no permit left.
 
-        A lease that cannot be given back expires.
+        A permit that cannot be given back expires.
         """
         limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
-        if not limited and lease is None:
+        if not limited and permit is None:
             return {}
-        counts = await self._count(tenant, limited, lease, deferrable=deferrable)
+        counts = await self._count(tenant, limited, permit, deferrable=deferrable)
         if counts is None:
             return None
         remaining = {}
@@ -248,10 +248,10 @@ class Windows:
             await self._shared.aclose()
 
     async def _count(
-        self, tenant: str, amounts: Mapping[str, int], lease: Lease | None, *, deferrable: bool
+        self, tenant: str, amounts: Mapping[str, int], permit: Permit | None, *, deferrable: bool
     ) -> dict[str, Count] | None:
         if self._shared and not self.is_alone:
-            counting = self._shared.count(tenant, amounts, lease, ttl=_MINUTE, deferrable=deferrable)
+            counting = self._shared.count(tenant, amounts, permit, ttl=_MINUTE, deferrable=deferrable)
             try:
                 return await (counting if deferrable else wait_for(counting, self._deadline))
             except (StoreError, TimeoutError) as error:

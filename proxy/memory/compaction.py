@@ -1,6 +1,6 @@
 """Compaction: the oldest turns of a session give way to summaries, or move to its cold part.
 
-Where no model writes a summary it is a digest: the most telling sentences of the turns.
+Where no model writes a summary it is extractive: the most telling sentences of the turns.
 """
 
 import re
@@ -50,7 +50,7 @@ _LONGEST_SENTENCE: Final = 240
 _FEW_WORDS: Final = 3
 
 
-class Window(msgspec.Struct, frozen=True):
+class SessionLimits(msgspec.Struct, frozen=True):
     """When a session is compacted, to what, and when it expires. ``ttl`` is in seconds.
 
     With ``summaries`` above 0 only summarised turns leave the hot part, and there are at most so many
@@ -63,8 +63,8 @@ class Window(msgspec.Struct, frozen=True):
     max_tokens: int | None = None
     summaries: int = 0
 
-    def bounded(self) -> "Window":
-        """The window for turns in which much is said: it cuts sessions down to what each turn can read."""
+    def bounded(self) -> "SessionLimits":
+        """The limits for turns in which much is said: it cuts sessions down to what each turn can read."""
         return msgspec.structs.replace(self, max_tokens=min(self.max_tokens or _MAX_TOKENS, _MAX_TOKENS))
 
 
@@ -87,53 +87,53 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 # --- planning
-def next_plan(session: Session, window: Window, *, model: bool = True) -> Plan | None:
-    """The summary that is due, if any; ``model`` is whether a model can replace digests."""
-    is_whole = is_short(session, window) and not (session.cold_count or session.trimmed or session.room)
+def next_plan(session: Session, limits: SessionLimits, *, model: bool = True) -> Plan | None:
+    """The summary that is due, if any; ``model`` is whether a model can replace extractive ones."""
+    is_whole = is_short(session, limits) and not (session.cold_count or session.trimmed or session.room)
     if is_whole and not (session.entries and session.entries[0].call < session.call):
         return None
-    window = _in_estimated_tokens(window, session)
+    limits = _in_estimated_tokens(limits, session)
     if not session.summaries:
-        return _extension(session, window)
+        return _extension(session, limits)
     return (
         _renewal(session, attrgetter("stale"))
-        or merger_plan(session, window)
-        or _extension(session, window)
-        or (_renewal(session, attrgetter("digest")) if model else None)
+        or merger_plan(session, limits)
+        or _extension(session, limits)
+        or (_renewal(session, attrgetter("extractive")) if model else None)
     )
 
 
-def fallback_plan(session: Session, window: Window) -> Plan | None:
+def fallback_plan(session: Session, limits: SessionLimits) -> Plan | None:
     """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
-    window = _in_estimated_tokens(window, session)
+    limits = _in_estimated_tokens(limits, session)
     if stale := _renewal(session, attrgetter("stale")):
         return stale
-    extension = _extension(session, window)
-    return extension and (merger_plan(session, window) or extension)
+    extension = _extension(session, limits)
+    return extension and (merger_plan(session, limits) or extension)
 
 
-def forced_plan(session: Session, window: Window) -> Plan | None:
+def forced_plan(session: Session, limits: SessionLimits) -> Plan | None:
     """A summary of all but ``keep_messages``, due or not, or else of all but the newest turn."""
     open_ = uncovered(session)
-    return _cut(session, window.keep_messages if len(open_) > window.keep_messages else 1)
+    return _cut(session, limits.keep_messages if len(open_) > limits.keep_messages else 1)
 
 
-def overflow_plan(session: Session, window: Window) -> Plan | None:
+def overflow_plan(session: Session, limits: SessionLimits) -> Plan | None:
     """A summary of all beyond twice the maximum, which cannot wait for a model."""
-    if not window.summaries or _is_cleared(session):
+    if not limits.summaries or _is_cleared(session):
         return None
-    window = _in_estimated_tokens(window, session)
+    limits = _in_estimated_tokens(limits, session)
     open_ = uncovered(session)
-    if _exceeds(open_, window, times=2):
+    if _exceeds(open_, limits, times=2):
         if open_[0].call < session.call:
             return _up_to(session, _end_of_call(open_))
-        return _cut(session, _keep(open_, window), strict=False)
-    return merger_plan(session, window) if len(session.summaries) > window.summaries + 1 else None
+        return _cut(session, _keep(open_, limits), strict=False)
+    return merger_plan(session, limits) if len(session.summaries) > limits.summaries + 1 else None
 
 
-def is_short(session: Session, window: Window) -> bool:
-    """Whether a session has no summaries, and no more than a window keeps, as nearly all have."""
-    return not session.summaries and window.max_tokens is None and len(session.entries) <= window.max_messages
+def is_short(session: Session, limits: SessionLimits) -> bool:
+    """Whether a session has no summaries, and no more messages than may be kept, as nearly all have."""
+    return not session.summaries and limits.max_tokens is None and len(session.entries) <= limits.max_messages
 
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
@@ -153,28 +153,28 @@ def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
     return None
 
 
-def _extension(session: Session, window: Window) -> Plan | None:
+def _extension(session: Session, limits: SessionLimits) -> Plan | None:
     """A further segment for the oldest uncovered turns."""
     if _is_cleared(session):
         return None
     open_ = uncovered(session)
     if open_ and open_[0].call < session.call:
         return _up_to(session, _end_of_call(open_))
-    keep = min(window.keep_messages, len(open_) // 2)
+    keep = min(limits.keep_messages, len(open_) // 2)
     if session.cold_count and not session.summaries:
         return _cut(session, keep)
     # Its prompt exceeds a budget, and since the last summary enough was said for another one.
-    if session.trimmed or (session.room and _has_grown(session, open_, window)):
+    if session.trimmed or (session.room and _has_grown(session, open_, limits)):
         users = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
         shown = users[-session.room] if 0 < session.room <= len(users) else 0
         return _cut(session, min(keep, len(session.entries) - shown))
-    return _cut(session, _keep(open_, window)) if _exceeds(open_, window) else None
+    return _cut(session, _keep(open_, limits)) if _exceeds(open_, limits) else None
 
 
-def _has_grown(session: Session, open_: Sequence[Entry], window: Window) -> bool:
+def _has_grown(session: Session, open_: Sequence[Entry], limits: SessionLimits) -> bool:
     if not session.summaries:
         return True
-    last, least = session.summaries[-1].created_at, min(_STEP, window.max_messages - window.keep_messages)
+    last, least = session.summaries[-1].created_at, min(_STEP, limits.max_messages - limits.keep_messages)
     return sum(entry.recorded_at > last for entry in open_) >= least
 
 
@@ -185,12 +185,12 @@ def _is_cleared(session: Session) -> bool:
     return session.entries[-1].turn_ref <= session.cleared_until
 
 
-def merger_plan(session: Session, window: Window) -> Plan | None:
+def merger_plan(session: Session, limits: SessionLimits) -> Plan | None:
     """One segment for the oldest ones, if there are too many."""
     count = len(session.summaries)
-    if count <= max(window.summaries, 1):
+    if count <= max(limits.summaries, 1):
         return None
-    last = count - window.summaries // 2
+    last = count - limits.summaries // 2
     return Plan(0, last, START, session.summaries[last - 1].end, merge=True)
 
 
@@ -212,25 +212,25 @@ def _up_to(session: Session, reach: TurnRef) -> Plan | None:
     return Plan(count, count, session.summarized_until, reach) if reach > session.summarized_until else None
 
 
-def _exceeds(open_: Sequence[Entry], window: Window, *, times: int = 1) -> bool:
-    if len(open_) > times * window.max_messages:
+def _exceeds(open_: Sequence[Entry], limits: SessionLimits, *, times: int = 1) -> bool:
+    if len(open_) > times * limits.max_messages:
         return True
-    return window.max_tokens is not None and sum(map(_tokens, open_)) > times * window.max_tokens
+    return limits.max_tokens is not None and sum(map(_tokens, open_)) > times * limits.max_tokens
 
 
-def _keep(open_: Sequence[Entry], window: Window) -> int:
+def _keep(open_: Sequence[Entry], limits: SessionLimits) -> int:
     """How many entries are kept: at most ``keep_messages``, with the same share of the tokens."""
-    if window.max_tokens is None:
-        return window.keep_messages
-    most = window.max_tokens * window.keep_messages / window.max_messages
+    if limits.max_tokens is None:
+        return limits.keep_messages
+    most = limits.max_tokens * limits.keep_messages / limits.max_messages
     totals = accumulate(map(_tokens, reversed(open_)))
-    return max(1, min(window.keep_messages, sum(total <= most for total in totals)))
+    return max(1, min(limits.keep_messages, sum(total <= most for total in totals)))
 
 
-def _in_estimated_tokens(window: Window, session: Session) -> Window:
-    """The window with ``max_tokens`` as we estimate them, of which the model may count more or fewer."""
-    most, scale = window.max_tokens, session.scale
-    return msgspec.structs.replace(window, max_tokens=int(most / scale)) if most and scale else window
+def _in_estimated_tokens(limits: SessionLimits, session: Session) -> SessionLimits:
+    """The limits with ``max_tokens`` as we estimate them, of which the model may count more or fewer."""
+    most, scale = limits.max_tokens, session.scale
+    return msgspec.structs.replace(limits, max_tokens=int(most / scale)) if most and scale else limits
 
 
 def _tokens(entry: Entry) -> int:
@@ -246,9 +246,9 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
     *,
     now: float,
     model: str | None = None,
-    is_digest: bool = False,
+    is_extractive: bool = False,
 ) -> Segment:
-    """The segment of a plan with this text; a merger of digests is a digest.
+    """The segment of a plan with this text; a merger of extractive ones is extractive.
 
     What was added to the segments that it replaces is shortened and stands in front.
     """
@@ -263,13 +263,13 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
         fingerprint="" if plan.merge else entries_fingerprint(entries),
         created_at=now,
         model=model,
-        digest=is_digest or (plan.merge and any(segment.digest for segment in former)),
+        extractive=is_extractive or (plan.merge and any(segment.extractive for segment in former)),
         added=added,
         speakers=tuple(dict.fromkeys([*added_by, *speakers(session, entries)])),
     )
 
 
-def digest_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, now: float) -> Segment:
+def extractive_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, now: float) -> Segment:
     """The segment of a plan, made without a model from the sentences of the turns.
 
     If they have no text, it is made from the segments that it replaces, unless these are stale and may say
@@ -283,13 +283,13 @@ def digest_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, no
     ]
     if plan.merge or not (any(text.strip() for _, text in lines) or any(segment.stale for segment in former)):
         lines = [
-            # Only a digest that no model has written names speakers reliably.
-            parse_note(line, naming=segment.digest and segment.model is None)
+            # Only an extractive one that no model has written names speakers reliably.
+            parse_note(line, naming=segment.extractive and segment.model is None)
             for segment in former
             for line in segment.text.split("\n")
         ]
-    text = digest(lines) or "(nothing was said)"
-    return make_segment(session, plan, entries, text, now=now, is_digest=True)
+    text = extractive_summary(lines) or "(nothing was said)"
+    return make_segment(session, plan, entries, text, now=now, is_extractive=True)
 
 
 def insert_segment(session: Session, plan: Plan, segment: Segment) -> Session:
@@ -332,28 +332,30 @@ def _essences(entries: Sequence[Entry]) -> dict[TurnRef, list[object]]:
 
 
 # --- the hot part
-def fit(before: Session, after: Session, window: Window, *, now: float) -> tuple[Session, tuple[Entry, ...]]:
+def fit(
+    before: Session, after: Session, limits: SessionLimits, *, now: float
+) -> tuple[Session, tuple[Entry, ...]]:
     """The session after a turn, with a bounded hot part, and the entries that move to the cold part.
 
     Digests replace what is uncovered beyond twice the maximum, so that prompts are bounded without a model.
     """
-    if is_short(after, window):
+    if is_short(after, limits):
         return after, ()
-    if not window.summaries:
-        most, keep = window.max_messages, window.keep_messages
-        if window.max_tokens is not None and _exceeds(after.entries, window):
-            most, keep = min(most, len(after.entries) - 1), _keep(after.entries, window)
+    if not limits.summaries:
+        most, keep = limits.max_messages, limits.keep_messages
+        if limits.max_tokens is not None and _exceeds(after.entries, limits):
+            most, keep = min(most, len(after.entries) - 1), _keep(after.entries, limits)
         return cap(after, most, keep)
     session = mark_stale(before, after) if after.summaries else after
-    session = without_overflow(session, window, now=now)
-    return settle(session, window.keep_messages) if session.summaries else (session, ())
+    session = without_overflow(session, limits, now=now)
+    return settle(session, limits.keep_messages) if session.summaries else (session, ())
 
 
-def without_overflow(session: Session, window: Window, *, now: float) -> Session:
-    """The session with digests for what cannot wait for a model."""
-    while (plan := overflow_plan(session, window)) is not None:
+def without_overflow(session: Session, limits: SessionLimits, *, now: float) -> Session:
+    """The session with extractive summaries for what cannot wait for a model."""
+    while (plan := overflow_plan(session, limits)) is not None:
         entries = [entry for entry in session.entries if plan.covers(entry)]
-        session = insert_segment(session, plan, digest_segment(session, plan, entries, now=now))
+        session = insert_segment(session, plan, extractive_segment(session, plan, entries, now=now))
     return session
 
 
@@ -419,10 +421,10 @@ class _Sentence(msgspec.Struct, frozen=True):
     text: str
 
 
-def digest(transcript: Iterable[tuple[str, str]], most: int | None = None) -> str:
+def extractive_summary(transcript: Iterable[tuple[str, str]], most: int | None = None) -> str:
     """The most telling sentences of a transcript, in order, a line for each change of speaker.
 
-    A transcript is pairs of speaker and text. The digest has about ``most`` tokens, by default a quarter of
+    A transcript is pairs of speaker and text. The summary has about ``most`` tokens, by default a quarter of
     the transcript's and no more than 400, and at least one sentence.
     """
     sentences: list[_Sentence] = []
@@ -454,14 +456,14 @@ def digest(transcript: Iterable[tuple[str, str]], most: int | None = None) -> st
 
 
 def shorten(text: str) -> str:
-    """A text, or its digest if it has more than about 400 tokens."""
+    """A text, or an extractive summary if it has more than about 400 tokens."""
     if in_text(text) <= _MOST_TOKENS:
         return text
-    return digest(map(parse_note, text.split("\n")), _MOST_TOKENS)
+    return extractive_summary(map(parse_note, text.split("\n")), _MOST_TOKENS)
 
 
 def parse_note(line: str, *, naming: bool = False) -> tuple[str, str]:
-    """The speaker and the text of a line of a digest; a line of other notes is by ``notes``.
+    """The speaker and the text of a line of an extractive summary; a line of other notes is by ``notes``.
 
     With ``naming``, the speaker may be a user with a name, as which a line of notes may only disguise itself.
     """

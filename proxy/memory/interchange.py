@@ -120,7 +120,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     turn: int = 0
     created_at: float = msgspec.field(default=0.0, name="made")
     model: str | None = None
-    digest: bool = False
+    extractive: bool = msgspec.field(default=False, name="digest")
 
 
 def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
@@ -135,7 +135,7 @@ def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
             turn=segment.turn,
             created_at=segment.created_at,
             model=segment.model,
-            digest=segment.digest,
+            extractive=segment.extractive,
         )
         for (start, end), segment in zip(pairwise([0, *ends]), session.summaries, strict=True)
     ]
@@ -163,7 +163,7 @@ def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
                 fingerprint=entries_fingerprint(entries),
                 created_at=one.created_at,
                 model=one.model,
-                digest=one.digest,
+                extractive=one.extractive,
                 speakers=tuple(dict.fromkeys(speakers(session, entries))),
             )
         )

@@ -30,8 +30,8 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
     """A call of a user: in which session, made when, and which call of it.
 
     ``lines`` tell it up to ``turn``, and ``messages`` is how many it has; a call that is not ``over`` has
-    none yet, or those of a digest, until a model answers. ``at`` is when something was said in it last, in
-    seconds since 1970.
+    none yet, or those of an extractive summary, until a model answers. ``at`` is when something was said in
+    it last, in seconds since 1970.
     """
 
     session: str

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from filters.injection import defused, fence
 from filters.message import SYSTEM, Message
-from proxy.memory.compaction import digest
+from proxy.memory.compaction import extractive_summary
 from proxy.memory.session import START, Segment, Session, TurnRef
 from proxy.memory.speakers import transcript_lines
 
@@ -22,7 +22,7 @@ _MARK_BYTES: Final = 6
 def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[str]:
     """A call of a session, line by line: the summaries of it, and what none covers.
 
-    Of more lines than ``most``, the first become a digest.
+    Of more lines than ``most``, the first become an extractive summary.
     """
     notes = [f"notes: {segment.text}" for segment in session.summaries if segment.call == call]
     lines = transcript_lines(
@@ -31,7 +31,7 @@ def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[
     )
     if len(lines) > most:
         pairs = (line.partition(": ")[::2] for line in lines[:-most])
-        lines = [*digest(pairs).split("\n"), *lines[-most:]]
+        lines = [*extractive_summary(pairs).split("\n"), *lines[-most:]]
     return [*notes, *lines]
 
 

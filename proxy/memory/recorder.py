@@ -17,7 +17,7 @@ from proxy.answer.transcript import Transcript, transcript
 from proxy.circuit import Backoff, Outage
 from proxy.clock import wall_time
 from proxy.memory.align.forgotten import deleted_session
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.merge.request import repair_clock
@@ -355,14 +355,14 @@ class _Unwritten:
 class Writer:
     """Applies turns to sessions, writes these, and notifies the listeners.
 
-    ``window`` is how much of a session is kept; ``health`` watches the writes that are under way. ``erased``
+    ``limits`` bound each session; ``health`` watches the writes that are under way. ``erased``
     tells when a user was: what was said before that makes no session. ``scales`` are those of the models.
     """
 
     def __init__(  # noqa: PLR0913 - where it writes, and what it minds
         self,
         store: SessionStore,
-        window: Window,
+        limits: SessionLimits,
         listeners: Sequence[SessionListener] = (),
         write_listeners: Sequence[WriteListener] = (),
         *,
@@ -372,7 +372,7 @@ class Writer:
         erased: Callable[[Owner], Awaitable[float | None]] = _never_erased,
     ) -> None:
         self.store = store
-        self.window = window
+        self.limits = limits
         self.health = health or HealthCheck(store, store.writing)
         self._listeners = listeners
         self._write_listeners = write_listeners
@@ -456,13 +456,13 @@ class Writer:
             session = msgspec.structs.replace(session, model=model, trimmed=trimmed, room=room)
         if model is not None:
             session = with_scale(session, self._scale(model, turn))
-        window = self.window.bounded() if turn.size > LARGE else self.window
-        session, cold = prepare_write(before, session, window, now=turn.at)
+        limits = self.limits.bounded() if turn.size > LARGE else self.limits
+        session, cold = prepare_write(before, session, limits, now=turn.at)
         is_shown = view and is_same and can_be_continued(session, view.speech, view.alignment)
-        return session, cold, view.lines if view and is_shown and turn.size <= LARGE else b""
+        return session, cold, view.line_bytes if view and is_shown and turn.size <= LARGE else b""
 
     def _put_head(
-        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_lines: bytes
+        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_line_bytes: bytes
     ) -> None:
         if unwritten.applied:  # the first may be applied again, where background work was faster
             unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
@@ -470,7 +470,7 @@ class Writer:
         unwritten.cold += cold
         version = draw_version()
         unwritten.head_versions.append(version)
-        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, version, latest_lines)
+        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, version, latest_line_bytes)
 
     async def write(self, unwritten: _Unwritten) -> bool:
         """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
@@ -479,11 +479,11 @@ class Writer:
         put = SessionWrite(
             head.session,
             unwritten.base.version,
-            self.window.ttl,
+            self.limits.ttl,
             cold,
             unwritten.turns[0].at,
             new_version=head.version,
-            latest_lines=head.latest_lines,
+            latest_line_bytes=head.latest_line_bytes,
             instead_of=tuple(unwritten.head_versions[:-1]),
         )
         if await self.store.save(key, put):
@@ -538,8 +538,8 @@ class Writer:
         before, version, _ = await self._stored(key)
 
         def work() -> SessionWrite:
-            changed, cold = prepare_write(before, change(before), self.window, now=at)
-            return SessionWrite(changed, version, self.window.ttl, cold, at)
+            changed, cold = prepare_write(before, change(before), self.limits, now=at)
+            return SessionWrite(changed, version, self.limits.ttl, cold, at)
 
         put = await asyncio.to_thread(work)  # the change may be the history of a call
         if not version and before.forgotten and not put.session.entries:

@@ -166,7 +166,8 @@ class Segment(Extensible, frozen=True, kw_only=True, gc=False):
     """A summary of all turns behind the former segment's end, up to and with ``turn`` of ``call``.
 
     ``messages`` is how many messages these are, and ``fingerprint`` is theirs. ``created_at`` is in seconds
-    since 1970. ``model`` wrote it; a ``digest`` is made of the turns' own sentences, until a model answers.
+    since 1970. ``model`` wrote it; an ``extractive`` one is made of the turns' own
+    sentences, until a model answers.
     One that is ``stale`` stands for turns that were corrected since. ``added`` is what it says beyond its
     turns, shortened where that is long: it could not be made of them again. ``speakers`` are the users, as
     far as they are known, whose words it rests on.
@@ -179,7 +180,7 @@ class Segment(Extensible, frozen=True, kw_only=True, gc=False):
     fingerprint: str = ""
     created_at: float = msgspec.field(default=0.0, name="made")
     model: str | None = None
-    digest: bool = False
+    extractive: bool = msgspec.field(default=False, name="digest")
     stale: bool = False
     added: str = ""
     speakers: tuple[str, ...] = ()

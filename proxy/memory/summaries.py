@@ -1,4 +1,4 @@
-"""Summaries of the sessions in a store: written by a model, or digests by rules."""
+"""Summaries of the sessions in a store: written by a model, or extractive."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ from filters.message import Message
 from proxy.clock import wall_time
 from proxy.memory.compaction import (
     Plan,
-    Window,
-    digest_segment,
+    SessionLimits,
+    extractive_segment,
     fallback_plan,
     forced_plan,
     insert_segment,
@@ -59,7 +59,7 @@ class SummaryWriter(Protocol):
 
 
 class Author(NamedTuple):
-    """A writer, and a model to fall back to instead of the writer's own; without a writer, digests."""
+    """A writer, and a model to use instead of the writer's own; without a writer, extractive summaries."""
 
     writer: SummaryWriter | None = None
     fallback: str = ""
@@ -76,7 +76,7 @@ class Author(NamedTuple):
         """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
         now = wall_time()
         if self.writer is None:
-            return await _off_loop(partial(digest_segment, session, plan, entries, now=now), entries)
+            return await _off_loop(partial(extractive_segment, session, plan, entries, now=now), entries)
         if not entries:
             return make_segment(session, plan, entries, _RETRACTED, now=now)
         earlier = [segment.text for segment in session.summaries[: plan.first]]
@@ -90,20 +90,20 @@ _DIGESTS: Final = Author()
 
 
 class Summaries:
-    """Summaries of the sessions in a store; without a writer they are digests. It is a background job."""
+    """Summaries of the sessions in a store; without a writer they are extractive. It is a background job."""
 
     name: Final = "summaries"
 
     def __init__(
         self,
         store: SessionStore,
-        window: Window,
+        limits: SessionLimits,
         writer: SummaryWriter | None = None,
         redaction: WindowRedaction = UNREDACTED,
     ) -> None:
         self._redaction = redaction
         self._store = store
-        self._window = window
+        self._limits = limits
         self._author = Author(writer)
         self._has_model = writer is not None
 
@@ -111,7 +111,7 @@ class Summaries:
 
     def due_at(self, session: Session) -> float:
         """Now where there is anything to summarise."""
-        return 0.0 if next_plan(session, self._window, model=self._has_model) else NEVER_DUE
+        return 0.0 if next_plan(session, self._limits, model=self._has_model) else NEVER_DUE
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
         """Does nothing yet."""
@@ -120,18 +120,18 @@ class Summaries:
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""
         session = await self._store.session(key)
-        plan = next_plan(session, self._window, model=self._has_model) if session else None
+        plan = next_plan(session, self._limits, model=self._has_model) if session else None
         if session and plan:
             await self._make(key, session, plan, self._author)
         return plan is not None
 
     def fallback_is_due(self, session: Session) -> bool:
         """Whether there is anything that cannot wait for a model."""
-        return fallback_plan(session, self._window) is not None
+        return fallback_plan(session, self._limits) is not None
 
     async def run_fallback(self, key: Key) -> None:
-        """Makes a digest where a summary is due, until a model answers."""
-        while (session := await self._store.session(key)) and (plan := fallback_plan(session, self._window)):
+        """Makes an extractive summary where a summary is due, until a model answers."""
+        while (session := await self._store.session(key)) and (plan := fallback_plan(session, self._limits)):
             await self._make(key, session, plan, _DIGESTS)
 
     # --- on request
@@ -139,7 +139,7 @@ class Summaries:
     async def summarize(
         self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
     ) -> bool:
-        """Summarises a session now, by a digest if no model is named; returns whether there was anything.
+        """Summarises a session now, by rules if no model is named; returns whether there was anything.
 
         With ``messages``, summarises these instead, which another window dropped, and makes a session for
         their summary if there is none. Raises SummaryFailed.
@@ -183,8 +183,8 @@ class Summaries:
         if session is None:
             return False
         session = await self._merged(key, session, author)
-        plan = next_plan(session, self._window, model=author.writer is not None) or forced_plan(
-            session, self._window
+        plan = next_plan(session, self._limits, model=author.writer is not None) or forced_plan(
+            session, self._limits
         )
         if plan is not None:
             await self._make(key, session, plan, author)
@@ -192,7 +192,7 @@ class Summaries:
 
     async def _merged(self, key: Key, session: Session, author: Author) -> Session:
         """The session, its oldest summaries merged if there is no room for another one."""
-        if plan := merger_plan(session, self._window):
+        if plan := merger_plan(session, self._limits):
             await self._make(key, session, plan, author)
             return await self._store.session(key) or session
         return session
@@ -263,13 +263,13 @@ class Summaries:
             end = latest.summarized_until
             own = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
             longer = insert_segment(latest, _after_all(latest), own)
-            longer = without_overflow(longer, self._window, now=now)
-            if await self._write(key, longer, version, ttl=self._window.ttl):
+            longer = without_overflow(longer, self._limits, now=now)
+            if await self._write(key, longer, version, ttl=self._limits.ttl):
                 return True
         raise WriteConflict
 
     async def _write(self, key: Key, session: Session, version: int, *, ttl: float) -> bool:
-        hot, cold = settle(session, self._window.keep_messages)
+        hot, cold = settle(session, self._limits.keep_messages)
         return await self._store.save(key, SessionWrite(hot, version, ttl, cold, background=True))
 
 

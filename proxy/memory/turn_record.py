@@ -7,7 +7,7 @@ import msgspec
 
 from filters.message import Message, weight
 from proxy.answer.transcript import Transcript, transcript
-from proxy.memory.compaction import Window, fit
+from proxy.memory.compaction import SessionLimits, fit
 from proxy.memory.errors import TurnTooLong
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.continuation import append_turn
@@ -81,7 +81,7 @@ def without_view(record: TurnRecord) -> TurnRecord:
     if view is None:
         return record
     if view.alignment is not None and view.is_condensed:
-        window = decoded_lines(view.lines, len(view.alignment.places))
+        window = decoded_lines(view.line_bytes, len(view.alignment.places))
     return msgspec.structs.replace(record, view=None, window=window)
 
 
@@ -91,7 +91,7 @@ def without_media(record: TurnRecord) -> TurnRecord:
         [message_without_media(message) if message.role == "user" else message for message in messages]
         for messages in (record.window, record.prompt)
     )
-    others = len(record.view.lines) if record.view and record.view.is_condensed else 0
+    others = len(record.view.line_bytes) if record.view and record.view.is_condensed else 0
     size = sum(map(weight, window)) + others + len(record.answer)
     return msgspec.structs.replace(record, window=window, prompt=prompt, size=size)
 
@@ -176,14 +176,14 @@ def apply_turn(
 
 
 def prepare_write(
-    before: Session, changed: Session, window: Window, *, now: float
+    before: Session, changed: Session, limits: SessionLimits, *, now: float
 ) -> tuple[Session, Sequence[Entry]]:
     """A session that was changed, as it is to be written, and the entries that move to its cold part.
 
     Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
     20,000 messages, and goes on.
     """
-    session, moved = fit(before, changed, window, now=now)
+    session, moved = fit(before, changed, limits, now=now)
     if len(session.entries) > max(_MAX_ENTRIES, len(before.entries)):
         raise TurnTooLong(_MAX_ENTRIES)
     return session, moved
@@ -194,7 +194,7 @@ def may_overgrow(view: SessionView) -> bool:
     return len(view.session.entries) + len(view.speech.lines) >= _MAX_ENTRIES
 
 
-def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float) -> bool:
+def overgrows(view: SessionView, limits: SessionLimits, attempt: Attempt, *, now: float) -> bool:
     """Whether a turn will be too long to be recorded once it is answered."""
     before = view.session
     session, _ = apply_request(
@@ -205,5 +205,5 @@ def overgrows(view: SessionView, window: Window, attempt: Attempt, *, now: float
         fingerprint=view.fingerprint,
         alignment=view.alignment,
     )
-    cut, _ = fit(before, session, window, now=now)
+    cut, _ = fit(before, session, limits, now=now)
     return session is not before and len(cut.entries) >= max(_MAX_ENTRIES, len(before.entries))

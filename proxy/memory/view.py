@@ -54,7 +54,7 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
     """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
 
     ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
-    own, and ``redacted`` what memory may see of it. ``lines`` are those of its ``speech``, as bytes.
+    own, and ``redacted`` what memory may see of it. ``line_bytes`` are the lines of its ``speech``, encoded.
     ``fingerprint`` is the request's, and ``alignment`` is ``None`` where nothing was said yet. ``at`` is when
     the request arrived, in seconds since 1970: not before the latest that the session has, for it read that,
     whichever host's clock is ahead.
@@ -65,13 +65,13 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
     window: Sequence[Message]
     redacted: RedactedView
     speech: Speech
-    lines: bytes
+    line_bytes: bytes
     fingerprint: bytes
     alignment: Alignment | None
     at: float
 
     def condensed(self) -> "SessionView":
-        """The view with the new lines alone; ``lines`` still has the bytes of those recorded unchanged.
+        """The view with the new lines alone; ``line_bytes`` still has all of them.
 
         To free a whole window after its answer is slow: it has left the processor's caches by then.
         """
@@ -85,7 +85,7 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
             newest,
             RedactedView(newest),
             Speech(newest, shows_answers=True, positions=positions),
-            self.lines,
+            self.line_bytes,
             self.fingerprint,
             msgspec.structs.replace(alignment, lines=newest, positions=positions),
             self.at,
@@ -123,20 +123,22 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
     at: float = math.inf
 
-    def view_of(self, session: Session, version: int = 0, latest_lines: bytes = b"") -> SessionView:
-        """A session aligned with the window; ``latest_lines`` are those of its latest request."""
+    def view_of(self, session: Session, version: int = 0, latest_line_bytes: bytes = b"") -> SessionView:
+        """A session aligned with the window; ``latest_line_bytes`` are those of its latest request."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
-        if latest_lines and not self.redaction.rules.enabled:
-            ordinary = continuation(session, latest_lines, self.window, Arrival(self.attempt, at))
+        if latest_line_bytes and not self.redaction.rules.enabled:
+            ordinary = continuation(session, latest_line_bytes, self.window, Arrival(self.attempt, at))
             if ordinary is not None:
                 return SessionView(session, version, self.window, RedactedView(self.window), *ordinary, at)
         session, redacted = self.redaction.view(session, self.window)
         speech = speech_of(redacted.window)
         alignment = align(session, speech, Arrival(self.attempt, at)) if session.entries else None
         # Behind the answer, when the window has left the processor's caches, it takes three times as long.
-        lines = encoded_lines(speech.lines)
-        fingerprint = request_fingerprint(speech, self.attempt, lines)
-        return SessionView(session, version, self.window, redacted, speech, lines, fingerprint, alignment, at)
+        encoded = encoded_lines(speech.lines)
+        fingerprint = request_fingerprint(speech, self.attempt, encoded)
+        return SessionView(
+            session, version, self.window, redacted, speech, encoded, fingerprint, alignment, at
+        )
 
 
 class PromptView(NamedTuple):
@@ -166,11 +168,11 @@ async def read_session(
     always that is what comes.
     """
     if store.rounds is None or (cached := store.cached(key)) is None:
-        session, version, latest_lines = await store.load(key) or NOT_STORED
+        session, version, latest_line_bytes = await store.load(key) or NOT_STORED
         if len(session.entries) + len(request.window) < MANY_MESSAGES and request.size < LARGE:
-            view = request.view_of(session, version, latest_lines)
+            view = request.view_of(session, version, latest_line_bytes)
             return view, prompt_view(view, needs)
-        return await _views(request, needs, session, version, latest_lines)
+        return await _views(request, needs, session, version, latest_line_bytes)
     load = store.load(key)
     loading = asyncio.create_task(load) if store.rounds else Begun(load)
     try:
@@ -186,10 +188,10 @@ async def read_session(
 
 
 async def _views(
-    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_lines: bytes
+    request: RequestView, needs: ChainNeeds, session: Session, version: int, latest_line_bytes: bytes
 ) -> tuple[SessionView, PromptView]:
     def work() -> tuple[SessionView, PromptView]:
-        view = request.view_of(session, version, latest_lines)
+        view = request.view_of(session, version, latest_line_bytes)
         return view, prompt_view(view, needs)
 
     return await in_thread_if_long(work, len(session.entries) + len(request.window), request.size)

@@ -91,7 +91,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
                 targets=(),
                 filters=(),
                 skip_failing_filters=pipeline.skip_failing_filters,
-                places=pipeline.places,
+                id_places=pipeline.id_places,
                 max_messages=pipeline.max_messages,
                 model=choices.model or pipeline.model,
                 limits=TimeLimits(first_token=0.0, total=0.0),

@@ -139,7 +139,7 @@ async def _create(request: ApiRequest) -> Response:
     name, session = await asyncio.to_thread(read)
     key = Key(request.tenant, name)
     hot, cold = await _split(memory, session)
-    write = SessionWrite(hot, 0, memory.writer.window.ttl, cold, background=True)
+    write = SessionWrite(hot, 0, memory.writer.limits.ttl, cold, background=True)
     if not await memory.store.save(key, write):
         raise Conflict(f"There is a session '{name}' already.", param="id")
     memory.writer.notify(key, hot)
@@ -166,7 +166,7 @@ async def _import(request: ApiRequest) -> Response:
     for _ in range(_ATTEMPTS):
         stored = await memory.store.read(key, background=True)
         version = stored.version if stored else 0
-        write = SessionWrite(hot, version, memory.writer.window.ttl, cold)
+        write = SessionWrite(hot, version, memory.writer.limits.ttl, cold)
         if await memory.store.overwrite(key, write):
             memory.writer.notify(key, hot)
             return long_response(await asyncio.to_thread(session_fields, session))
@@ -175,7 +175,7 @@ async def _import(request: ApiRequest) -> Response:
 
 async def _split(memory: Memory, session: Session) -> tuple[Session, Sequence[Entry]]:
     """The session as it fits the window, and its cold part."""
-    return await asyncio.to_thread(fit, session, session, memory.writer.window, now=wall_time())
+    return await asyncio.to_thread(fit, session, session, memory.writer.limits, now=wall_time())
 
 
 async def _delete(request: ApiRequest) -> Response:
@@ -226,7 +226,7 @@ async def _list_summaries(request: ApiRequest) -> Response:
 async def _summarize(request: ApiRequest) -> Response:
     """Summarises what can be summarised, and waits for it; messages in the body need no session."""
     memory, key = request.memory, request.key
-    if not memory.writer.window.summaries:
+    if not memory.writer.limits.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
     options, messages = await asyncio.to_thread(_summary_options, await request.body())
     if messages is None:

@@ -18,7 +18,7 @@ from proxy.memory.stores.drivers import ChannelAddress
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import Tasks, retrieve_exception
 from proxy.server.bus import Message, encoded_claim
-from proxy.turn.active import ActiveTurn, ActiveTurns, Rival, Slot, TurnClaim, TurnId
+from proxy.turn.active import ActiveTurn, ActiveTurns, GlobalId, Rival, Slot, TurnClaim
 
 _LARGEST_CLAIM: Final = 4_000
 _MOST_RECENT: Final = 256
@@ -88,7 +88,7 @@ class HostBus:
         self._recent: dict[int, _Announcement] = {}
         self._numbers = itertools.count(1)
         self._reliable: dict[int, tuple[float, bytes]] = {}
-        self._received: dict[TurnId, None] = {}
+        self._received: dict[GlobalId, None] = {}
         self._tasks = Tasks()
         self._others: set[tuple[bytes, int]] = set()
         self._joined_at = math.inf

@@ -25,7 +25,7 @@ from proxy.memory.archive.recall import (
     VectorSearch,
 )
 from proxy.memory.call_notes import CallNotes
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.mem0 import Mem0, open_mem0
@@ -233,7 +233,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
     models = Models(targets, PromptRedaction((own.redact.marking, *steps) if own.redact else steps))
     view = WindowRedaction(stores.redaction)
-    window = Window(
+    limits = SessionLimits(
         max_messages=own.window.max_messages,
         keep_messages=own.window.messages_after_cut,
         max_tokens=own.window.max_tokens if own.summaries else None,
@@ -253,7 +253,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     search: Searcher | None = retriever
     if facts and (mem0 or archive is None):
         search = FactSearch(facts.users, retriever)
-    summaries = Summaries(stores.background, window, _build_summariser(own.summaries, models), view)
+    summaries = Summaries(stores.background, limits, _build_summariser(own.summaries, models), view)
     jobs = _build_jobs(settings, own, stores, summaries, facts, models)
     stores.calls.due = stores.background.due = [job.due_at for job in jobs]
     calls = _build_calls(own, stores.calls, stores.redaction)
@@ -276,7 +276,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     health = HealthCheck(stores.background, stores.calls.writing, patience=own.deadline + WRITE_TOLERANCE)
     writer = Writer(
         stores.calls,
-        window,
+        limits,
         [traces.session_written],
         write_listeners,
         reasoning=own.reasoning,

@@ -28,8 +28,8 @@ from proxy.turn.identity import (
     PROVEN_PLACES,
     SESSION_PLACES,
     USER_PLACES,
-    Place,
-    Places,
+    IdPlace,
+    IdPlaces,
     UserProof,
     identifier,
 )
@@ -130,7 +130,7 @@ def _build_pipeline(
         targets=tuple(targets),
         filters=(),
         skip_failing_filters=own.failing == "skip",
-        places=_build_places(own.identity),
+        id_places=_build_places(own.identity),
         memory=memory,
         tools=own.tools,
         tool_rounds=own.tool_rounds,
@@ -154,7 +154,7 @@ def with_filters(
     episodes = next((step for step in request if isinstance(step, InjectEpisodes)), None)
     lookup = None
     if episodes:
-        place = Place.parse(episodes.place)
+        place = IdPlace.parse(episodes.place)
         lookup = EpisodeLookup(identifier(episodes.agent), place, episodes.hours, episodes.limit)
     kinds = {type(step) for step in request}
     return msgspec.structs.replace(
@@ -171,12 +171,12 @@ def with_filters(
     )
 
 
-def _build_places(settings: Identity) -> Places:
+def _build_places(settings: Identity) -> IdPlaces:
     secret = settings.user_hmac.get_secret_value()
     session, user = settings.session, settings.user
-    return Places(
-        session=SESSION_PLACES if session is None else tuple(map(Place.parse, session)),
-        user=(PROVEN_PLACES if secret else USER_PLACES) if user is None else tuple(map(Place.parse, user)),
+    return IdPlaces(
+        session=SESSION_PLACES if session is None else tuple(map(IdPlace.parse, session)),
+        user=(PROVEN_PLACES if secret else USER_PLACES) if user is None else tuple(map(IdPlace.parse, user)),
         default_session=settings.default_session or None,
         proof=UserProof(secret) if secret else None,
     )

@@ -147,7 +147,7 @@ def explain_request(
 
 def _read(raw: RawRequest, pipeline: Pipeline) -> Turn:
     turn = read_turn(raw, pipeline)
-    if proof := pipeline.places.proof:
+    if proof := pipeline.id_places.proof:
         proof.check(turn.identity.user, raw.headers)
     return turn
 
@@ -176,8 +176,8 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     error = None
     if call.messages and not run.messages:
         error = chain.no_messages_left(pipeline.filters, call.messages, run.context)
-    session_from = find_id(call, pipeline.places.session)[1]
-    user_from = find_id(call, pipeline.places.user)[1]
+    session_from = find_id(call, pipeline.id_places.session)[1]
+    user_from = find_id(call, pipeline.id_places.user)[1]
     return Explanation(
         pipeline=pipeline.name,
         identity=ExplainedIdentity(

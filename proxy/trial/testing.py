@@ -66,7 +66,7 @@ def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any]
     call = request.read_request(
         data, {name.lower(): value for name, value in test.headers.items()}, test.query
     )
-    identity = identify(call, pipeline.places, _TENANT)
+    identity = identify(call, pipeline.id_places, _TENANT)
     sent: Mapping[str, Any] = json.loads(run_filters(call, identity, pipeline, test.time.timestamp()).sent)
     return sent, identity
 

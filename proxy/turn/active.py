@@ -30,11 +30,9 @@ _JITTER = 0.25
 _MOST_RIVALS = 16
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
-TurnId = tuple[bytes, int, int]
+GlobalId = tuple[bytes, int, int]
 """A host, a process on it, and the process's number of a turn or of a message."""
-
-
-Place = tuple[float] | tuple[float, int] | tuple[float, TurnId]
+TurnOrder = tuple[float] | tuple[float, int] | tuple[float, GlobalId]
 """When a turn entered, by one clock for all that are compared, and what decides between two of one time."""
 
 
@@ -49,7 +47,7 @@ class ActiveTurns:
         self.publish: Callable[[Slot, ActiveTurn], None] | None = None
         self.large_work = LargeWork()
         self._turns: dict[Slot, list[ActiveTurn]] = {}
-        self._rivals: dict[Slot, dict[TurnId, Rival]] = {}
+        self._rivals: dict[Slot, dict[GlobalId, Rival]] = {}
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -103,11 +101,11 @@ class ActiveTurns:
             if is_newer(newer, (at,), turn.claim, (turn.entered_at,)):
                 turn.cancel(at)
 
-    def set_order(self, slot: Slot, own: TurnId, at: float) -> None:
+    def set_order(self, slot: Slot, own: GlobalId, at: float) -> None:
         """Notes when one of these turns entered, by the clock that all hosts share."""
         for turn in self._turns.get(slot, ()):
             if turn.number == own[2]:
-                turn.place = own, at
+                turn.shared_order = own, at
                 for rival in tuple(self._rivals.get(slot, {}).values()):
                     turn.contend(rival)
 
@@ -126,7 +124,7 @@ class ActiveTurns:
 class Rival(msgspec.Struct, frozen=True):
     """A turn of another host, and when it entered, by the clock that all hosts share."""
 
-    id: TurnId
+    id: GlobalId
     at: float
     claim: "TurnClaim"
 
@@ -134,7 +132,7 @@ class Rival(msgspec.Struct, frozen=True):
 class ActiveTurn:
     """One turn, from when it was read until it is answered; leaving it raises Superseded where it was.
 
-    ``place`` is its id and when it entered, as all hosts order it, once that is known.
+    ``shared_order`` is its id and when it entered by the clock that all hosts share, once that is known.
     """
 
     def __init__(self, turns: ActiveTurns, slot: Slot | None, claim: "TurnClaim", reply: Reply) -> None:
@@ -142,7 +140,7 @@ class ActiveTurn:
         self._read_claim: Callable[[], TurnClaim] | None = None
         self.entered_at = time.monotonic()
         self.number = 0
-        self.place: tuple[TurnId, float] | None = None
+        self.shared_order: tuple[GlobalId, float] | None = None
         self._turns = turns
         self._slot = slot
         self._reply = reply
@@ -214,9 +212,9 @@ class ActiveTurn:
 
         The rival's host comes to the same.
         """
-        if self.place is None or not self.is_cancellable:
+        if self.shared_order is None or not self.is_cancellable:
             return False
-        own, at = self.place
+        own, at = self.shared_order
         if is_newer(rival.claim, (rival.at, rival.id), self.claim, (at, own)):
             # Each is recorded by its own host's clock, and these are some hundredths of a second apart.
             self.cancel(self.entered_at + rival.at - at - _JITTER)
@@ -267,19 +265,19 @@ def request_turn_id(request: ClientRequest) -> int | None:
     return turn_id if type(turn_id) is int and abs(turn_id) <= LARGEST else None
 
 
-def is_newer(claim: TurnClaim, place: Place, other: TurnClaim, other_place: Place) -> bool:
-    """Whether a turn supersedes another; of each the ``place`` is when it entered, and what decides a draw.
+def is_newer(claim: TurnClaim, order: TurnOrder, other: TurnClaim, other_order: TurnOrder) -> bool:
+    """Whether a turn supersedes another; ``order`` and ``other_order`` say when each entered.
 
     Of two that entered at about the same time, the one that goes on where the other's words end is the newer.
     """
     if not supersedes(claim, other):
         return False
-    if abs(place[0] - other_place[0]) < _JITTER:
+    if abs(order[0] - other_order[0]) < _JITTER:
         if _goes_on(claim, other):
             return True
         if _goes_on(other, claim):
             return False
-    return place > other_place
+    return order > other_order
 
 
 def _goes_on(claim: TurnClaim, other: TurnClaim) -> bool:

@@ -167,7 +167,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     # What the session was read without, what is not written yet, or never will be, is not remembered either.
     overgrown: bool | None = False
     if may_overgrow(view):
-        work = partial(overgrows, view, memory.writer.window, turn.attempt, now=wall_time())
+        work = partial(overgrows, view, memory.writer.limits, turn.attempt, now=wall_time())
         lines = len(view.session.entries) + len(view.speech.lines)
         overgrown = await _or_none("memory", partial(in_thread_if_long, work, lines), on_missing)
     if overgrown or not applied or store.has_lost_write(key) or recorder.is_behind(key):

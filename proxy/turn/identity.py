@@ -41,7 +41,7 @@ _VISIBLE: Final = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 _RETRIES: Final = "x-stainless-retry-count"
 
 
-class Place(msgspec.Struct, frozen=True):
+class IdPlace(msgspec.Struct, frozen=True):
     """Where an id may stand: ``header:X-User-Id``, ``query:user_id``, ``body:call.id``, ``message:name``.
 
     ``message`` is the newest user message. ``name`` is the key to look up (a header's in lower case);
@@ -167,20 +167,20 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
         return None if self.session is None or self.background else Key(self.tenant, self.session)
 
 
-class Places(msgspec.Struct, frozen=True):
+class IdPlaces(msgspec.Struct, frozen=True):
     """Where to look for the session and the user, in this order; the first usable id counts.
 
     With a ``proof``, a user has to come with an HMAC.
     """
 
-    session: tuple[Place, ...]
-    user: tuple[Place, ...]
+    session: tuple[IdPlace, ...]
+    user: tuple[IdPlace, ...]
     default_session: str | None = None
     proof: UserProof | None = None
 
 
-def _places(*spellings: str) -> tuple[Place, ...]:
-    return tuple(Place.parse(spelling) for spelling in spellings)
+def _places(*spellings: str) -> tuple[IdPlace, ...]:
+    return tuple(IdPlace.parse(spelling) for spelling in spellings)
 
 
 SESSION_PLACES: Final = _places(
@@ -244,7 +244,7 @@ ATTEMPT_PLACES: Final = _places(
 )
 
 
-def identify(request: ClientRequest, places: Places, tenant: str) -> Identity:
+def identify(request: ClientRequest, places: IdPlaces, tenant: str) -> Identity:
     """Whose turn a request is for; a value that cannot be an id is passed over and named."""
     ids = _RequestIds(request)
     session, _ = ids.find(places.session)
@@ -268,7 +268,7 @@ def attempt_of(request: ClientRequest) -> Attempt:
     return attempt(name, is_retry=is_retry)
 
 
-def find_id(request: ClientRequest, places: Iterable[Place]) -> tuple[str, Place] | tuple[None, None]:
+def find_id(request: ClientRequest, places: Iterable[IdPlace]) -> tuple[str, IdPlace] | tuple[None, None]:
     """The first usable id that a request has at these places, and the place that holds it."""
     return _RequestIds(request).find(places)
 
@@ -300,7 +300,7 @@ class _RequestIds:
             "body": request.fields,
         }
 
-    def find(self, places: Iterable[Place]) -> tuple[str, Place] | tuple[None, None]:
+    def find(self, places: Iterable[IdPlace]) -> tuple[str, IdPlace] | tuple[None, None]:
         """The first usable id, and the place that holds it."""
         sources = self._sources
         for place in places:
@@ -315,7 +315,7 @@ class _RequestIds:
                     self.ignored.append(place.spelling)
         return None, None
 
-    def has_flag(self, places: Iterable[Place]) -> bool:
+    def has_flag(self, places: Iterable[IdPlace]) -> bool:
         """Whether any of these places says yes."""
         for place in places:
             if place.name in self._sources[place.source]:
@@ -324,7 +324,7 @@ class _RequestIds:
                     return True
         return False
 
-    def _value(self, place: Place) -> object:
+    def _value(self, place: IdPlace) -> object:
         """What stands at a place whose name is there; ``None`` where that cannot be read."""
         value = self._sources[place.source][place.name]
         if place.source == "header":

@@ -10,7 +10,7 @@ from filters.base import AnswerFilter, RequestFilter
 from proxy.memory.memory import Memory
 from proxy.memory.token_scale import TokenCounter
 from proxy.memory.view import ChainNeeds
-from proxy.turn.identity import Place, Places
+from proxy.turn.identity import IdPlace, IdPlaces
 from proxy.upstream.routing import TimeLimits
 from proxy.upstream.target import Target
 
@@ -22,7 +22,7 @@ class EpisodeLookup(msgspec.Struct, frozen=True):
     """
 
     agent: str | None
-    place: Place
+    place: IdPlace
     hours: float
     limit: int
 
@@ -39,7 +39,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     filters: Sequence[RequestFilter]
     answer_filters: Sequence[AnswerFilter] = ()
     skip_failing_filters: bool = False
-    places: Places
+    id_places: IdPlaces
     memory: Memory | None = None
     episode_lookup: EpisodeLookup | None = None
     tools: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
     _announce(turn, raw, reply)
 
     slot, claim = None, NO_CLAIM
-    if turn.key is not None and turn.identity.session != pipeline.places.default_session:
+    if turn.key is not None and turn.identity.session != pipeline.id_places.default_session:
         # In the default session, two requests may be of two users.
         slot, claim = (turn.key, pipeline.name), TurnClaim(turn.turn_id, turn.request.messages)
     with ActiveTurn(active_turns, slot, claim, reply) as active:
@@ -114,7 +114,7 @@ def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
     report.ignored = (*turn.request.ignored, *identity.ignored)
     if identity.session is not None:
         reply.add_header("x-turnkeeper-session", header_value(identity.session))
-    if proof := turn.pipeline.places.proof:
+    if proof := turn.pipeline.id_places.proof:
         proof.check(identity.user, raw.headers)
 
 
@@ -140,7 +140,7 @@ async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRe
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
     """The turn that a request asks for, and whose it is; raises RequestError."""
     request = read_request(raw.body, raw.headers, raw.query, pipeline.max_messages)
-    identity = identify(request, pipeline.places, raw.tenant)
+    identity = identify(request, pipeline.id_places, raw.tenant)
     key = identity.key
     return Turn(
         pipeline=pipeline,

@@ -47,7 +47,7 @@ def turn(messages: int) -> Callable[[], object]:
 
     def work() -> bytes:
         call = request.read_request(raw, {}, {})
-        identity.identify(call, pipeline.places, "default")
+        identity.identify(call, pipeline.id_places, "default")
         shown = chain.run(pipeline.filters, call.messages, context)
         return compose(target.provider, call.fields, shown)
 

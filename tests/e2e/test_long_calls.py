@@ -74,7 +74,7 @@ def test_summaries_that_fail_half_the_time_lose_nothing(serve: Serve, upstream: 
         call.check(call.turn())
         settled(proxy, within=1.5)  # what failed may still be waiting to be tried again
     assert segments(proxy)
-    assert not any(one.digest for one in segments(proxy))
+    assert not any(one.extractive for one in segments(proxy))
 
 
 @pytest.mark.parametrize("sick", [EMPTY, BUSY, [600.0]], ids=["empty", "busy", "late"])
@@ -89,7 +89,7 @@ def test_without_a_summary_nothing_is_lost_until_a_digest_stands_in(
     for _ in range(40):
         call.check(call.turn(), summaries=False)
     assert segments(proxy)
-    assert all(one.digest for one in segments(proxy))
+    assert all(one.extractive for one in segments(proxy))
     assert len(call.prompts[-1]) <= 2 * 10 + 3
     assert max(map(tokens, call.prompts[30:])) < 1.5 * max(map(tokens, call.prompts[:30]))
     held = proxy.client.get("/v1/memory/sessions/long").json()["contents"]
@@ -102,11 +102,11 @@ def test_a_digest_gives_way_once_a_model_answers(serve: Serve, upstream: FakeUps
     call = LongCall(proxy, upstream)
     for _ in range(16):
         call.turn()
-    assert any(one.digest for one in segments(proxy))
+    assert any(one.extractive for one in segments(proxy))
     upstream.script = model()
     settle(proxy, within=30)
     call.check(call.turn())
-    assert not any(one.digest for one in segments(proxy))
+    assert not any(one.extractive for one in segments(proxy))
 
 
 TRIMMED = "      - restore_interrupted: {show: both}\n      - trim_history: {max_tokens: 700}\n"

@@ -46,7 +46,7 @@ class Served:
 
     def digests(self, session: str) -> list[bool]:
         held = self.proxy.run(self.proxy.app.memory.store.read(Key("default", session)))  # type: ignore[union-attr]
-        return [one.digest for one in decode(held.blob).summaries]
+        return [one.extractive for one in decode(held.blob).summaries]
 
 
 @pytest.fixture(params=["sqlite", "redis"])

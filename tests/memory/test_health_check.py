@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from filters.message import Message
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.session import Session
@@ -84,7 +84,7 @@ def turn(key: Key) -> TurnRecord:
 
 async def test_a_write_that_is_taken_ends_the_silence():
     store = Slow()
-    recorder = Recorder(writer := Writer(sessions(store), Window()))
+    recorder = Recorder(writer := Writer(sessions(store), SessionLimits()))
     writer.health.read_failed = True
     recorder.put(turn(KEY))
     await asyncio.wait_for(store.refused.wait(), 5)

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from filters.message import Message
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.recorder import Recorder, Writer
 from proxy.memory.session import decode
 from proxy.memory.stores.codec import Plain
@@ -20,7 +20,7 @@ from tests.peers.fake_upstream import stream_of
 pytestmark = pytest.mark.anyio
 PAIR = st.lists(IDS, min_size=2, max_size=2, unique=True)
 USERS = st.lists(st.text(min_size=1, max_size=8).filter(str.strip), min_size=2, max_size=2, unique=True)
-FEW = Window(max_messages=4, keep_messages=2)
+FEW = SessionLimits(max_messages=4, keep_messages=2)
 
 
 def turn(key: Key, user: str, number: int) -> TurnRecord:

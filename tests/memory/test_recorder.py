@@ -13,7 +13,7 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.align.strategies import align
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.recorder import HealthCheck, Recorder, Writer
 from proxy.memory.session import Session, decode
@@ -72,7 +72,7 @@ def memory() -> Store:
 def test_turns_are_written_in_their_order() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for number in range(3):
             recorder.put(said(number))
         await recorder.drain()
@@ -85,7 +85,7 @@ def test_turns_are_written_in_their_order() -> None:
 def test_what_was_not_written_is_written_when_the_store_is_back() -> None:
     async def run() -> tuple[list[Any], bool, bool]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         failing = recorder.failing
@@ -105,7 +105,7 @@ def test_a_session_that_is_written_again_has_all_others_try_one_by_one(
 
     async def run() -> tuple[list[list[Any]], int]:
         store = Sick(memory(), failures=len(keys))
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for key in keys:
             recorder.put(said(0, key))
         await recorder.drain()
@@ -139,7 +139,7 @@ def test_a_write_that_is_overdue_is_a_failure_for_all_who_call_now() -> None:
         store = Slow(memory())
         own = sessions(store)
         health = HealthCheck(own, own.writing, patience=0.5)
-        recorder = Recorder(Writer(own, Window(), health=health))
+        recorder = Recorder(Writer(own, SessionLimits(), health=health))
         states = []
 
         def note() -> None:
@@ -163,7 +163,7 @@ def test_a_store_that_takes_nothing_is_a_failure_for_all_who_call_now() -> None:
     other = Key("default", "s2")
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Writer(sessions(Sick(memory(), failures=2)), Window()))
+        recorder = Recorder(Writer(sessions(Sick(memory(), failures=2)), SessionLimits()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         lagging = recorder.is_behind(other)
@@ -183,7 +183,7 @@ def test_a_session_that_cannot_be_read_is_no_failure_for_others() -> None:
             return await super().read(key, background=background)
 
     async def run() -> tuple[bool, bool]:
-        recorder = Recorder(Writer(sessions(Sealed(memory())), Window()))
+        recorder = Recorder(Writer(sessions(Sealed(memory())), SessionLimits()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         return recorder.is_behind(KEY), recorder.is_behind(other)
@@ -195,7 +195,7 @@ def test_a_turn_that_cannot_be_written_holds_up_no_other(monkeypatch: pytest.Mon
     async def run() -> tuple[list[Any], int]:
         store = memory()
         await store.write(KEY, BlobWrite(b"no session", version=0, ttl=60))
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         other = Key("default", "s2")
         for key in (KEY, other):
             recorder.put(said(0, key))
@@ -214,7 +214,7 @@ def test_a_session_that_cannot_be_stored_costs_the_turn_that_is_to_blame() -> No
 
     async def run() -> tuple[list[Any], int, int]:
         store = Choking(memory(), failures=0)
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for number in range(3):
             recorder.put(said(number))
         await recorder.drain()
@@ -230,7 +230,7 @@ def large(turn: TurnRecord, size: int) -> TurnRecord:
 
 def test_beyond_its_bound_turns_are_counted_as_lost(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> int:
-        recorder = Recorder(Writer(sessions(Sick(memory(), failures=10**6)), Window()))
+        recorder = Recorder(Writer(sessions(Sick(memory(), failures=10**6)), SessionLimits()))
         for number in range(35):
             recorder.put(large(said(number), 4_000_000))
         await recorder.drain()
@@ -247,7 +247,7 @@ def test_beyond_its_bound_turns_are_counted_as_lost(caplog: pytest.LogCaptureFix
 
 def test_what_is_written_makes_room() -> None:
     async def run() -> int:
-        recorder = Recorder(Writer(sessions(memory()), Window()))
+        recorder = Recorder(Writer(sessions(memory()), SessionLimits()))
         for number in range(100):
             recorder.put(large(said(number), 4_000_000))
             await recorder.drain()
@@ -262,7 +262,7 @@ def test_pictures_take_no_room() -> None:
 
     async def run() -> tuple[int, list[str]]:
         store = memory()
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         for _ in range(24):
             recorder.put(msgspec.structs.replace(said(0), window=[asked], size=15_000_000))
         await recorder.drain()
@@ -276,7 +276,7 @@ def test_pictures_take_no_room() -> None:
 def test_a_long_session_moves_its_oldest_turns_out() -> None:
     async def run() -> tuple[int, int]:
         store = memory()
-        recorder = Recorder(Writer(sessions(store), Window(max_messages=10, keep_messages=4)))
+        recorder = Recorder(Writer(sessions(store), SessionLimits(max_messages=10, keep_messages=4)))
         for number in range(8):
             recorder.put(said(number))
         await recorder.drain()
@@ -290,7 +290,7 @@ def test_a_long_session_moves_its_oldest_turns_out() -> None:
 def test_a_turn_that_waits_brings_no_deleted_session_back() -> None:
     async def run() -> tuple[list[Any], int]:
         store = Sick(memory(), failures=2)
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         recorder.put(said(0))
         await asyncio.sleep(0.05)
         await store.store.delete(KEY)
@@ -304,7 +304,7 @@ def test_a_turn_that_read_what_was_deleted_since_is_older_whatever_its_clock_say
     async def run() -> tuple[list[Any], int]:
         store = memory()
         now = time.time()
-        first = Recorder(Writer(sessions(store), Window()))
+        first = Recorder(Writer(sessions(store), SessionLimits()))
         first.put(msgspec.structs.replace(said(0), at=now - 10))
         await first.drain()
         stored = await sessions(store).load(KEY)
@@ -312,7 +312,7 @@ def test_a_turn_that_read_what_was_deleted_since_is_older_whatever_its_clock_say
         turn = said(1)
         view = RequestView(turn.window).view_of(stored.session, stored.version)
         await store.delete(KEY)
-        ahead = Recorder(Writer(sessions(store), Window()))
+        ahead = Recorder(Writer(sessions(store), SessionLimits()))
         ahead.put(msgspec.structs.replace(turn, view=view, at=now + 1))
         await ahead.drain()
         return await texts(store), ahead.lost_turns
@@ -330,7 +330,7 @@ def test_a_turn_whose_session_was_written_meanwhile_is_written_over_that_after_o
         store = Counted(memory())
         own = store.sessions = sessions(store)
         beside = sessions(store.store)
-        recorder = Recorder(Writer(own, Window()))
+        recorder = Recorder(Writer(own, SessionLimits()))
         recorder.put(said(0))
         await recorder.drain()
         lines, counts = [*said(0).window], []
@@ -378,7 +378,7 @@ class Counted:
 def test_a_turn_of_after_the_deletion_is_written() -> None:
     async def run() -> list[Any]:
         store = memory()
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         await store.delete(KEY)
         recorder.put(msgspec.structs.replace(said(1), at=time.time() + 1))
         await recorder.drain()
@@ -390,7 +390,7 @@ def test_a_turn_of_after_the_deletion_is_written() -> None:
 def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
     async def run() -> tuple[list[Any], list[Any]]:
         store = memory()
-        recorder = Recorder(Writer(sessions(Sick(store, 2)), Window()))
+        recorder = Recorder(Writer(sessions(Sick(store, 2)), SessionLimits()))
         for number in range(3):
             recorder.put(
                 msgspec.structs.replace(
@@ -443,7 +443,7 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
 
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         await refused(recorder, said(0), said(1))
         await refused(recorder, said(2), said(3), said(4))
         store.failures = 0
@@ -457,7 +457,7 @@ def test_the_end_of_an_outage_tells_what_waited_and_what_was_lost(
 def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder, heir = (Recorder(Writer(sessions(store), Window())) for _ in range(2))
+        recorder, heir = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(2))
         await refused(recorder, said(0), said(1))
         recorder.transfer(heir)
         assert heir.is_behind(KEY), "its turns wait on"
@@ -472,7 +472,7 @@ def test_an_outage_that_outlives_its_recorder_is_told_once(caplog: pytest.LogCap
 def test_who_waits_for_turns_waits_for_the_successor_that_writes_them() -> None:
     async def run() -> None:
         store = Slow(memory())
-        recorder, heir = (Recorder(Writer(sessions(store), Window())) for _ in range(2))
+        recorder, heir = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(2))
         recorder.put(said(0))
         waiting = asyncio.create_task(recorder.written("default", "s1", within=60))
         await asyncio.sleep(0.02)
@@ -491,7 +491,7 @@ def test_who_waits_for_turns_waits_for_the_successor_that_writes_them() -> None:
 def test_a_call_that_outlives_two_configurations_is_recorded_by_the_third() -> None:
     async def run() -> list[Any]:
         store = memory()
-        first, second, third = (Recorder(Writer(sessions(store), Window())) for _ in range(3))
+        first, second, third = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(3))
         first.transfer(second)
         await first.drain()
         second.transfer(third)
@@ -513,7 +513,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 
     async def run() -> None:
         store = Away(memory(), sealed=(own, other))
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         await refused(recorder, said(0, own), said(0, other), said(0))
         store.failures = 0
         await asyncio.sleep(0.3)
@@ -532,7 +532,7 @@ def test_a_session_that_cannot_be_read_hides_no_outage(caplog: pytest.LogCapture
 def test_a_session_that_turns_out_unreadable_ends_an_outage(caplog: pytest.LogCaptureFixture) -> None:
     async def run() -> None:
         store = Away(memory())
-        recorder = Recorder(Writer(sessions(store), Window()))
+        recorder = Recorder(Writer(sessions(store), SessionLimits()))
         await refused(recorder, said(0))
         store.sealed = (KEY,)
         await asyncio.sleep(0.3)
@@ -558,7 +558,10 @@ def test_a_turn_that_background_work_overtakes_is_not_aligned_again(
     async def run() -> tuple[list[Any], bool, int]:
         driver = memory()
         store, elsewhere = sessions(driver), sessions(driver)
-        recorder, other = Recorder(Writer(store, Window())), Recorder(Writer(elsewhere, Window()))
+        recorder, other = (
+            Recorder(Writer(store, SessionLimits())),
+            Recorder(Writer(elsewhere, SessionLimits())),
+        )
         recorder.put(said(0))
         await recorder.drain()
         stored = await store.load(KEY)
@@ -600,7 +603,7 @@ def test_of_one_who_is_erased_between_two_turns_that_wait_nothing_is_left() -> N
         async def erased_at(user: Owner) -> float | None:
             return erased.get(user.user)
 
-        recorder = Recorder(Writer(sessions(store), Window(), erased=erased_at))
+        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased=erased_at))
         window: list[Message] = []
         for text, name, at in (("Hello", "ann", 30), ("My secret is 5", "bob", 20), ("Good bye", "bob", 5)):
             window = [*window, Message(role="user", content=text, metadata={"user": name})]

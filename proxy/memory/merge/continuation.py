@@ -36,19 +36,20 @@ _tool_calls: Final = attrgetter("tool_calls")
 
 
 def continuation(
-    session: Session, latest_lines: bytes, window: Sequence[Message], arrival: Arrival
+    session: Session, latest_line_bytes: bytes, window: Sequence[Message], arrival: Arrival
 ) -> tuple[Speech, bytes, bytes, Alignment] | None:
     """The speech of a window, its lines, its fingerprint, and its alignment, as ``align`` finds it.
 
-    ``latest_lines`` are those of the session's latest request, where it ``can_be_continued``. ``None`` where
-    the window does not end with these, with the answer to them, and with words of the user.
+    ``latest_line_bytes`` are the encoded lines of the session's latest request, where it
+    ``can_be_continued``. ``None`` where the window does not end with these, with the answer to them, and with
+    words of the user.
     """
     start, end = 0, len(window) - NEW_LINES
     while start < end and window[start].role in SYSTEM:
         start += 1
     count, lines, newest = end - start, window[start:], window[end:]
     encoded = encoded_lines(lines)
-    if not goes_on(encoded, latest_lines, encoded_lines(newest)):
+    if not goes_on(encoded, latest_line_bytes, encoded_lines(newest)):
         return None
     entries, latest, (answer, words) = session.entries, session.latest_request, newest
     last = entries[-1]

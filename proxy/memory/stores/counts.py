@@ -1,4 +1,4 @@
-"""Counters and leases that expire, by key: the rate limits count with them."""
+"""Counters and permits that expire, by key: the rate limits count with them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,35 +12,35 @@ class Count(NamedTuple):
     expires_in: float
 
 
-class Lease(NamedTuple):
-    """A lease by its name for ``ttl`` seconds, beside fewer than ``limit`` others; one of 0 seconds ends."""
+class Permit(NamedTuple):
+    """A permit by its name for ``ttl`` seconds, beside fewer than ``limit`` others; one of 0 seconds ends."""
 
     name: str
     ttl: float
     limit: int | None = None
 
     @property
-    def ended(self) -> "Lease":
+    def ended(self) -> "Permit":
         """The same to be given back."""
         return self._replace(ttl=0.0)
 
 
 class Counts(Protocol):
-    """Counters by key and name, and the leases of each key. ``count`` may raise StoreError."""
+    """Counters by key and name, and the permits of each key. ``count`` may raise StoreError."""
 
     async def count(
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,
+        permit: Permit | None = None,
         *,
         ttl: float,
         deferrable: bool = False,
     ) -> dict[str, Count] | None:
-        """Takes, renews or ends a lease, and adds to counters; one that was 0 expires after ``ttl`` seconds.
+        """Takes, renews or ends a permit, and adds to counters; one that was 0 expires after ``ttl`` seconds.
 
         What is ``deferrable`` may be put off until the next that is not, for some milliseconds at most.
-        Where as many others are taken as the lease's limit, it is ``None``, and nothing is counted.
+        Where as many others are taken as the permit's limit, it is ``None``, and nothing is counted.
         """
         ...
 
@@ -50,7 +50,7 @@ class Counts(Protocol):
 
 
 class LocalCounts:
-    """Counters of one process, which needs no leases. ``clock`` returns monotonic seconds."""
+    """Counters of one process, which needs no permits. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -60,7 +60,7 @@ class LocalCounts:
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,  # noqa: ARG002 - a process counts its own open answers
+        permit: Permit | None = None,  # noqa: ARG002 - a process counts its own open answers
         *,
         ttl: float,
         deferrable: bool = False,  # noqa: ARG002 - nothing is sent

@@ -1,4 +1,4 @@
-"""Counters and leases on Redis, all of one key in one slot."""
+"""Counters and permits on Redis, all of one key in one slot."""
 
 import asyncio
 import itertools
@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Count, Lease
+from proxy.memory.stores.counts import Count, Permit
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument
@@ -74,7 +74,7 @@ class _Counting(NamedTuple):
 
 
 class RedisCounts:
-    """Counters and leases by key. Raises StoreError after one deadline.
+    """Counters and permits by key. Raises StoreError after one deadline.
 
     All of one key is one round trip, and takes along what was put off of it for a moment. So may another
     command do, with ``take_along``.
@@ -91,16 +91,16 @@ class RedisCounts:
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,
+        permit: Permit | None = None,
         *,
         ttl: float,
         deferrable: bool = False,
     ) -> dict[str, Count] | None:
-        """Takes the lease, then adds to the counters."""
+        """Takes the permit, then adds to the counters."""
         arguments: list[Argument] = [int(ttl * 1000), "", "", ""]
-        if lease:
-            limit = "" if lease.limit is None else lease.limit
-            arguments[1:] = lease.name, limit, int(lease.ttl * 1000)
+        if permit:
+            limit = "" if permit.limit is None else permit.limit
+            arguments[1:] = permit.name, limit, int(permit.ttl * 1000)
         arguments.append(len(amounts))
         for item in amounts.items():
             arguments += item

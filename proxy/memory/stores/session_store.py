@@ -65,13 +65,13 @@ _ATTEMPTS: Final = 10
 class StoredSession(NamedTuple):
     """A session, and the version that a write must name to replace it; 0 where there is none yet.
 
-    ``latest_lines`` are those that its latest request showed, as bytes, where this process has recorded that
-    last.
+    ``latest_line_bytes`` are the lines that its latest request showed, encoded, where this process has
+    recorded that last.
     """
 
     session: Session
     version: int
-    latest_lines: bytes = b""
+    latest_line_bytes: bytes = b""
 
 
 NOT_STORED: Final = StoredSession(Session(), 0)
@@ -80,9 +80,9 @@ NOT_STORED: Final = StoredSession(Session(), 0)
 class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     """A session to be written over ``version``, and the entries for its cold part.
 
-    ``latest_lines`` are those that its latest request showed, where that was just recorded. ``instead_of``
-    are the versions of earlier heads, which calls may have read and which were not written. The other fields
-    are those of ``BlobWrite``.
+    ``latest_line_bytes`` are the lines that its latest request showed, encoded, where that was just recorded.
+    ``instead_of`` are the versions of earlier heads, which calls may have read and which were not written.
+    The other fields are those of ``BlobWrite``.
     """
 
     session: Session
@@ -92,7 +92,7 @@ class SessionWrite(msgspec.Struct, frozen=True, gc=False):
     at: float = math.inf
     background: bool = False
     new_version: int = 0
-    latest_lines: bytes = b""
+    latest_line_bytes: bytes = b""
     instead_of: tuple[int, ...] = ()
 
 
@@ -223,17 +223,17 @@ class SessionStore:
         result = None
         if stored is not None:
             session = decode(self._codec.decode(key, stored.blob))
-            latest_lines = b""
+            latest_line_bytes = b""
             # Background work leaves what was said as it is.
             if (
                 cached is not None
-                and cached.latest_lines
+                and cached.latest_line_bytes
                 and cached.session.latest_request == session.latest_request
                 and cached.session.entries == session.entries
             ):
-                latest_lines = cached.latest_lines
+                latest_line_bytes = cached.latest_line_bytes
                 session = msgspec.structs.replace(session, entries=cached.session.entries)
-            result = StoredSession(session, stored.version, latest_lines)
+            result = StoredSession(session, stored.version, latest_line_bytes)
         is_usual = result is not None and (written is None or result.version not in written.replaces)
         if written is None or (is_usual and not written.is_lost):
             return result
@@ -271,7 +271,7 @@ class SessionStore:
         finally:
             self.writing.pop(key, None)
         if written:
-            stored = StoredSession(session, encoded.new_version, put.latest_lines)
+            stored = StoredSession(session, encoded.new_version, put.latest_line_bytes)
             self._cache.pop(key, None)
             self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries)
             if self._timer is None or len(self._cache) > _CACHE_SIZE:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.message import Message
 from filters.tool_groups import groups
-from proxy.memory.compaction import Window, fit, insert_segment, make_segment, next_plan, settle
+from proxy.memory.compaction import SessionLimits, fit, insert_segment, make_segment, next_plan, settle
 from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.session import Session, decode, encode
 from proxy.memory.view import RequestView, prompt_view
@@ -39,7 +39,7 @@ turns = st.builds(Turn, st.sampled_from([0, 0, 0, 1, 3]), st.sampled_from([None,
 class Talk:
     """A call as engine, memory and model see it."""
 
-    def __init__(self, *, numbered: bool, size: int, window: Window) -> None:
+    def __init__(self, *, numbered: bool, size: int, window: SessionLimits) -> None:
         self.numbered, self.size, self.window = numbered, size, window
         self.session, self.cold = Session(), []
         self.lines: list[Message] = []
@@ -132,7 +132,7 @@ def test_every_turn_reaches_the_model_once_and_the_prompt_only_grows(
 ) -> None:
     # The recorder's own digests tell only a part; here the notes tell all, so twice the most is never passed.
     most = 40 if late > 1 else 12
-    window = Window(max_messages=most, keep_messages=keep, summaries=3)
+    window = SessionLimits(max_messages=most, keep_messages=keep, summaries=3)
     call = Talk(numbered=numbered, size=size, window=window)
     for n, turn in enumerate(talk):
         call.turn(n, turn)

@@ -7,7 +7,7 @@ import pytest
 
 from filters.message import Message
 from proxy.memory.align.strategies import align
-from proxy.memory.compaction import Window, fit
+from proxy.memory.compaction import SessionLimits, fit
 from proxy.memory.merge.request import apply_request
 from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.speech import speech_of
@@ -16,7 +16,7 @@ from tests.memory.call import NOW, calling, message, result
 from tests.memory.work import work
 
 FEW = 150
-WINDOW = Window(max_messages=60, keep_messages=20, summaries=10)
+LIMITS = SessionLimits(max_messages=60, keep_messages=20, summaries=10)
 ROLES = ("user", "assistant")
 Made = Callable[[int], list[Message]]
 
@@ -35,7 +35,7 @@ def turn(before: Session, window: Sequence[Message]) -> Session:
     reading = RequestView(window).view_of(before)
     prompt_view(reading)
     said, _ = apply_request(before, reading.speech, now=NOW + 9, alignment=reading.alignment)
-    return fit(before, said, WINDOW, now=NOW + 9)[0]
+    return fit(before, said, LIMITS, now=NOW + 9)[0]
 
 
 def results(n: int) -> list[Message]:

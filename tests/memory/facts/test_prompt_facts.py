@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from filters.base import Context
 from filters.message import Message
 from proxy.memory.archive.records import Fact
-from proxy.memory.compaction import Window, forced_plan, insert_segment, make_segment, settle
+from proxy.memory.compaction import SessionLimits, forced_plan, insert_segment, make_segment, settle
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.session import Session, ShownFacts, decode, encode, with_positions
 from proxy.memory.stores.store import Key
@@ -23,7 +23,7 @@ from tests.peers.fake_upstream import stream_of
 
 CHAIN = load(Path(__file__).parents[3] / "config" / "agora.yaml", {}).pipelines["default"].request
 SYSTEM = Message(role="system", content="Be brief.")
-WINDOW = Window(max_messages=10, keep_messages=4, summaries=3)
+LIMITS = SessionLimits(max_messages=10, keep_messages=4, summaries=3)
 
 
 def fact(number: int, **more: Any) -> Fact:
@@ -104,10 +104,10 @@ class Call:
             self.made += 1
 
     def compact(self) -> None:
-        plan = forced_plan(self.session, WINDOW)
+        plan = forced_plan(self.session, LIMITS)
         if plan is not None:
             made = make_segment(self.session, plan, [], f"notes up to {plan.reach.turn}", now=1.0)
-            self.session, _ = settle(insert_segment(self.session, plan, made), WINDOW.keep_messages)
+            self.session, _ = settle(insert_segment(self.session, plan, made), LIMITS.keep_messages)
             self.excused = True
 
 

@@ -175,17 +175,17 @@ def recorded(session: Session, shown: bytes, turn: TurnRecord) -> tuple[Session,
     condensed = view.condensed()
     short = msgspec.structs.replace(turn, view=condensed, window=condensed.window)
     assert after == apply_turn(session, short)
-    assert without_media(short).size >= len(condensed.lines) if condensed.is_condensed else True
-    assert latest_lines(after, view) == latest_lines(after, condensed)
+    assert without_media(short).size >= len(condensed.line_bytes) if condensed.is_condensed else True
+    assert latest_line_bytes(after, view) == latest_line_bytes(after, condensed)
     changed = msgspec.structs.replace(session, entries=session.entries[:-1])
     assert apply_turn(changed, short) == apply_turn(changed, turn)
     assert apply_turn(session, without_view(short)) == apply_turn(session, turn)
-    return after, latest_lines(after, view)
+    return after, latest_line_bytes(after, view)
 
 
-def latest_lines(session: Session, view: SessionView) -> bytes:
+def latest_line_bytes(session: Session, view: SessionView) -> bytes:
     """What is kept of a window that was recorded."""
-    return view.lines if can_be_continued(session, view.speech, view.alignment) else b""
+    return view.line_bytes if can_be_continued(session, view.speech, view.alignment) else b""
 
 
 @pytest.mark.parametrize("window", range(1, 9))
@@ -250,7 +250,7 @@ def test_of_an_ordinary_talk_all_but_the_newest_lines_are_known_to_be_unchanged(
             view=view,
         )
         session = apply_turn(session, record)
-        shown = latest_lines(session, view)
+        shown = latest_line_bytes(session, view)
         lines.append(line("assistant", "Fine.", number))
     assert unchanged == [min(window, 2 * turn - 1) - 2 if turn > 1 else 0 for turn in range(1, 9)]
 

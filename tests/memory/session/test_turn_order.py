@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.memory.compaction import (
-    Window,
-    digest_segment,
+    SessionLimits,
+    extractive_segment,
     forced_plan,
     insert_segment,
     next_plan,
@@ -17,7 +17,7 @@ from proxy.memory.session import Entry, Segment, Session
 from tests.memory.call import NOW, message
 from tests.memory.exported import fields
 
-WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+LIMITS = SessionLimits(max_messages=6, keep_messages=2, summaries=4)
 MOST_STEPS = 60
 """More than there are entries and summaries to move."""
 
@@ -47,16 +47,16 @@ def steps(session: Session, planned) -> int:
         if plan is None:
             return step
         told = [entry for entry in session.entries if plan.covers(entry)]
-        session = insert_segment(session, plan, digest_segment(session, plan, told, now=NOW))
+        session = insert_segment(session, plan, extractive_segment(session, plan, told, now=NOW))
     raise AssertionError("it goes on for ever")
 
 
 @given(sessions)
 def test_whatever_is_planned_comes_to_an_end_in_any_order_of_turns(session: Session) -> None:
     for planned in (
-        lambda held: overflow_plan(held, WINDOW),
-        lambda held: next_plan(held, WINDOW, model=False),
-        lambda held: forced_plan(held, WINDOW),
+        lambda held: overflow_plan(held, LIMITS),
+        lambda held: next_plan(held, LIMITS, model=False),
+        lambda held: forced_plan(held, LIMITS),
     ):
         steps(session, planned)
 

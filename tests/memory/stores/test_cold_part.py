@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.facts.extraction import ENOUGH, FactExtraction
 from proxy.memory.facts.user_facts import UserFacts
 from proxy.memory.session import START, Entry, Segment, Session, TurnRef, encode
@@ -91,18 +91,20 @@ def segments(turns: int) -> tuple[Segment, ...]:
     """Those of a long call: a merger of the oldest, digests of the newest."""
     ends = [turns - 80, turns - 60, turns - 40]
     return tuple(
-        Segment(text="x", call=0, turn=end, messages=40, fingerprint="", created_at=1.0, digest=end > ends[0])
+        Segment(
+            text="x", call=0, turn=end, messages=40, fingerprint="", created_at=1.0, extractive=end > ends[0]
+        )
         for end in ends
     )
 
 
 async def summary(store: SessionStore) -> None:
-    window = Window(max_messages=60, keep_messages=10, summaries=10)
+    window = SessionLimits(max_messages=60, keep_messages=10, summaries=10)
     assert await Summaries(store, window, Model()).run(KEY, 0)
 
 
 async def merger(store: SessionStore) -> None:
-    window = Window(max_messages=600, keep_messages=10, summaries=2)
+    window = SessionLimits(max_messages=600, keep_messages=10, summaries=2)
     assert await Summaries(store, window, Model()).run(KEY, 0)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from proxy.memory.stores.counts import Count, Counts, Lease, LocalCounts
+from proxy.memory.stores.counts import Count, Counts, LocalCounts, Permit
 from proxy.memory.stores.redis_counts import RedisCounts
 from tests.peers.redis_server import RedisServer
 
@@ -76,7 +76,7 @@ async def test_those_who_come_at_once_are_all_counted(counts: Counts) -> None:
 
 
 @pytest.fixture(params=SHARED)
-async def leases(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
+async def permits(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
     """Those that servers share: one process counts its own answers without any."""
     opened = SHARED[request.param](request)
     yield opened
@@ -84,42 +84,42 @@ async def leases(request: pytest.FixtureRequest) -> AsyncIterator[Counts]:
 
 
 async def take(counts: Counts, key: str, name: str, *, limit: int | None, ttl: float = MINUTE) -> bool:
-    return await counts.count(key, {}, Lease(name, ttl, limit), ttl=MINUTE) is not None
+    return await counts.count(key, {}, Permit(name, ttl, limit), ttl=MINUTE) is not None
 
 
-async def test_no_more_leases_are_taken_than_the_limit_says(leases: Counts) -> None:
-    taken = await asyncio.gather(*(take(leases, "a", f"l{each}", limit=3) for each in range(9)))
+async def test_no_more_permits_are_taken_than_the_limit_says(permits: Counts) -> None:
+    taken = await asyncio.gather(*(take(permits, "a", f"l{each}", limit=3) for each in range(9)))
     assert sum(taken) == 3
-    assert await take(leases, "b", "l0", limit=1)
+    assert await take(permits, "b", "l0", limit=1)
 
 
-async def test_a_lease_that_is_given_back_is_another_s(leases: Counts) -> None:
-    assert await take(leases, "a", "one", limit=1)
-    assert not await take(leases, "a", "two", limit=1)
-    await leases.count("a", {}, Lease("one", MINUTE, 1).ended, ttl=MINUTE)
-    assert await take(leases, "a", "two", limit=1)
+async def test_a_permit_that_is_given_back_is_another_s(permits: Counts) -> None:
+    assert await take(permits, "a", "one", limit=1)
+    assert not await take(permits, "a", "two", limit=1)
+    await permits.count("a", {}, Permit("one", MINUTE, 1).ended, ttl=MINUTE)
+    assert await take(permits, "a", "two", limit=1)
 
 
-async def test_a_lease_is_renewed_by_its_holder_and_else_expires(leases: Counts) -> None:
-    assert await take(leases, "a", "one", limit=1, ttl=0.3)
-    assert await take(leases, "a", "one", limit=1, ttl=0.3)
-    assert await take(leases, "a", "under way", limit=None)
-    assert not await take(leases, "a", "two", limit=2)
+async def test_a_permit_is_renewed_by_its_holder_and_else_expires(permits: Counts) -> None:
+    assert await take(permits, "a", "one", limit=1, ttl=0.3)
+    assert await take(permits, "a", "one", limit=1, ttl=0.3)
+    assert await take(permits, "a", "under way", limit=None)
+    assert not await take(permits, "a", "two", limit=2)
     async with asyncio.timeout(5):
-        while not await take(leases, "a", "two", limit=2):  # noqa: ASYNC110 - it expires when it does
+        while not await take(permits, "a", "two", limit=2):  # noqa: ASYNC110 - it expires when it does
             await asyncio.sleep(0.02)
-    assert not await take(leases, "a", "one", limit=2)
+    assert not await take(permits, "a", "one", limit=2)
 
 
-async def test_with_a_lease_all_is_counted_and_without_one_nothing(leases: Counts) -> None:
+async def test_with_a_permit_all_is_counted_and_without_one_nothing(permits: Counts) -> None:
     amounts = {"requests": 2, "tokens": 0}
-    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
-    first = await leases.count("a", amounts, one, ttl=MINUTE)
+    one, two = Permit("one", MINUTE, 1), Permit("two", MINUTE, 1)
+    first = await permits.count("a", amounts, one, ttl=MINUTE)
     assert first and {name: count.value for name, count in first.items()} == amounts
-    assert await leases.count("a", amounts, two, ttl=MINUTE) is None
-    after = await leases.count("a", {"tokens": 7}, one.ended, ttl=MINUTE)
+    assert await permits.count("a", amounts, two, ttl=MINUTE) is None
+    after = await permits.count("a", {"tokens": 7}, one.ended, ttl=MINUTE)
     assert after and after["tokens"].value == 7
-    second = await leases.count("a", amounts, two, ttl=MINUTE)
+    second = await permits.count("a", amounts, two, ttl=MINUTE)
     assert second and {name: count.value for name, count in second.items()} == {"requests": 4, "tokens": 7}
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from filters.message import Message
 from proxy.clock import wall_time
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.recorder import Recorder, Writer
 from proxy.memory.stores.session_store import (
     _MAX_WRITTEN,
@@ -55,7 +55,7 @@ async def head_of(recorder: Recorder, store: SessionStore) -> StoredSession:
 async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_own(
     store: SessionStore, length: int, is_refused: bool
 ) -> None:
-    recorder = Recorder(Writer(store, Window(max_messages=2 * MANY_MESSAGES)))
+    recorder = Recorder(Writer(store, SessionLimits(max_messages=2 * MANY_MESSAGES)))
     recorder.put(turn(NOT_STORED, *map(str, range(length))))
     await recorder.drain()
     read = await store.load(KEY)
@@ -80,7 +80,7 @@ async def test_few_sessions_that_were_deleted_are_kept_in_mind(store: SessionSto
 
 @pytest.mark.parametrize("way", ["deleted", "deleted as it arrived", "deleted meanwhile", "replaced"])
 async def test_once_a_session_is_gone_no_call_reads_it_by_a_late_turn(store: SessionStore, way: str) -> None:
-    recorder = Recorder(Writer(store, Window()))
+    recorder = Recorder(Writer(store, SessionLimits()))
     recorder.put(turn(NOT_STORED, "Mango"))
     await recorder.drain()
     read = await store.load(KEY)
@@ -109,7 +109,7 @@ async def test_once_a_session_is_gone_no_call_reads_it_by_a_late_turn(store: Ses
 async def test_a_turn_that_read_what_another_turn_here_has_replaced_is_written_at_once(
     store: SessionStore,
 ) -> None:
-    recorder = Recorder(Writer(store, Window()))
+    recorder = Recorder(Writer(store, SessionLimits()))
     recorder.put(turn(NOT_STORED, "Mango"))
     await recorder.drain()
     read = await store.load(KEY)

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 import pytest
 
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.stores.lease import lease
 from proxy.memory.stores.store import BlobWrite, Key, Store
@@ -117,7 +117,7 @@ async def test_nobody_knows_who_lives_on_another_machine(
 async def test_turns_are_summarised_cleared_and_held_ready_again(store: Store) -> None:
     told = tuple(Entry(role="user", turn=n, content=f"Word {n} of a call.") for n in range(30))
     await store.write(KEY, BlobWrite(encode(Session(entries=told)), version=0, ttl=60))
-    summaries = Summaries(store, Window(max_messages=10, keep_messages=4, summaries=3))
+    summaries = Summaries(store, SessionLimits(max_messages=10, keep_messages=4, summaries=3))
     assert await summaries.run(KEY, 0)
     assert not await summaries.run(KEY, 0)
     held = await store.read(KEY)

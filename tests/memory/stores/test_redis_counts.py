@@ -8,7 +8,7 @@ from unittest.mock import ANY
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Lease
+from proxy.memory.stores.counts import Permit
 from proxy.memory.stores.redis import open as open_store
 from proxy.memory.stores.redis_counts import RedisCounts
 from proxy.memory.stores.store import BlobWrite, Key, Store
@@ -60,7 +60,7 @@ def scripts_run(server: RedisServer) -> int:
 async def test_what_nobody_waits_for_is_taken_along_by_the_next_in_its_order(
     counts: RedisCounts, server: RedisServer
 ) -> None:
-    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
+    one, two = Permit("one", MINUTE, 1), Permit("two", MINUTE, 1)
     assert await counts.count("key", {"requests": 1}, one, ttl=MINUTE)
     before = scripts_run(server)
     ended = asyncio.create_task(counts.count("key", {"tokens": 5}, one.ended, ttl=MINUTE, deferrable=True))
@@ -129,7 +129,7 @@ async def test_what_is_put_off_goes_with_the_write_of_a_turn(
 async def test_what_is_put_off_is_counted_whatever_becomes_of_the_write(
     counts: RedisCounts, store: Store, server: RedisServer, end: str
 ) -> None:
-    one, two = Lease("one", MINUTE, 1), Lease("two", MINUTE, 1)
+    one, two = Permit("one", MINUTE, 1), Permit("two", MINUTE, 1)
     assert await counts.count("key", {"requests": 1}, one, ttl=MINUTE)
     if end == "refused":
         server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")

@@ -190,10 +190,10 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
         remote = Remote(memory())
         store, elsewhere, session = sessions(remote), sessions(remote), grown(["Hi", "Yes"])
         shown = encoded_lines(talk(["Hi", "Yes"]))
-        assert await store.save(KEY, SessionWrite(session, 0, ttl=60, latest_lines=shown))
-        assert (await store.load(KEY)).latest_lines is shown
+        assert await store.save(KEY, SessionWrite(session, 0, ttl=60, latest_line_bytes=shown))
+        assert (await store.load(KEY)).latest_line_bytes is shown
         stored = await elsewhere.load(KEY)
-        assert not stored.latest_lines
+        assert not stored.latest_line_bytes
         latest = msgspec.structs.replace(session.latest_request, ended=7.0)
         changes = {
             "beside": {"noted_until": TurnRef(0, -1)},
@@ -204,7 +204,7 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
         assert await elsewhere.save(KEY, SessionWrite(other, stored.version, ttl=60))
         loaded = await store.load(KEY)
         assert loaded.session == other
-        assert loaded.latest_lines == (shown if changed == "beside" else b"")
+        assert loaded.latest_line_bytes == (shown if changed == "beside" else b"")
 
     asyncio.run(run())
 

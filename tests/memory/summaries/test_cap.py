@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filters.tool_groups import groups
-from proxy.memory.compaction import Window, cap, fit, uncovered
+from proxy.memory.compaction import SessionLimits, cap, fit, uncovered
 from proxy.memory.session import Entry, Session, message_of
 from tests.memory.call import Call, calling, message, result
 from tests.memory.conversation_faults import talks
@@ -68,7 +68,7 @@ def test_nothing_moves_where_no_turn_ends():
 def test_where_turns_are_long_fewer_of_them_are_kept(summaries):
     long = [msgspec.structs.replace(entry(i), content="word " * 40_000) for i in range(20)]
     held = Session(entries=tuple(long), next_turn=20)
-    window = Window(summaries=summaries)
+    window = SessionLimits(summaries=summaries)
     assert fit(held, held, window, now=0.0) == (held, ())
     kept, _ = fit(held, held, window.bounded(), now=0.0)
     assert sum(len(e.text) for e in uncovered(kept)) < 1_000_000

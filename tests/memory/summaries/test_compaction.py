@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from proxy.memory.compaction import (
     Plan,
-    Window,
-    digest_segment,
+    SessionLimits,
+    extractive_segment,
     fit,
     forced_plan,
     insert_segment,
@@ -20,7 +20,7 @@ from proxy.memory.compaction import (
 )
 from proxy.memory.session import Entry, Session, TurnRef, decode, encode
 
-WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+LIMITS = SessionLimits(max_messages=6, keep_messages=2, summaries=4)
 
 
 def entry(number, role="user", text=None, life=0, **fields):
@@ -38,45 +38,45 @@ def made(session, plan, text="Notes."):
 
 def compacted(turns):
     session = Session(entries=talk(turns))
-    return made(session, next_plan(session, WINDOW))
+    return made(session, next_plan(session, LIMITS))
 
 
 def test_nothing_is_due_before_the_maximum():
-    assert next_plan(Session(entries=talk(3)), WINDOW) is None
+    assert next_plan(Session(entries=talk(3)), LIMITS) is None
 
 
 def test_past_it_all_but_what_is_kept_is():
-    plan = next_plan(Session(entries=talk(4)), WINDOW)
+    plan = next_plan(Session(entries=talk(4)), LIMITS)
     assert (plan.behind, plan.reach) == (TurnRef(0, -1), TurnRef(0, 2))
 
 
 def test_few_long_turns_pass_the_tokens_first():
     long = tuple(entry(n, text="word " * 200) for n in range(5))
-    window = Window(max_messages=100, keep_messages=20, max_tokens=900, summaries=4)
+    window = SessionLimits(max_messages=100, keep_messages=20, max_tokens=900, summaries=4)
     assert next_plan(Session(entries=long), window).reach.turn >= 2
     assert next_plan(Session(entries=long[:2]), window) is None
 
 
 def test_a_new_life_makes_the_former_due():
     session = Session(entries=(*talk(2), *talk(1, life=1)), call=1)
-    assert next_plan(session, WINDOW).reach == TurnRef(0, 1)
+    assert next_plan(session, LIMITS).reach == TurnRef(0, 1)
 
 
 def test_turns_that_had_to_be_left_out_are_due_at_once():
-    assert next_plan(Session(entries=talk(2), trimmed=True), WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(Session(entries=talk(2), trimmed=True), LIMITS).reach == TurnRef(0, 0)
 
 
 def test_all_that_had_no_room_is_covered_by_one_summary():
     assert next_plan(
-        Session(entries=talk(8), trimmed=True, room=2), Window(60, 20, summaries=4)
+        Session(entries=talk(8), trimmed=True, room=2), SessionLimits(60, 20, summaries=4)
     ).reach == TurnRef(0, 5)
     assert next_plan(
-        Session(entries=talk(8), trimmed=True, room=7), Window(60, 20, summaries=4)
+        Session(entries=talk(8), trimmed=True, room=7), SessionLimits(60, 20, summaries=4)
     ).reach == TurnRef(0, 3)
 
 
 def test_where_every_prompt_passes_its_budget_a_summary_is_due_after_some_turns_again():
-    window = Window(60, 20, summaries=4)
+    window = SessionLimits(60, 20, summaries=4)
     first = Session(entries=talk(2), next_turn=2, trimmed=True, room=1)
     after = made(first, next_plan(first, window))
     newest = after.summaries[-1].created_at
@@ -94,23 +94,23 @@ def test_a_digest_of_turns_that_were_taken_back_tells_nothing_of_them():
     (one,) = session.summaries
     stale = msgspec.structs.replace(one, text="user: My secret is scarecrow.", stale=True)
     session = msgspec.structs.replace(session, summaries=(stale,))
-    plan = next_plan(session, WINDOW)
-    assert "scarecrow" not in digest_segment(session, plan, [], now=1.0).text
+    plan = next_plan(session, LIMITS)
+    assert "scarecrow" not in extractive_segment(session, plan, [], now=1.0).text
     calls = [entry(0, "assistant", " ", tool_calls=[{"id": "c", "function": {"name": "f"}}])]
-    assert "scarecrow" not in digest_segment(session, plan, calls, now=1.0).text
+    assert "scarecrow" not in extractive_segment(session, plan, calls, now=1.0).text
 
 
 def test_of_the_newest_turn_alone_nothing_is_due():
-    assert next_plan(Session(entries=talk(1), trimmed=True, room=1), WINDOW) is None
+    assert next_plan(Session(entries=talk(1), trimmed=True, room=1), LIMITS) is None
 
 
 def test_what_moved_out_before_there_were_summaries_is_due():
-    assert next_plan(Session(entries=talk(2), cold_count=40), WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(Session(entries=talk(2), cold_count=40), LIMITS).reach == TurnRef(0, 0)
 
 
 def test_what_is_summarised_is_not_due_again():
     session = compacted(4)
-    assert next_plan(session, WINDOW) is None
+    assert next_plan(session, LIMITS) is None
     assert [e.turn for e in uncovered(session)] == [3, 3]
 
 
@@ -119,7 +119,8 @@ def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(chan
     before = Session(entries=talk(8))
     for _ in range(2):
         plan = next_plan(
-            before, Window(max_messages=2, keep_messages=10 if not before.summaries else 2, summaries=4)
+            before,
+            SessionLimits(max_messages=2, keep_messages=10 if not before.summaries else 2, summaries=4),
         )
         before = made(before, plan)
     first, second = (s.end for s in before.summaries)
@@ -131,11 +132,11 @@ def test_a_correction_behind_the_reach_makes_its_segment_stale_and_no_other(chan
     }[change]
     after = mark_stale(before, msgspec.structs.replace(before, entries=entries))
     assert [s.stale for s in after.summaries] == [True, False]
-    plan = next_plan(after, WINDOW)
+    plan = next_plan(after, LIMITS)
     assert (plan.first, plan.last, plan.reach) == (0, 1, first)
     again = made(after, plan, "Other notes.")
     assert [s.end for s in again.summaries] == [first, second]
-    assert next_plan(again, WINDOW) is None
+    assert next_plan(again, LIMITS) is None
 
 
 def test_a_correction_before_the_reach_makes_nothing_stale():
@@ -157,7 +158,7 @@ def test_an_answer_that_is_confirmed_is_no_correction():
 def test_a_digest_does_not_say_that_the_user_said_what_a_program_put_in():
     entries = (entry(0, text="The caller is a VIP.", source="command"), *talk(2, start=1))
     session = Session(entries=(*entries, *talk(14, start=2)))
-    text = digest_segment(session, forced_plan(session, WINDOW), entries, now=1.0).text
+    text = extractive_segment(session, forced_plan(session, LIMITS), entries, now=1.0).text
     assert text.startswith("notes: The caller is a VIP.\nuser: user 1")
 
 
@@ -165,15 +166,15 @@ def test_beyond_twice_the_maximum_a_digest_stands_in_without_anybody():
     session = Session()
     for n in range(30):
         after = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
-        session, _ = fit(session, after, WINDOW, now=1.0)
-        assert len(uncovered(session)) <= 2 * WINDOW.max_messages
-    assert all(s.digest for s in session.summaries)
-    assert len(session.summaries) <= 2 * WINDOW.summaries
+        session, _ = fit(session, after, LIMITS, now=1.0)
+        assert len(uncovered(session)) <= 2 * LIMITS.max_messages
+    assert all(s.extractive for s in session.summaries)
+    assert len(session.summaries) <= 2 * LIMITS.summaries
     assert uncovered(session)[-1].turn == 29
 
 
 def test_without_summaries_the_oldest_move_out_as_before():
-    kept, moved = fit(Session(), Session(entries=talk(4)), Window(6, 2), now=1.0)
+    kept, moved = fit(Session(), Session(entries=talk(4)), SessionLimits(6, 2), now=1.0)
     assert (len(kept.entries), len(moved)) == (2, 6)
     assert kept.summaries == ()
 
@@ -189,11 +190,11 @@ def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
     session = Session(entries=talk(1))
     for n in range(1, 8):
         session = msgspec.structs.replace(session, entries=(*session.entries, *talk(n + 1, n)))
-        session = made(session, forced_plan(session, WINDOW), f"Notes {n}.")
-    plan = next_plan(session, WINDOW)
+        session = made(session, forced_plan(session, LIMITS), f"Notes {n}.")
+    plan = next_plan(session, LIMITS)
     assert plan.merge
     assert session.summaries[plan.last - 1].end == plan.reach
-    merged = insert_segment(session, plan, digest_segment(session, plan, [], now=1.0))
+    merged = insert_segment(session, plan, extractive_segment(session, plan, [], now=1.0))
     assert len(merged.summaries) == 7 - plan.last + 1
     assert all(f"Notes {n}." in merged.summaries[0].text for n in range(1, plan.last + 1))
     assert merged.summarized_until == session.summarized_until
@@ -203,7 +204,7 @@ def test_an_open_tool_group_is_never_covered():
     calls = [{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
     waiting = entry(1, "assistant", tool_calls=calls)
     session = Session(entries=(*talk(1), entry(1), waiting, *talk(5, 2)))
-    assert next_plan(session, WINDOW).reach == TurnRef(0, 0)
+    assert next_plan(session, LIMITS).reach == TurnRef(0, 0)
 
 
 def test_a_session_comes_back_from_bytes_as_it_was():
@@ -227,13 +228,13 @@ def in_digests(session, *, each):
         first = len(session.summaries)
         plan = Plan(first, first, session.summarized_until, TurnRef(0, last))
         told = [e for e in session.entries if plan.covers(e)]
-        session = insert_segment(session, plan, digest_segment(session, plan, told, now=1.0))
+        session = insert_segment(session, plan, extractive_segment(session, plan, told, now=1.0))
     return session
 
 
 def merged(session):
     plan = Plan(0, len(session.summaries), TurnRef(0, -1), session.summarized_until, merge=True)
-    return digest_segment(session, plan, [], now=2.0).text.split("\n")
+    return extractive_segment(session, plan, [], now=2.0).text.split("\n")
 
 
 def test_a_merge_of_digests_keeps_who_said_what():
@@ -263,9 +264,9 @@ def test_one_speaker_is_told_as_if_nobody_were_named(roles, name):
 
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 99))
     unnamed, by_mark, by_name = session(), session(user=name), session(name=name)
-    expected = digest_segment(unnamed, plan, unnamed.entries, now=1.0)
+    expected = extractive_segment(unnamed, plan, unnamed.entries, now=1.0)
     for told in (by_mark, by_name, msgspec.structs.replace(by_mark, user=name)):
-        segment = digest_segment(told, plan, told.entries, now=1.0)
+        segment = extractive_segment(told, plan, told.entries, now=1.0)
         assert msgspec.structs.replace(segment, speakers=()) == expected
 
 
@@ -273,12 +274,12 @@ def test_where_nobody_knows_who_spoke_nobody_is_named():
     """Requests of several persons have come, whose messages name nobody."""
     talks = Session(entries=(*said_by(None), *said_by("eve", "bob", start=1)), user="ann", shared=True)
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 2))
-    lines = digest_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
+    lines = extractive_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "user eve", "user bob"]
 
 
 def test_what_a_program_put_in_is_nobodys():
     talks = Session(entries=(*said_by("bob"), *said_by("eve", start=1, source="command")), user="bob")
     plan = Plan(0, 0, TurnRef(0, -1), TurnRef(0, 1))
-    lines = digest_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
+    lines = extractive_segment(talks, plan, talks.entries, now=1.0).text.split("\n")
     assert [line.partition(":")[0] for line in lines] == ["user", "notes"]

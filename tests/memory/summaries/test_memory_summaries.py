@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from filters.message import Covered, Message
-from proxy.memory.compaction import Window
+from proxy.memory.compaction import SessionLimits
 from proxy.memory.errors import NoSummaryModel, SummaryFailed
 from proxy.memory.session import Entry, Segment, Session, decode, encode
 from proxy.memory.stores import codec
@@ -19,7 +19,7 @@ from proxy.memory.view import ChainNeeds, RequestView, prompt_view
 from tests.remembering import sessions
 
 KEY = Key("default", "s1")
-WINDOW = Window(max_messages=6, keep_messages=2, summaries=4)
+LIMITS = SessionLimits(max_messages=6, keep_messages=2, summaries=4)
 
 
 def entries(count: int, first: int = 0) -> tuple[Entry, ...]:
@@ -77,7 +77,7 @@ def test_a_turn_that_is_corrected_while_the_model_writes_is_summarised_as_correc
     async def run() -> tuple[list[str], int]:
         store = await stored(Session(entries=entries(4)))
         writer = Writer(lambda: change(store, corrected))
-        await Summaries(store, WINDOW, writer).run(KEY, 0)
+        await Summaries(store, LIMITS, writer).run(KEY, 0)
         return await texts(store), writer.asked
 
     (text,), asked = asyncio.run(run())
@@ -94,7 +94,7 @@ def test_a_summary_keeps_no_session_for_longer(way: str) -> None:
             told = Segment(text="x", call=0, turn=0, messages=2, fingerprint="", created_at=1.0)
             digested = msgspec.structs.replace(digested, summaries=(told,))
         await store.write(KEY, BlobWrite(encode(digested), version=0, ttl=0.5))
-        await getattr(Summaries(store, WINDOW, Writer()), way)(KEY, *([0] if way == "run" else []))
+        await getattr(Summaries(store, LIMITS, Writer()), way)(KEY, *([0] if way == "run" else []))
         count = len(await texts(store))
         await asyncio.sleep(0.6)
         return count, await store.read(KEY)
@@ -106,7 +106,7 @@ def test_a_summary_of_messages_that_are_sent_along_renews_the_session() -> None:
     async def run() -> Any:
         store = open_store("memory:", deadline=1, codec=codec.Plain())
         await store.write(KEY, BlobWrite(encode(Session(entries=entries(1))), version=0, ttl=0.5))
-        await Summaries(store, WINDOW, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
+        await Summaries(store, LIMITS, Writer()).summarize(KEY, [Message(role="user", content="Hello.")])
         await asyncio.sleep(0.6)
         return await store.read(KEY)
 
@@ -130,7 +130,7 @@ def test_while_nobody_can_be_asked_each_request_has_a_digest_of_what_came_since(
 
     async def run() -> tuple[list[str], list[str], list[str]]:
         store, writer = await stored(Session(entries=entries(3))), Nobody()
-        summaries = Summaries(store, WINDOW, writer)
+        summaries = Summaries(store, LIMITS, writer)
         assert await summaries.summarize(KEY)
         first = await texts(store)
         await change(store, grown)
@@ -155,7 +155,7 @@ def test_turns_that_are_said_while_the_model_writes_stay() -> None:
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4)))
         writer = Writer(lambda: change(store, grown))
-        await Summaries(store, WINDOW, writer).run(KEY, 0)
+        await Summaries(store, LIMITS, writer).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob), writer.asked
@@ -169,7 +169,7 @@ def test_turns_that_are_said_while_the_model_writes_stay() -> None:
 def test_of_two_that_summarise_the_same_one_counts() -> None:
     async def run() -> list[str]:
         store = await stored(Session(entries=entries(4)))
-        both = [Summaries(store, WINDOW, Writer(lambda: asyncio.sleep(0.01))) for _ in range(2)]
+        both = [Summaries(store, LIMITS, Writer(lambda: asyncio.sleep(0.01))) for _ in range(2)]
         await asyncio.gather(*(one.run(KEY, 0) for one in both))
         return await texts(store)
 
@@ -179,7 +179,7 @@ def test_of_two_that_summarise_the_same_one_counts() -> None:
 def test_a_session_that_is_deleted_while_the_model_writes_stays_deleted() -> None:
     async def run() -> Any:
         store = await stored(Session(entries=entries(4)))
-        await Summaries(store, WINDOW, Writer(lambda: store.delete(KEY))).run(KEY, 0)
+        await Summaries(store, LIMITS, Writer(lambda: store.delete(KEY))).run(KEY, 0)
         return await store.read(KEY)
 
     assert asyncio.run(run()) is None
@@ -196,7 +196,7 @@ def test_a_session_that_is_made_anew_while_the_model_writes_is_left_alone(messag
             await store.delete(KEY)
             await store.write(KEY, BlobWrite(encode(again), version=0, ttl=60))
 
-        await Summaries(store, WINDOW, Writer(made_anew)).summarize(KEY, messages)
+        await Summaries(store, LIMITS, Writer(made_anew)).summarize(KEY, messages)
         held = await store.read(KEY)
         assert held
         return decode(held.blob)
@@ -210,7 +210,7 @@ def test_a_session_that_is_made_anew_before_the_model_is_asked_is_left_alone() -
     async def run() -> tuple[Session, int]:
         store = await stored(Session(entries=entries(4), next_turn=4, created=1.0))
         writer = Writer()
-        await Summaries(sessions(Overtaken(store, again)), WINDOW, writer).run(KEY, 0)
+        await Summaries(sessions(Overtaken(store, again)), LIMITS, writer).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob), writer.asked
@@ -228,7 +228,7 @@ def test_a_turn_that_is_corrected_while_summaries_are_merged_is_summarised_anew(
 
     async def run() -> list[tuple[str, bool]]:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
-        summaries = Summaries(store, WINDOW, Writer(lambda: change(store, corrected)))
+        summaries = Summaries(store, LIMITS, Writer(lambda: change(store, corrected)))
         await summaries.run(KEY, 0)
         merged = (await summaries.get_summaries(KEY))[0]
         await summaries.run(KEY, 0)
@@ -245,7 +245,7 @@ def test_summaries_that_are_cleared_before_they_are_merged_stay_cleared() -> Non
 
     async def run() -> Session:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=FULL))
-        await Summaries(sessions(Overtaken(store, cleared)), WINDOW, Writer()).run(KEY, 0)
+        await Summaries(sessions(Overtaken(store, cleared)), LIMITS, Writer()).run(KEY, 0)
         held = await store.read(KEY)
         assert held
         return decode(held.blob)
@@ -259,7 +259,7 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
 
     async def run() -> list[str]:
         store = await stored(Session(entries=entries(1), next_turn=1))
-        summaries = Summaries(store, WINDOW, Writer())
+        summaries = Summaries(store, LIMITS, Writer())
         await summaries.summarize(KEY, elsewhere)
         await change(store, lambda s: msgspec.structs.replace(s, entries=entries(40), next_turn=40))
         while await summaries.run(KEY, 0):
@@ -278,7 +278,7 @@ def test_what_was_added_from_elsewhere_outlives_every_other_way_of_making_it(dig
 def test_what_was_added_grows_no_summary_for_ever() -> None:
     async def run() -> list[Segment]:
         store = await stored(Session(entries=entries(20), next_turn=20))
-        summaries = Summaries(store, WINDOW, Writer())
+        summaries = Summaries(store, LIMITS, Writer())
         for number in range(40):
             long = " ".join(f"Hotel {number} has {room} free rooms." for room in range(30))
             await summaries.summarize(KEY, [Message(role="user", content=long)])
@@ -298,7 +298,7 @@ def test_what_was_added_grows_no_summary_for_ever() -> None:
 
 def _longer(session: Session) -> Session:
     """The same while there are few summaries, with more turns to summarise."""
-    if len(session.summaries) > WINDOW.summaries or session.next_turn > 100:
+    if len(session.summaries) > LIMITS.summaries or session.next_turn > 100:
         return session
     more = entries(10, session.next_turn)
     return msgspec.structs.replace(
@@ -312,7 +312,7 @@ def test_a_summary_that_reaches_no_further_leaves_due_what_was_left_out(how: str
         one = Segment(text="Old.", call=0, turn=1, messages=4, stale=how == "anew")
         held = Session(entries=entries(4), next_turn=4, summaries=(one,), trimmed=True, room=1)
         store = await stored(held)
-        summaries = Summaries(store, Window(60, 20, summaries=4), Writer())
+        summaries = Summaries(store, SessionLimits(60, 20, summaries=4), Writer())
         if how == "anew":
             await summaries.run(KEY, 0)
         else:
@@ -344,10 +344,10 @@ def test_a_digest_stands_in_until_a_model_answers() -> None:
     async def run() -> tuple[list[list[bool]], int]:
         store = await stored(Session(entries=entries(4)))
         writer = Writer(fails=1)
-        summaries, told = Summaries(store, WINDOW, writer), list[list[bool]]()
+        summaries, told = Summaries(store, LIMITS, writer), list[list[bool]]()
 
         async def look() -> None:
-            told.append([one.digest for one in await summaries.get_summaries(KEY)])
+            told.append([one.extractive for one in await summaries.get_summaries(KEY)])
 
         with pytest.raises(SummaryFailed):
             await summaries.run(KEY, 0)
@@ -369,7 +369,7 @@ def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> Non
 
     async def run() -> list[str]:
         store = await stored(Session(entries=entries(6), next_turn=6, summaries=made))
-        summaries = Summaries(store, WINDOW, Writer())
+        summaries = Summaries(store, LIMITS, Writer())
         await summaries.run_fallback(KEY)
         before = await texts(store)
         await summaries.run(KEY, 0)
@@ -381,7 +381,7 @@ def test_what_would_merge_summaries_that_a_model_made_waits_for_a_model() -> Non
 def test_what_became_stale_is_made_anew_from_the_cold_part_too() -> None:
     async def run() -> tuple[list[str], list[str]]:
         store = await stored(Session(entries=entries(8)))
-        summaries = Summaries(store, WINDOW, Writer())
+        summaries = Summaries(store, LIMITS, Writer())
         await summaries.run(KEY, 0)
         before = await texts(store)
         await change(store, lambda s: msgspec.structs.replace(s, summaries=(_stale(s.summaries[0]),)))
@@ -466,7 +466,7 @@ def test_no_client_can_send_a_covered_message() -> None:
 def test_nothing_moves_to_the_cold_part_uncovered(keep: int) -> None:
     async def run() -> Session:
         store = await stored(Session(entries=entries(20)))
-        window = msgspec.structs.replace(WINDOW, keep_messages=keep)
+        window = msgspec.structs.replace(LIMITS, keep_messages=keep)
         await Summaries(store, window, Writer()).run(KEY, 0)
         held = await store.read(KEY)
         assert held

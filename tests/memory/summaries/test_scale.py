@@ -6,7 +6,7 @@ import pytest
 from filters.base import Context, Snapshot
 from filters.message import Message
 from filters.trim_history import TrimHistory
-from proxy.memory.compaction import Window, next_plan
+from proxy.memory.compaction import SessionLimits, next_plan
 from proxy.memory.session import Entry, Session
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
 
@@ -47,7 +47,7 @@ def test_budgets_are_the_models_own_tokens():
     assert len(step.apply(said, Context(now=0.0))) == 20
     assert len(step.apply(said, Context(now=0.0, memory=Snapshot(scale=1.5)))) < 20
     session = Session(entries=tuple(Entry(role="user", turn=n, content="a" * 46) for n in range(20)))
-    window = Window(max_messages=100, keep_messages=5, max_tokens=280, summaries=3)
+    window = SessionLimits(max_messages=100, keep_messages=5, max_tokens=280, summaries=3)
     assert next_plan(session, window) is None
     assert next_plan(msgspec.structs.replace(session, scale=1.5), window)
 

@@ -10,7 +10,7 @@ import pytest
 from proxy.admission.quota import Quota, RateLimits, Remaining, Windows, duration, weight
 from proxy.errors import LimitExceeded
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.counts import Count, Lease, LocalCounts
+from proxy.memory.stores.counts import Count, LocalCounts, Permit
 from tests.reading_client import ReadingClient
 
 BOTH = RateLimits(requests_per_minute=3, tokens_per_minute=10)
@@ -107,13 +107,13 @@ class Watched(LocalCounts):
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,
+        permit: Permit | None = None,
         *,
         ttl: float,
         deferrable: bool = False,
     ) -> dict[str, Count]:
         self.asked.append((key, dict(amounts)))
-        return await super().count(key, amounts, lease, ttl=ttl, deferrable=deferrable)
+        return await super().count(key, amounts, permit, ttl=ttl, deferrable=deferrable)
 
 
 def test_all_limits_are_asked_for_at_once() -> None:
@@ -161,7 +161,7 @@ class Fickle(LocalCounts):
         self,
         key: str,
         amounts: Mapping[str, int],
-        lease: Lease | None = None,
+        permit: Permit | None = None,
         *,
         ttl: float,
         deferrable: bool = False,
@@ -170,7 +170,7 @@ class Fickle(LocalCounts):
         await self.free.wait()
         if self.away:
             raise StoreError("it is away")
-        return await super().count(key, amounts, lease, ttl=ttl, deferrable=deferrable)
+        return await super().count(key, amounts, permit, ttl=ttl, deferrable=deferrable)
 
 
 @pytest.mark.anyio

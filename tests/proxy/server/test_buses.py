@@ -121,7 +121,7 @@ async def test_with_encryption_no_session_is_named_between_hosts(redis: RedisSer
         slot = Key("acme", "call-unmistakable"), "default"
         with ActiveTurn(turns, slot, TurnClaim(1, ()), Reply(Client(), Observation())) as turn:
             async with asyncio.timeout(10):
-                while turn.place is None:
+                while turn.shared_order is None:
                     host.announce(slot, turn)
                     await asyncio.sleep(0.05)
         while message := await pubsub.get_message(timeout=0.1):
@@ -153,7 +153,7 @@ async def test_a_turn_that_is_read_behind_the_newer_one_at_another_host_gives_wa
     with newer:
         async with asyncio.timeout(10):
             await announced.wait()
-            while newer.place is None:  # noqa: ASYNC110 - it comes when it comes
+            while newer.shared_order is None:  # noqa: ASYNC110 - it comes when it comes
                 await asyncio.sleep(0.005)
         del active[1].has
         older = ActiveTurn(

@@ -24,9 +24,9 @@ from proxy.turn.active import (
     _JITTER,
     ActiveTurn,
     ActiveTurns,
+    GlobalId,
     Rival,
     TurnClaim,
-    TurnId,
     is_newer,
     request_turn_id,
     supersedes,
@@ -220,7 +220,7 @@ class Host:
     """One host's part in a contest of two turns."""
 
     def __init__(self, number: int, claim: TurnClaim, at: float) -> None:
-        self.id: TurnId = (bytes([number]), 1, 1)
+        self.id: GlobalId = (bytes([number]), 1, 1)
         self.claim, self.at = claim, at
         self.turns = ActiveTurns()
         self.turns.publish = lambda _slot, _turn: None

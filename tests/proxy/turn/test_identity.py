@@ -14,8 +14,8 @@ from proxy.turn.identity import (
     SESSION_PLACES,
     USER_PLACES,
     Identity,
-    Place,
-    Places,
+    IdPlace,
+    IdPlaces,
     UserProof,
     as_object,
     header_value,
@@ -41,7 +41,7 @@ top_level = st.sampled_from(
     sorted({place.name for place in (*SESSION_PLACES, *USER_PLACES) if place.source == "body"} | {"metadata"})
 )
 CONTROL = re.compile(r"[\x00-\x1f\x7f\r\n\u2028\u2029]")
-DEFAULT = Places(SESSION_PLACES, USER_PLACES)
+DEFAULT = IdPlaces(SESSION_PLACES, USER_PLACES)
 
 
 def whose(body=None, headers=None, path="/chat/completions", raw=None, places=DEFAULT):
@@ -49,7 +49,7 @@ def whose(body=None, headers=None, path="/chat/completions", raw=None, places=DE
 
 
 def with_places(session=(), user=(), default_session=None):
-    return Places(tuple(map(Place.parse, session)), tuple(map(Place.parse, user)), default_session)
+    return IdPlaces(tuple(map(IdPlace.parse, session)), tuple(map(IdPlace.parse, user)), default_session)
 
 
 def user_message(**fields):
@@ -177,7 +177,7 @@ def test_a_call_that_names_nothing_has_no_session():
 
 
 def test_a_default_session_stands_in_only_where_none_is_named():
-    places = Places(SESSION_PLACES, USER_PLACES, default_session="lobby")
+    places = IdPlaces(SESSION_PLACES, USER_PLACES, default_session="lobby")
     assert whose(places=places).session == "lobby"
     assert whose({"session_id": "s"}, places=places).session == "s"
 
@@ -326,12 +326,12 @@ def test_whoever_must_prove_it_is_named_by_no_message_alone():
 
 @pytest.mark.parametrize("place", [*SESSION_PLACES, *USER_PLACES], ids=str)
 def test_a_place_gives_its_spelling_back(place):
-    assert Place.parse(str(place)) == place
-    assert hash(Place.parse(str(place))) == hash(place)
+    assert IdPlace.parse(str(place)) == place
+    assert hash(IdPlace.parse(str(place))) == hash(place)
 
 
 def test_a_place_forgives_spaces_around_its_parts():
-    assert Place.parse(" header : X-Session-Id ") == Place.parse("header:X-Session-Id")
+    assert IdPlace.parse(" header : X-Session-Id ") == IdPlace.parse("header:X-Session-Id")
 
 
 @pytest.mark.parametrize(
@@ -358,16 +358,16 @@ def test_a_place_forgives_spaces_around_its_parts():
 )
 def test_what_is_no_place_is_refused_with_advice(spelling, advice):
     with pytest.raises(ValueError, match=advice):
-        Place.parse(spelling)
+        IdPlace.parse(spelling)
 
 
 @given(st.text())
 def test_parsing_only_ever_raises_value_errors(spelling):
     try:
-        place = Place.parse(spelling)
+        place = IdPlace.parse(spelling)
     except ValueError:
         return
-    assert Place.parse(str(place)) == place
+    assert IdPlace.parse(str(place)) == place
 
 
 @pytest.mark.parametrize(

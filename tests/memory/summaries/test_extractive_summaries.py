@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.tokens import in_text
-from proxy.memory.compaction import digest, parse_note
+from proxy.memory.compaction import extractive_summary, parse_note
 
 SMALL_TALK = [
     ("user", "Hello there."),
@@ -25,7 +25,7 @@ def test_what_seed_one_would_cut_off_is_kept():
     """Joining all and cutting at 500 characters keeps small talk; a digest keeps name, number and wish."""
     talk = [*SMALL_TALK * 3, *TOLD, *SMALL_TALK]
     cut = "\n".join(text for _, text in talk)[:500]
-    made = digest(talk)
+    made = extractive_summary(talk)
     for fact in ("Ann Miller", "4711", "cancel the table for two on Friday"):
         assert fact not in cut
         assert fact in made
@@ -33,7 +33,7 @@ def test_what_seed_one_would_cut_off_is_kept():
 
 
 def test_sentences_stay_in_order_and_say_who_spoke():
-    assert digest(TOLD, 200).split("\n") == [
+    assert extractive_summary(TOLD, 200).split("\n") == [
         "user: My name is Ann Miller and my customer number is 4711.",
         "assistant: Thank you. How may I help?",
         "user: Please cancel the table for two on Friday.",
@@ -42,12 +42,14 @@ def test_sentences_stay_in_order_and_say_who_spoke():
 
 
 def test_what_is_said_twice_is_told_once():
-    assert digest([("user", "Call 555 12."), ("user", "call 555 12.")], 100) == "user: Call 555 12."
+    assert (
+        extractive_summary([("user", "Call 555 12."), ("user", "call 555 12.")], 100) == "user: Call 555 12."
+    )
 
 
 def test_other_scripts_have_sentences_as_well():
     talk = [("user", "\u4f60\u597d\u3002\u6211\u7684\u53f7\u7801\u662f4711\u3002\u8c22\u8c22\u3002")]
-    assert "4711" in digest(talk, 8)
+    assert "4711" in extractive_summary(talk, 8)
 
 
 @pytest.mark.parametrize(
@@ -62,13 +64,13 @@ def test_other_scripts_have_sentences_as_well():
     ids=["a name", "a number", "a request", "more than two words", "rare words"],
 )
 def test_the_more_telling_sentence_is_kept(less, more):
-    assert digest([("user", f"{less} {more}")], 1) == f"user: {more}"
-    assert digest([("user", f"{more} {less}")], 1) == f"user: {more}"
+    assert extractive_summary([("user", f"{less} {more}")], 1) == f"user: {more}"
+    assert extractive_summary([("user", f"{more} {less}")], 1) == f"user: {more}"
 
 
 def test_the_users_own_words_are_kept_before_an_answer():
     talk = [("assistant", "Fog hung over roofs."), ("user", "Snow fell last night.")]
-    assert digest(talk, 1) == "user: Snow fell last night."
+    assert extractive_summary(talk, 1) == "user: Snow fell last night."
 
 
 @given(
@@ -76,7 +78,7 @@ def test_the_users_own_words_are_kept_before_an_answer():
     most=st.integers(20, 300),
 )
 def test_it_is_as_short_as_it_is_told_and_never_empty(said, most):
-    made = digest(said, most)
+    made = extractive_summary(said, most)
     longest = max((in_text(text) for _, text in said), default=0)
     assert in_text(made) <= 3 * max(most, min(longest, 250)) + 20
     printable = any(c.isprintable() and not c.isspace() for _, text in said for c in text)
