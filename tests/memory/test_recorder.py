@@ -619,3 +619,36 @@ def test_of_one_who_is_erased_between_two_turns_that_wait_nothing_is_left() -> N
         return await texts(store)
 
     assert "My secret is 5" not in asyncio.run(run())
+
+
+def test_the_background_hears_of_a_write_of_which_an_erasure_took_a_part_back() -> None:
+    async def run() -> tuple[list[str], list[Key]]:
+        now, erased, heard = time.time(), dict[str, float](), list[Key]()
+        store = memory()
+
+        async def erased_at(user: Owner) -> float | None:
+            return erased.get(user.user)
+
+        def listen(key: Key, due: float) -> None:
+            heard.append(key)
+
+        recorder = Recorder(
+            Writer(sessions(store), SessionLimits(), write_listeners=[listen], erased=erased_at)
+        )
+        hello = Message(role="user", content="Hello", metadata={"user": "ann"})
+        recorder.put(TurnRecord(key=KEY, window=[hello], answer=stream_of("ok"), at=now - 30, user="ann"))
+        await recorder.drain()
+        heard.clear()
+        erased["bob"] = now
+        window = [
+            hello,
+            Message(role="assistant", content="ok"),
+            Message(role="user", content="My secret is 5", metadata={"user": "bob"}),
+        ]
+        recorder.put(TurnRecord(key=KEY, window=window, answer=stream_of("noted"), at=now - 20, user="bob"))
+        await recorder.drain()
+        return await texts(store), heard
+
+    stored, heard = asyncio.run(run())
+    assert "My secret is 5" not in stored and {"Hello", "noted"} <= {*stored}
+    assert heard
