@@ -58,26 +58,21 @@ def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool
 def mark_repeated(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
     """Marks answers that repeat an answer close by as ``REPEATED``, in place."""
     for i, place in enumerate(places):
-        if place != NEW or window[i].role != "assistant":
+        line = window[i]
+        if place != NEW or line.role != "assistant":
             continue
-        if any(
-            _is_copy(places, recorded, window, i, other)
-            for other in (i - 1, i + 1, i - 2, i + 2)
-            if 0 <= other < len(window) and window[other].role in {"assistant", "call"}
-        ):
-            places[i] = REPEATED
-
-
-def _is_copy(
-    places: list[int], recorded: Sequence[Line], window: Sequence[Line], index: int, other: int
-) -> bool:
-    """Whether a line is a copy of another; of two that are both new, the first stays."""
-    if places[other] < 0:
-        is_before = other == index - 1 and places[other] == NEW
-        return is_before and same_words(window[index].text, window[other].text)
-    if abs(other - index) > 1 and len(window[index].text.split()) < _SENTENCE_WORDS:
-        return False
-    return repeats(window[index].text, recorded[places[other]])
+        for other in (i - 1, i + 1, i - 2, i + 2):
+            if not 0 <= other < len(window) or window[other].role not in {"assistant", "call"}:
+                continue
+            if places[other] >= 0:
+                is_near = abs(other - i) == 1 or len(line.text.split()) >= _SENTENCE_WORDS
+                is_copy = is_near and repeats(line.text, recorded[places[other]])
+            else:  # of two that are both new, the first stays
+                is_first = other == i - 1 and places[other] == NEW
+                is_copy = is_first and same_words(line.text, window[other].text)
+            if is_copy:
+                places[i] = REPEATED
+                break
 
 
 def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, older: bool) -> list[int]:

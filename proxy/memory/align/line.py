@@ -84,16 +84,32 @@ def similarity(line: Line, recorded: Line) -> int:
     if line.role != recorded.role:
         return 0
     if recorded.role == "call":
-        return _similarity_of_calls(line, recorded)
+        if line.calls == recorded.calls:
+            return EQUAL
+        if line.ids != recorded.ids or None in recorded.ids:
+            return 0
+        pairs = zip(line.functions, recorded.functions, strict=False)
+        agree = all(a[:2] == b[:2] and _arguments(a[2]) == _arguments(b[2]) for a, b in pairs)
+        return WORDS if agree else 0
     if line.calls != recorded.calls:
         return 0
     if line.text == recorded.text:
         return EQUAL
-    replaces = recorded.replaces(line.text)
-    if recorded.role == "assistant" and not replaces:
-        return _similarity_of_answers(line, recorded)
-    is_same = recorded.role != "user" or replaces or _same(line, recorded, recorded.text)
-    return WORDS if is_same else 0
+    if recorded.replaces(line.text) or recorded.role == "tool":
+        return WORDS
+    if _same(line, recorded, recorded.text):
+        return WORDS
+    if recorded.role == "user":
+        return 0
+    if _same(line, recorded, recorded.generated):
+        return WORDS
+    heard, generated = line.letters(line.text), recorded.letters(recorded.generated)
+    if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):
+        return CUT
+    if recorded.pending and shares_words(line.text, recorded.generated):
+        return ALIKE
+    same_length = len(heard) == len(recorded.letters(recorded.text))
+    return ALIKE if same_length and reordered(line.text, recorded.text) else 0
 
 
 def repeats(text: str, recorded: Line) -> bool:
@@ -103,34 +119,12 @@ def repeats(text: str, recorded: Line) -> bool:
     return cut_or_whole or reordered(text, generated) or recorded.replaces(text)
 
 
-def _similarity_of_calls(line: Line, recorded: Line) -> int:
-    if line.calls == recorded.calls:
-        return EQUAL
-    if line.ids != recorded.ids or None in recorded.ids:
-        return 0
-    pairs = zip(line.functions, recorded.functions, strict=False)
-    agree = all(a[:2] == b[:2] and _arguments(a[2]) == _arguments(b[2]) for a, b in pairs)
-    return WORDS if agree else 0
-
-
 def _arguments(text: str) -> object:
     """Arguments as values, since engines may encode them anew; the text itself where it is no JSON."""
     try:
         return msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):
         return text
-
-
-def _similarity_of_answers(line: Line, recorded: Line) -> int:
-    if _same(line, recorded, recorded.generated) or _same(line, recorded, recorded.text):
-        return WORDS
-    heard, generated = line.letters(line.text), recorded.letters(recorded.generated)
-    if heard and generated and (generated.startswith(heard) or heard.startswith(generated)):
-        return CUT
-    if recorded.pending and shares_words(line.text, recorded.generated):
-        return ALIKE
-    same_length = len(heard) == len(recorded.letters(recorded.text))
-    return ALIKE if same_length and reordered(line.text, recorded.text) else 0
 
 
 def _same(line: Line, recorded: Line, text: str) -> bool:

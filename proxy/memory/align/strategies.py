@@ -368,19 +368,16 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
         ):
             continue
         if i == last:
-            return last > 0 and _is_shown_answer(message, entry)
+            if not last:
+                return False
+            has_calls = entry.tool_calls or message.tool_calls
+            if entry.role == "assistant" and entry.turn_id is not None and not has_calls:
+                return message.source in {entry.source, None}  # in whatever words
+            return similarity(Line(message), Line(entry)) > 0
         # A call or a result may be encoded anew, and an answer spelt otherwise.
         if entry.role == "user" or similarity(Line(message), Line(entry)) < WORDS:
             return False
     return True
-
-
-def _is_shown_answer(message: Message, entry: Entry) -> bool:
-    """Whether a line is the recorded answer; with turn ids, in whatever words."""
-    has_calls = entry.tool_calls or message.tool_calls
-    if entry.role == "assistant" and entry.turn_id is not None and not has_calls:
-        return message.source in {entry.source, None}
-    return similarity(Line(message), Line(entry)) > 0
 
 
 def _ends_with_latest_words(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:

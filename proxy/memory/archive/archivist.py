@@ -297,8 +297,39 @@ class Archivist:
             _log.error("What moved out of a session cannot be archived: %s", type(error).__name__)
 
     async def _save_moved(self, key: Key, session: Session, start: int) -> None:
-        async for begin, entries in _moved_entries(self._store, key, session, start):
-            await self._archive.save_moved(key, session, entries, start=begin)
+        """Save the entries that moved out of a session, from ``start`` on, page by page.
+
+        Each page begins with a whole turn. There are none of a session that was made anew under its name.
+        """
+        while start < session.cold_count:
+            try:
+                stored = await self._store.load(key, background=True)
+                if stored is None or made_anew(stored.session, session):
+                    return
+            except UNREADABLE:
+                return
+            limit = min(_PAGE, session.cold_count - start)
+            entries = await self._store.cold_entries(key, start=start, limit=limit)
+            if not entries:
+                return
+            head = await self._turn_head(key, start, entries[0])
+            await self._archive.save_moved(key, session, [*head, *entries], start=start - len(head))
+            start += len(entries)
+
+    async def _turn_head(self, key: Key, end: int, entry: Entry) -> list[Entry]:
+        """The entries of a turn that stand before ``entry``, which is at index ``end``."""
+        head: list[Entry] = []
+        while end > 0:
+            before: list[Entry] = []
+            # A turn moves as a whole, under one encryption key: what cannot be read belongs to another turn.
+            for count in (min(end, _LOOK_BACK), 1):
+                with contextlib.suppress(Unreadable):
+                    before = await self._store.cold_entries(key, start=end - count, limit=count)
+                    break
+            same = [*itertools.takewhile(lambda one: one.turn_ref == entry.turn_ref, reversed(before))]
+            head = [*reversed(same), *head]
+            end = end - len(same) if same and len(same) == len(before) else 0
+        return head
 
     async def _compare_in_turn(self) -> None:
         """Compare, unless another process is doing so now or has done so since this became due."""
@@ -352,41 +383,3 @@ class Archivist:
                 await asyncio.sleep(_SWEEP_PAUSE)
                 await self._save_pending()
         self._sweep_at = time.monotonic() + _SWEEP_EVERY
-
-
-async def _moved_entries(
-    store: SessionStore, key: Key, session: Session, start: int
-) -> AsyncIterator[tuple[int, Sequence[Entry]]]:
-    """Pages of the entries that moved out of a session, from ``start`` on; each with its first index.
-
-    Each page begins with a whole turn. There are none of a session that was made anew under its name.
-    """
-    while start < session.cold_count:
-        try:
-            stored = await store.load(key, background=True)
-            if stored is None or made_anew(stored.session, session):
-                return
-        except UNREADABLE:
-            return
-        entries = await store.cold_entries(key, start=start, limit=min(_PAGE, session.cold_count - start))
-        if not entries:
-            return
-        head = await _turn_head(store, key, start, entries[0])
-        yield start - len(head), [*head, *entries]
-        start += len(entries)
-
-
-async def _turn_head(store: SessionStore, key: Key, end: int, entry: Entry) -> list[Entry]:
-    """The entries of a turn that stand before ``entry``, which is at index ``end``."""
-    head: list[Entry] = []
-    while end > 0:
-        before: list[Entry] = []
-        # A turn moves as a whole, under one encryption key: what cannot be read belongs to another turn.
-        for count in (min(end, _LOOK_BACK), 1):
-            with contextlib.suppress(Unreadable):
-                before = await store.cold_entries(key, start=end - count, limit=count)
-                break
-        same = [*itertools.takewhile(lambda one: one.turn_ref == entry.turn_ref, reversed(before))]
-        head = [*reversed(same), *head]
-        end = end - len(same) if same and len(same) == len(before) else 0
-    return head

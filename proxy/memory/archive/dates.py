@@ -76,15 +76,6 @@ def _day(year: int, month: int, day: int, today: datetime) -> _Ranges:
     yield begin, begin + _A_DAY
 
 
-def _latest_day(month: int, day: int, today: datetime) -> _Ranges:
-    """The last day of its name that has begun; 29 February may be eight years ago."""
-    for year in range(today.year, today.year - 9, -1):
-        for begin, end in _day(year, month, day, today):
-            if begin <= today:
-                yield begin, end
-                return
-
-
 def _month(year: int, month: int, today: datetime) -> _Ranges:
     first = today.replace(year=year, month=month, day=1)
     yield first, (first + 31 * _A_DAY).replace(day=1)
@@ -109,8 +100,13 @@ def _named_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
     day = _ORDINALS.get(match["day"]) or int(match["day"])
     if match["year"]:
         yield from _day(int(match["year"]), number, day, today)
-    else:
-        yield from _latest_day(number, day, today)
+        return
+    # The last one that has begun; 29 February may be eight years ago.
+    for year in range(today.year, today.year - 9, -1):
+        for begin, end in _day(year, number, day, today):
+            if begin <= today:
+                yield begin, end
+                return
 
 
 def _named_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:

@@ -69,7 +69,12 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         while end < count:
             part = words[end]
             if part.isalpha():
-                if not _is_part(words, end, start):
+                if part == "one":  # alone it is a pronoun
+                    is_part = end > start or (end + 1 < count and words[end + 1] in NUMBERS)
+                else:
+                    is_letter = len(part) == 1 and "a" <= part <= "z"
+                    is_part = is_letter or part in _WORDS or (part in _ZEROS and end > start)
+                if not is_part:
                     break
                 in_words = True
                 said.append(part)
@@ -84,15 +89,6 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         parts = _digits(said) if in_words else said
         if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, _spellings(parts))
-
-
-def _is_part(words: Sequence[str], at: int, start: int) -> bool:
-    """Whether a word of letters alone is part of the number or code that begins at ``start``."""
-    word = words[at]
-    if word in _WORDS:
-        # "One" alone is a pronoun.
-        return word != "one" or at > start or (at + 1 < len(words) and words[at + 1] in NUMBERS)
-    return (len(word) == 1 and "a" <= word <= "z") or (word in _ZEROS and at > start)
 
 
 def _clearly(words: Sequence[str], at: int) -> int:

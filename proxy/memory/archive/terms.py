@@ -170,11 +170,11 @@ class Lexicon:
         tongue = language(folded, text)
         plain = [not (_is_stop(word, tongue) or _IS_UNSPACED.search(word)) for word in folded]
         # Each word with the next; the last one, which is also the one before the first, has none.
-        pairs = [
-            self._pair(tongue, spelt[at] + spelt[at + 1]) if plain[at] and plain[at + 1] else ()
-            for at in range(len(spelt) - 1)
-        ]
-        pairs.append(())
+        pairs: list[list[str]] = []
+        for at, after in pairwise(range(len(spelt))):
+            pair = (spelt[at] + spelt[after])[:_MAX_WORD] if plain[at] and plain[after] else ""
+            pairs.append([self._stems.stem(name, pair) for name in (tongue, *COMPOUNDING) if pair])
+        pairs.append([])
         groups: dict[str, dict[str, float]] = {}
         for at, spellings in _in_order(folded):
             if spellings:
@@ -195,9 +195,6 @@ class Lexicon:
         tongue = language(folded, text)
         return any(spellings or not _is_stop(folded[at], tongue) for at, spellings in _in_order(folded))
 
-    def _pair(self, tongue: str, pair: str) -> tuple[str, ...]:
-        return tuple(self._stems.stem(name, pair[:_MAX_WORD]) for name in (tongue, *COMPOUNDING))
-
     def _question_word_of(self, tongue: str, word: str) -> dict[str, float]:
         """The stems of one word with their worth."""
         stems = self._stems
@@ -215,8 +212,12 @@ class Lexicon:
         if tongue in COMPOUNDING:
             for part in _compound_ends(first, len(folded)):
                 group.setdefault(part, _COMPOUND)
-        for part in (*_possible_halves(folded), *_beside_particle(word)):
+        for part in _possible_halves(folded):
             group.setdefault(part, _MISTYPED)
+        # Of two characters one of which is a particle, the other, which is a word by itself.
+        telling = [one for one in word if one not in FUNCTION_CHARACTERS and not _HIRAGANA.match(one)]
+        if len(telling) == 1 < len(word) and _SINGLE.fullmatch(telling[0]):
+            group.setdefault(telling[0], _MISTYPED)
         for slip in _slips(folded):
             group.setdefault(stems.stem(tongue, slip), _MISTYPED)
         return group
@@ -265,19 +266,16 @@ class Stems:
         for word in words:
             forms = known.get(word)
             if forms is None:
+                forms, folded = (), fold(word)
+                if not _is_stop(folded, tongue):
+                    stem = self.stem(tongue, word)
+                    ends = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
+                    forms = (stem, *ends, *_halves(folded, len(folded)))
                 if len(known) > _MAX_CACHED:
                     known.clear()
-                forms = known[word] = self._forms_of(tongue, word)
+                known[word] = forms
             found += forms
         return found
-
-    def _forms_of(self, tongue: str, word: str) -> tuple[str, ...]:
-        folded = fold(word)
-        if _is_stop(folded, tongue):
-            return ()
-        stem = self.stem(tongue, word)
-        parts = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
-        return (stem, *parts, *_halves(folded, len(folded)))
 
 
 def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -311,12 +309,6 @@ def _halves(word: str, length: int) -> tuple[str, ...]:
         return ()
     half = length // 2
     return (f"zx{length}{word[:half]}", f"zy{length}{word[half - length :]}")
-
-
-def _beside_particle(word: str) -> list[str]:
-    """Of two characters one of which is a particle, the other, which is a word by itself."""
-    telling = [one for one in word if one not in FUNCTION_CHARACTERS and not _HIRAGANA.match(one)]
-    return telling if len(telling) == 1 < len(word) and _SINGLE.fullmatch(telling[0]) else []
 
 
 def _possible_halves(word: str) -> Iterator[str]:
