@@ -139,7 +139,10 @@ def answer_text(content: bytes) -> str:
     chunks = map(decode_object, [content] if whole else map(data_of, events(content)))
     for choice in map(first_choice, filter(None, chunks)):
         reason = str(choice.get("finish_reason") or "").lower()
-        if reason in _REFUSED or _is_refusal(object_in(choice, "message") or object_in(choice, "delta")):
+        message = object_in(choice, "message") or object_in(choice, "delta")
+        parts = texts if isinstance(texts := message.get("content"), list) else ()
+        in_parts = any(isinstance(part, dict) and part.get("type") == "refusal" for part in parts)
+        if reason in _REFUSED or message.get("refusal") or in_parts:
             raise RefusedAnswer("The model declined to answer.")
         cut = cut or reason in _CUT
     if cut:
@@ -155,14 +158,6 @@ def answer_text(content: bytes) -> str:
     if not answer.finished or _THOUGHT.match(text):
         raise TruncatedAnswer("The model's answer broke off.")
     return text
-
-
-def _is_refusal(message: dict[str, Any]) -> bool:
-    content = message.get("content")
-    parts = content if isinstance(content, list) else ()
-    return bool(message.get("refusal")) or any(
-        isinstance(part, dict) and part.get("type") == "refusal" for part in parts
-    )
 
 
 def _error_of(status: int, content: bytes, headers: Mapping[str, str]) -> UpstreamError:

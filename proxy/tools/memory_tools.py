@@ -14,7 +14,7 @@ from filters.base import Fields
 from filters.injection import comparable
 from proxy.clock import wall_time
 from proxy.memory.archive.recall import Searcher
-from proxy.memory.archive.records import Category, Query, SearchResult
+from proxy.memory.archive.records import Category, Query
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import (
     Change,
@@ -262,8 +262,16 @@ class MemoryTools:
         for one in found:
             if one.kind == "turn" and self._retracted.includes(one.session_id, one.text):
                 continue
-            if one.source not in changed:
-                results.append(_result_of(one, self._zone))
+            if one.source in changed:
+                continue
+            result: dict[str, Any] = {"text": one.text, "kind": one.kind}
+            if one.kind == "fact":
+                result["id"] = one.source
+            if one.role:
+                result["said_by"] = one.role
+            if one.timestamp:
+                result["on"] = f"{datetime.fromtimestamp(one.timestamp, self._zone):%Y-%m-%d}"
+            results.append(result)
         return {"found": [{**result, "text": self._redact(result["text"])} for result in results]}
 
     async def _forget(self, arguments: str, _: float) -> Any:
@@ -296,14 +304,3 @@ def _id_of(words: str, facts: Mapping[str, str]) -> str | None:
         return words
     text = comparable(words)
     return next((id_ for id_, fact in facts.items() if comparable(fact) == text), None)
-
-
-def _result_of(hit: SearchResult, zone: tzinfo) -> dict[str, Any]:
-    result: dict[str, Any] = {"text": hit.text, "kind": hit.kind}
-    if hit.kind == "fact":
-        result["id"] = hit.source
-    if hit.role:
-        result["said_by"] = hit.role
-    if hit.timestamp:
-        result["on"] = f"{datetime.fromtimestamp(hit.timestamp, zone):%Y-%m-%d}"
-    return result

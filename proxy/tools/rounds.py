@@ -197,7 +197,11 @@ class Rounds(Response):
     async def read(self) -> bytes:
         """What the client gets next, b"" at the end."""
         while not self._ended:
-            data = await (self._read_events() if self._is_stream else self._read_body())
+            if self._is_stream:
+                data = await self._read_events()
+            else:
+                data = self._whole.feed(await read_all(self._response, LARGEST_ANSWER))
+                await self._run_tools(self._whole, ended=True)
             if data:
                 return data
         return b""
@@ -233,11 +237,6 @@ class Rounds(Response):
         if not data:
             shown += current.close()
         await self._run_tools(current, ended=not data)
-        return shown
-
-    async def _read_body(self) -> bytes:
-        shown = self._whole.feed(await read_all(self._response, LARGEST_ANSWER))
-        await self._run_tools(self._whole, ended=True)
         return shown
 
     async def _run_tools(self, current: Round, *, ended: bool) -> None:
@@ -329,9 +328,6 @@ class StreamedRound(Round):
             held = [] if ours else self._pending
             self._pending, self._pieces = [], []
             return b"".join([*held, event])
-        return self._chunk(chunk, event)
-
-    def _chunk(self, chunk: Chunk, event: bytes) -> bytes:
         self._envelope = self._envelope or {name: chunk[name] for name in _ENVELOPE if name in chunk}
         choice = first_choice(chunk)
         delta = object_in(choice, "delta")

@@ -125,7 +125,21 @@ def stripped_fields(
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() - after.keys():
         why = "only short texts, and no names of ours, may be stored"
         stripped.append(Stripped("metadata", why, count=len(before.keys() - after.keys())))
-    return (*stripped, *_stripped_in_messages(messages, sent["messages"], provider))
+    rest: Sequence[Mapping[str, Any]] = sent["messages"]
+    for name, count in (Counter(_field_names(messages)) - Counter(_field_names(rest))).items():
+        stripped.append(Stripped(f"messages[].{name}", _not_taken(provider), count=count))
+    roles, new_roles = (Counter(str(message["role"]) for message in each) for each in (messages, rest))
+    for role, other in provider.roles.items():
+        if roles[role]:
+            stripped.append(Stripped(f"messages[].role {role}", f"sent as {other}", count=roles[role]))
+    late = sum(roles[role] - new_roles[role] for role in SYSTEM)
+    if late > 0:
+        why = "joined to the first, or sent as the user's"
+        stripped.append(Stripped("messages[].role system", why, count=late))
+    if len(messages) != len(rest):
+        why = f"sent as {len(rest)}, in the order that {provider.name} takes"
+        stripped.append(Stripped("messages", why, count=len(messages)))
+    return tuple(stripped)
 
 
 def _reason(name: str, value: object, fields: Mapping[str, object], provider: Provider) -> str:
@@ -145,23 +159,6 @@ def _reason(name: str, value: object, fields: Mapping[str, object], provider: Pr
 
 def _not_taken(provider: Provider) -> str:
     return f"not a field that {_TITLES.get(provider.name, provider.name)} takes"
-
-
-def _stripped_in_messages(
-    before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]], provider: Provider
-) -> Iterator[Stripped]:
-    for name, count in (Counter(_field_names(before)) - Counter(_field_names(after))).items():
-        yield Stripped(f"messages[].{name}", _not_taken(provider), count=count)
-    roles, new_roles = (Counter(str(message["role"]) for message in each) for each in (before, after))
-    for role, other in provider.roles.items():
-        if roles[role]:
-            yield Stripped(f"messages[].role {role}", f"sent as {other}", count=roles[role])
-    late = sum(roles[role] - new_roles[role] for role in SYSTEM)
-    if late > 0:
-        yield Stripped("messages[].role system", "joined to the first, or sent as the user's", count=late)
-    if len(before) != len(after):
-        why = f"sent as {len(after)}, in the order that {provider.name} takes"
-        yield Stripped("messages", why, count=len(before))
 
 
 def _field_names(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:

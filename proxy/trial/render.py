@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from proxy.trial.explain import Edit, Explanation, FilterStep, MessageDict, edits, pieces, value_text
+from proxy.trial.explain import Explanation, FilterStep, MessageDict, edits, pieces, value_text
 from proxy.trial.testing import Failure, Result
 
 Span = tuple[str, str]
@@ -144,20 +144,17 @@ def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> 
             messages = "message" if edit.count == 1 else "messages"
             yield line(f"  … {edit.count} {messages} unchanged", "dim")
         elif edit.kind == "changed":
-            yield from _render_changed(edit, before[edit.before], after[edit.after])
+            old, new = before[edit.before], after[edit.after]
+            moved = "" if edit.before == edit.after else f" -> [{edit.after}]"
+            yield line(f"~ [{edit.before}]{moved} {new.get('role', '?')}", "yellow")
+            for name in {**old, **new}:
+                value, new_value = old.get(name, msgspec.UNSET), new.get(name, msgspec.UNSET)
+                if value != new_value:
+                    yield from render_change(name, value, new_value)
         elif edit.kind == "removed":
             yield line(f"- {message_summary(before[edit.before], edit.before)}", _STYLES["-"])
         else:
             yield line(f"+ {message_summary(after[edit.after], edit.after)}", _STYLES["+"])
-
-
-def _render_changed(edit: Edit, before: MessageDict, after: MessageDict) -> Iterator[Line]:
-    moved = "" if edit.before == edit.after else f" -> [{edit.after}]"
-    yield line(f"~ [{edit.before}]{moved} {after.get('role', '?')}", "yellow")
-    for name in {**before, **after}:
-        old, new = before.get(name, msgspec.UNSET), after.get(name, msgspec.UNSET)
-        if old != new:
-            yield from render_change(name, old, new)
 
 
 def message_summary(message: MessageDict, position: int | None = None) -> str:

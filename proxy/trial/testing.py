@@ -14,7 +14,7 @@ from filters.base import AnswerFilter, Context
 from proxy.answer import stream_filters
 from proxy.errors import ConfigError, FilterFailed, TurnkeeperError
 from proxy.settings.document import MAX_BYTES
-from proxy.settings.pipeline import ExpectedAnswer, ExpectedMessages, PipelineTest
+from proxy.settings.pipeline import ExpectedMessages, PipelineTest
 from proxy.trial.explain import message_dict, run_filters
 from proxy.trial.replay import ReplayedTurn
 from proxy.turn import request
@@ -74,12 +74,34 @@ def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any]
 def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
     sent, identity = sent_body(test, pipeline)
     yield from _message_failures(test.expect, sent["messages"])
-    yield from _field_failures(test, sent, identity)
+    for name, value in test.parameters.items():
+        actual = sent.get(name, msgspec.UNSET)
+        if actual != value:
+            yield Failure(f"parameter {name}", value, actual)
+    for name in test.absent:
+        if name in sent:
+            yield Failure(f"parameter {name}", msgspec.UNSET, sent[name])
+    for name, expected, found in (
+        ("session", test.session, identity.session),
+        ("user", test.user, identity.user),
+    ):
+        if name in test.model_fields_set and expected != found:
+            yield Failure(name, expected, found)
+    expect = test.expect_answer
+    if expect is None:
+        return
     context = Context(now=test.time.timestamp(), tenant=_TENANT, session=identity.session, user=identity.user)
-    if test.expect_answer is not None:
-        yield from _answer_failures(
-            test.expect_answer, stream_filters.filter_text(answer, context, test.answer)
-        )
+    spoken = stream_filters.filter_text(answer, context, test.answer)
+    if isinstance(expect, str):
+        if spoken != expect:
+            yield Failure("answer", expect, spoken)
+        return
+    for words in expect.contains:
+        if words not in spoken:
+            yield Failure(f"answer lacks {words!r}", words, spoken)
+    for words in expect.lacks:
+        if words in spoken:
+            yield Failure(f"answer contains {words!r}", msgspec.UNSET, spoken)
 
 
 def _message_failures(
@@ -105,35 +127,6 @@ def _message_failures(
 
 def _matches(expected: Any, message: Mapping[str, Any]) -> bool:
     return all(name in message and message[name] == value for name, value in expected.items())
-
-
-def _field_failures(test: PipelineTest, sent: Mapping[str, Any], identity: Identity) -> Iterator[Failure]:
-    for name, value in test.parameters.items():
-        actual = sent.get(name, msgspec.UNSET)
-        if actual != value:
-            yield Failure(f"parameter {name}", value, actual)
-    for name in test.absent:
-        if name in sent:
-            yield Failure(f"parameter {name}", msgspec.UNSET, sent[name])
-    for name, expected, actual in (
-        ("session", test.session, identity.session),
-        ("user", test.user, identity.user),
-    ):
-        if name in test.model_fields_set and expected != actual:
-            yield Failure(name, expected, actual)
-
-
-def _answer_failures(expect: ExpectedAnswer | str, answer: str) -> Iterator[Failure]:
-    if isinstance(expect, str):
-        if answer != expect:
-            yield Failure("answer", expect, answer)
-        return
-    for words in expect.contains:
-        if words not in answer:
-            yield Failure(f"answer lacks {words!r}", words, answer)
-    for words in expect.lacks:
-        if words in answer:
-            yield Failure(f"answer contains {words!r}", msgspec.UNSET, answer)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -19,7 +19,7 @@ from proxy.memory.archive.sql import (
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Codec, Names
-from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
+from proxy.memory.stores.sql import Arguments, Each, Statement, id_bytes, id_text
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
