@@ -132,24 +132,22 @@ class CallNotes:
         if session:
             call = await _with_lines(call, session)
             if writer is not None and not call.is_short:
-                call = msgspec.structs.replace(call, lines=await self._notes(writer, session, call))
+                earlier = [segment.text for segment in session.summaries if segment.call == call.call]
+                entries = [
+                    e
+                    for e in session.entries
+                    if e.call == call.call and e.turn_ref > session.summarized_until
+                ]
+                named = with_speaker_names(session, entries)
+                with suppress(NoSummaryModel):
+                    notes = await writer.call_notes(named, earlier, last=session.model)
+                    lines = (f"notes: {line}" for line in notes.text.splitlines() if line.strip())
+                    call = msgspec.structs.replace(call, lines=tuple(lines))
                 if await self._session(key, call) is None:
                     return True  # it was deleted meanwhile
                 written = True
         await self._save(tenant, msgspec.structs.replace(call, over=settled), at=at)
         return written
-
-    async def _notes(self, writer: CallWriter, session: Session, call: PastCall) -> tuple[str, ...]:
-        earlier = [segment.text for segment in session.summaries if segment.call == call.call]
-        entries = [
-            e for e in session.entries if e.call == call.call and e.turn_ref > session.summarized_until
-        ]
-        named = with_speaker_names(session, entries)
-        try:
-            notes = await writer.call_notes(named, earlier, last=session.model)
-        except NoSummaryModel:
-            return call.lines
-        return tuple(f"notes: {line}" for line in notes.text.splitlines() if line.strip())
 
     async def _session(self, key: Key, call: PastCall) -> Session | None:
         """The session of a call, while it is stored."""

@@ -97,20 +97,14 @@ class Preamble(NamedTuple):
         others = []
         start = START
         for segment in summaries:
-            if not (self.includes(segment.end) and self._includes_whole(segment, start)):
+            # Only those that several were merged into have no fingerprint, and stand for more than one call.
+            first = segment.call if segment.fingerprint else start.call + (start != START)
+            calls = range(first, segment.call)
+            is_told = self.includes(segment.end) and all(call in self.last_turns for call in calls)
+            if not is_told or defused(segment.added) not in self.text:
                 others.append(segment.text)
             start = segment.end
         return tuple(others)
-
-    def _includes_whole(self, segment: Segment, start: TurnRef) -> bool:
-        # Only those that several were merged into have no fingerprint, and stand for more than one call.
-        former = (
-            ()
-            if segment.fingerprint
-            else range(start.call if start == START else start.call + 1, segment.call)
-        )
-        added = defused(segment.added)
-        return all(call in self.last_turns for call in former) and added in self.text
 
 
 NO_PREAMBLE: Final = Preamble()

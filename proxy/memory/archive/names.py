@@ -19,7 +19,7 @@ from proxy.memory.archive.sql import (
 )
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Codec, Names
-from proxy.memory.stores.sql import Arguments, Each, Statement, id_bytes, id_text
+from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
 from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
@@ -154,16 +154,16 @@ def _translated(names: Names, work: Transaction[T]) -> Steps[T]:
             step = steps.send(reply)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        answers = yield tuple(
-            one._replace(rows=[_arguments(names, row) for row in one.rows])
-            if isinstance(one, Each)
-            else one._replace(arguments=_arguments(names, one.arguments))
-            for one in step
-        )
         reply = [
             [_rows(names, rows) for rows in answer] if isinstance(one, Each) else _rows(names, answer)
-            for one, answer in zip(step, answers, strict=True)
+            for one, answer in zip(step, (yield tuple(_encrypted(names, one) for one in step)), strict=True)
         ]
+
+
+def _encrypted(names: Names, one: BoundStatement | Each) -> BoundStatement | Each:
+    if isinstance(one, Each):
+        return one._replace(rows=[_arguments(names, row) for row in one.rows])
+    return one._replace(arguments=_arguments(names, one.arguments))
 
 
 def _arguments(names: Names, arguments: Arguments) -> Arguments:

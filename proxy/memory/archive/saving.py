@@ -335,15 +335,6 @@ def _arguments(part: SessionPart) -> dict[str, object]:
     return {**key_arguments(part.key), "created": part.session.created}
 
 
-def _all_tombstone_rows(keys: TombstoneKeys, part: SessionPart) -> list[_TombstoneRow]:
-    """The tombstones that concern a part."""
-    tenant, session = part.key
-    kinds = [(USER, name) for name in sorted(part.names)] + [(SESSION, session)]
-    if not part.session.user:
-        kinds.append((ANONYMOUS, session))
-    return [row for kind, name in kinds for row in _tombstone_rows(keys, tenant, kind, name)]
-
-
 def _tombstone_rows(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> list[_TombstoneRow]:
     """The tombstones that may stand for a name. Older versions, which may still run, name whom they erase."""
     names = (*keys.digests(tenant, kind, name), id_bytes(name))
@@ -395,18 +386,6 @@ def _is_refused(
     return part.session.updated < stored.updated <= ahead
 
 
-def _owners(part: SessionPart, admissions: Sequence[_Admission | None]) -> set[str]:
-    """The users that rows of the part name; without turns a user has none, as they may have been erased."""
-    if not any(admissions):
-        return set()
-    names = {part.session.user}
-    for entry, guest in filter(None, admissions):
-        names.add(guest)
-        if entry.role == "user":
-            names.add(entry.asking_user or entry.user)
-    return {*filter(None, names)}
-
-
 def _planned(
     codec: RowCodec, part: SessionPart, admissions: Sequence[_Admission | None], stored: _Stored
 ) -> _Planned:
@@ -415,7 +394,14 @@ def _planned(
     As much of it as one write takes.
     """
     room = codec.dialect.batch
-    planned = partial(_Planned, part, stored, _owners(part, admissions))
+    names: set[str | None] = set()
+    if any(admissions):  # without turns a user has none, as they may have been erased
+        names.add(part.session.user)
+    for entry, guest in filter(None, admissions):
+        names.add(guest)
+        if entry.role == "user":
+            names.add(entry.asking_user or entry.user)
+    planned = partial(_Planned, part, stored, {*filter(None, names)})
     stale = dict(stored.turns)
     positions: defaultdict[tuple[int, int, str], int] = defaultdict(int)
     turns: list[_Turn] = []
@@ -590,7 +576,15 @@ class SessionWriter:
             if recent and (known := recent.stored_of(part)):
                 stored[part.key] = known
         if unknown := [part for part in unknown if part.key not in stored]:
-            graves = [_all_tombstone_rows(keys, part) for part in unknown]
+            graves: list[list[_TombstoneRow]] = []
+            for part in unknown:
+                tenant, session = part.key
+                concerns = [(USER, name) for name in sorted(part.names)] + [(SESSION, session)]
+                if not part.session.user:
+                    concerns.append((ANONYMOUS, session))
+                graves.append(
+                    [row for kind, name in concerns for row in _tombstone_rows(keys, tenant, kind, name)]
+                )
             rows = await self._database.read(partial(_read_stored, unknown, graves))
             stored |= zip((part.key for part in unknown), rows, strict=True)
 

@@ -240,7 +240,18 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
 
     A passage with all of them scores about 1, where they tell neither too little nor more than one sentence.
     """
-    counts = _word_counts(lookup, passages)
+    # By passage and word of the question, how often it has the word.
+    counts: dict[int, dict[int, float]] = {}
+    words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for word, group in enumerate(lookup.groups):
+        for term, worth in group.items():
+            words_of[term].append((word, worth))
+    for one in passages:
+        worths: dict[int, list[float]] = {}
+        for term in filter(words_of.__contains__, one.terms.split()):
+            for word, worth in words_of[term]:
+                worths.setdefault(word, []).append(worth)
+        counts[one.id] = {word: max(each) * len(each) for word, each in worths.items()}
     # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
     frequencies = {kind: [0] * len(lookup.groups) for kind in _KIND_WEIGHTS}
     for one in passages:
@@ -256,22 +267,6 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
     usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
     spreads = {one: _SATURATION * (1 - _LENGTH + _LENGTH * length / usual) for one, length in lengths.items()}
     return WordMatches([weight / needed for weight in weights], counts, spreads)
-
-
-def _word_counts(lookup: Lookup, passages: Collection[Passage]) -> dict[int, dict[int, float]]:
-    """By passage and word of the question, how often it has the word."""
-    words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
-    for word, group in enumerate(lookup.groups):
-        for term, worth in group.items():
-            words_of[term].append((word, worth))
-    counts: dict[int, dict[int, float]] = {}
-    for one in passages:
-        worths: dict[int, list[float]] = {}
-        for term in filter(words_of.__contains__, one.terms.split()):
-            for word, worth in words_of[term]:
-                worths.setdefault(word, []).append(worth)
-        counts[one.id] = {word: max(each) * len(each) for word, each in worths.items()}
-    return counts
 
 
 def rank(

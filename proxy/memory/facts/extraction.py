@@ -197,8 +197,14 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[E
 
 def utterance_of(key: Key, entry: Entry, before: str = "") -> Utterance:
     """A message as the model gets it, with the assistant's line ``before`` it as far as it needs that."""
+    before = before.strip()
+    pieces = [piece for piece in _SENTENCE.split(before) if piece.strip()]
+    if pieces and pieces[-1].rstrip().endswith(_ASKING):
+        context = pieces[-1]  # the question alone
+    else:  # the end of it, where short words answer it
+        context = before if in_text(entry.text) <= _SHORT else ""
     source = f"{key.session}/{entry.call}/{entry.turn}"
-    return Utterance(source, entry.text, entry.at, _needed(before, entry.text))
+    return Utterance(source, entry.text, entry.at, context[-_CONTEXT:])
 
 
 def _lines_before(entries: Iterable[Entry]) -> dict[TurnRef, str]:
@@ -211,14 +217,6 @@ def _lines_before(entries: Iterable[Entry]) -> dict[TurnRef, str]:
         elif entry.role == "assistant" and entry.text.strip() and entry.source not in PROMPT_SOURCES:
             last = entry.text
     return lines
-
-
-def _needed(before: str, words: str) -> str:
-    """The question that an assistant's line ends with, or the end of it, where short words answer it."""
-    pieces = [piece for piece in _SENTENCE.split(before.strip()) if piece.strip()]
-    if pieces and pieces[-1].rstrip().endswith(_ASKING):
-        return pieces[-1][-_CONTEXT:]
-    return before.strip()[-_CONTEXT:] if in_text(words) <= _SHORT else ""
 
 
 def _batch(entries: Sequence[Entry], tokens: int) -> list[Entry]:

@@ -129,24 +129,15 @@ def _put(session: Session, answer: Entry, question: int) -> Session:
 
 def _put_unasked(session: Session, answer: Entry) -> Session:
     """With what a model says on an instruction alone, behind all that had been said by then."""
-    latest, now = session.latest_request, answer.recorded_at
-    if latest is not None and now < latest.at and session.entries:
-        return _put_unasked_overtaken(session, answer)
-    replaced = [
-        entry
-        for entry in session.entries
-        if latest is not None and entry.pending and entry.recorded_at >= latest.at
-    ]
-    if any(entry.recorded_at > now for entry in replaced):
-        return session
-    kept = (entry for entry in session.entries if entry not in replaced)
-    session = _with_entries(session, (*kept, answer), replaced, now=now)
-    return msgspec.structs.replace(session, next_turn=max(session.next_turn, answer.turn + 1))
-
-
-def _put_unasked_overtaken(session: Session, answer: Entry) -> Session:
-    """The same, where a newer request has overtaken it."""
-    entries, now = session.entries, answer.recorded_at
+    entries, latest, now = session.entries, session.latest_request, answer.recorded_at
+    if not entries or latest is None or now >= latest.at:
+        replaced = [e for e in entries if latest is not None and e.pending and e.recorded_at >= latest.at]
+        if any(entry.recorded_at > now for entry in replaced):
+            return session
+        others = (entry for entry in entries if entry not in replaced)
+        session = _with_entries(session, (*others, answer), replaced, now=now)
+        return msgspec.structs.replace(session, next_turn=max(session.next_turn, answer.turn + 1))
+    # A newer request has overtaken it.
     before = next((i for i in range(len(entries) - 1, -1, -1) if entries[i].recorded_at <= now), -1)
     neighbour = entries[max(before, 0)]
     answer = msgspec.structs.replace(answer, turn=neighbour.turn, call=neighbour.call)

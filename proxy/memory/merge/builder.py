@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import msgspec
 
-from filters.message import Message, turn_id_of
+from filters.message import turn_id_of
 from filters.tool_groups import call_id
 from proxy.memory.align.alignment import NEW, Alignment
 from proxy.memory.align.line import CUT, Line, similarity
@@ -132,7 +132,13 @@ class SessionBuilder:
             if place is not None and self.entries[place].pending:
                 confirmed = msgspec.structs.replace(self.entries[place], pending=False, broken=False)
                 self.entries[place] = confirmed
-        late = self._late_answer(message) if self._unheard else None
+        late = None
+        if self._unheard and message.role == "assistant":  # perhaps one that no window showed before
+            line = Line(message)
+            entry = next((entry for entry in self._unheard if similarity(line, Line(entry)) >= CUT), None)
+            if entry is not None and entry not in self._heard_late:
+                self._heard_late.append(entry)
+                late = renew_entry(entry, message)
         turn_id = turn_id_of(message) if late is None else late.turn_id
         before = self.entries[-1] if self.entries else None
         if before is None:
@@ -147,17 +153,6 @@ class SessionBuilder:
             entry = msgspec.structs.replace(late, turn=turn)
         self.entries.append(entry)
         self.indices.append(index)
-
-    def _late_answer(self, message: Message) -> Entry | None:
-        """An answer that no window showed before, as this one does."""
-        if message.role != "assistant":
-            return None
-        line = Line(message)
-        entry = next((entry for entry in self._unheard if similarity(line, Line(entry)) >= CUT), None)
-        if entry is None or entry in self._heard_late:
-            return None
-        self._heard_late.append(entry)
-        return renew_entry(entry, message)
 
     def _join_continued_words(self) -> None:
         """Drops unanswered words that new words repeat and go on from: they count under the newer turn.

@@ -160,24 +160,22 @@ def with_speech_times(messages: Sequence[Message]) -> list[Message]:
     interface: no user said them. So were those that say so themselves.
     """
     timed = any(_SPEECH_TIME in message.others for message in messages)
-    return [_with_speech_time(message, timed=timed) for message in messages]
+    result = []
+    for message in messages:
+        at = message.others.get(_SPEECH_TIME)
+        timestamp = message.timestamp if plausible_time(at) is None else at
+        is_injected = (timed and _SPEECH_TIME not in message.others) or message.text.startswith(_INJECTED)
+        is_marked = bool(message.metadata or MARKS & message.others.keys())
+        is_command = message.role == "user" and is_injected and not is_marked
+        metadata = {"source": COMMAND} if is_command else message.metadata
+        result.append(msgspec.structs.replace(message, timestamp=timestamp, metadata=metadata))
+    return result
 
 
 def plausible_time(timestamp: object) -> float | None:
     """A time of an event in seconds since 1970; ``None`` for what is none."""
     seconds = epoch_seconds(timestamp)
     return seconds if seconds is not None and _EARLIEST <= seconds < _LATEST else None
-
-
-def _with_speech_time(message: Message, *, timed: bool) -> Message:
-    at = message.others.get(_SPEECH_TIME)
-    if plausible_time(at) is not None:
-        message = msgspec.structs.replace(message, timestamp=at)
-    is_injected = (timed and _SPEECH_TIME not in message.others) or message.text.startswith(_INJECTED)
-    is_marked = bool(message.metadata or MARKS & message.others.keys())
-    if message.role == "user" and is_injected and not is_marked:
-        message = msgspec.structs.replace(message, metadata={"source": COMMAND})
-    return message
 
 
 def _agents(session: Session) -> Agents:
@@ -198,22 +196,19 @@ def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -
     others = set(calls.values())
     entries = [entry for entry in session.entries if entry.call not in others]
     if messages:
-        return _call_with_words(entries, {(message.role, message.text.strip()) for message in messages})
+        # The one that shares most with what was said; at least half of the call, or of the words.
+        words = {(message.role, message.text.strip()) for message in messages}
+        spoken: dict[int, set[tuple[str, str]]] = {}
+        for entry in entries:
+            spoken.setdefault(entry.call, set()).add((entry.role, entry.text.strip()))
+        shared = ((len(own & words), min(len(own), len(words)), call) for call, own in spoken.items())
+        alike = [(count, call) for count, most, call in shared if count and 2 * count >= most]
+        return max(alike)[1] if alike else None
     if agent.start is None:
         return None
     start = agent.start - (_EARLY if agent.stop is None else _SLACK)
     stop = math.inf if agent.stop is None else agent.stop + _SLACK
     return max((entry.call for entry in entries if start <= entry.recorded_at <= stop), default=None)
-
-
-def _call_with_words(entries: Sequence[Entry], words: set[tuple[str, str]]) -> int | None:
-    """The call that shares most with what was said; at least half of the call, or of the words."""
-    spoken: dict[int, set[tuple[str, str]]] = {}
-    for entry in entries:
-        spoken.setdefault(entry.call, set()).add((entry.role, entry.text.strip()))
-    shared = ((len(own & words), min(len(own), len(words)), call) for call, own in spoken.items())
-    alike = [(count, call) for count, most, call in shared if count and 2 * count >= most]
-    return max(alike)[1] if alike else None
 
 
 def _said_since(session: Session, at: float) -> bool:

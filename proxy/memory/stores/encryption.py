@@ -108,12 +108,23 @@ class NameEncryption:
 
     def forms(self, tenant: str, name: str) -> tuple[str, ...]:
         """The name under each key, and as it is; those that were asked for last are at hand."""
-        found = self._forms.get((tenant, name))
-        if found is None:
-            found = self._forms[tenant, name] = self._all_forms(tenant, name)
-            if len(self._forms) > _MOST_NAMES:
-                del self._forms[next(iter(self._forms))]
-        return found
+        forms = self._forms.get((tenant, name))
+        if forms is not None:
+            return forms
+        tag = name[len(NAME_MARK) :][:_TAG]
+        if not name or (tag not in self._ciphers and _LIKE_ENCRYPTED.fullmatch(name)):
+            forms = (name,)
+        else:
+            both = f"{len(tenant)}:{tenant}{name}".encode("utf-8", "surrogatepass")
+            encrypted = (
+                NAME_MARK + tag + base64.urlsafe_b64encode(cipher.encrypt(both, None)).decode().rstrip("=")
+                for tag, cipher in self._ciphers.items()
+            )
+            forms = (*encrypted, name)
+        self._forms[tenant, name] = forms
+        if len(self._forms) > _MOST_NAMES:
+            del self._forms[next(iter(self._forms))]
+        return forms
 
     def decrypted(self, stored: str) -> str:
         """The name; a text that only looks encrypted is one."""
@@ -132,17 +143,6 @@ class NameEncryption:
     def mark(self) -> str:
         """How names begin that the newest key encrypts."""
         return NAME_MARK + next(iter(self._ciphers))
-
-    def _all_forms(self, tenant: str, name: str) -> tuple[str, ...]:
-        tag = name[len(NAME_MARK) :][:_TAG]
-        if not name or (tag not in self._ciphers and _LIKE_ENCRYPTED.fullmatch(name)):
-            return (name,)
-        both = f"{len(tenant)}:{tenant}{name}".encode("utf-8", "surrogatepass")
-        forms = (
-            NAME_MARK + tag + base64.urlsafe_b64encode(cipher.encrypt(both, None)).decode().rstrip("=")
-            for tag, cipher in self._ciphers.items()
-        )
-        return (*forms, name)
 
 
 def _tag(key: bytes) -> str:

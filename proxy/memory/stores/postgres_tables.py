@@ -18,7 +18,6 @@ from proxy.memory.stores.sql import (
     APPLIED,
     INDEXING,
     LEDGER_TABLE,
-    Migration,
     Types,
     migration_statements,
     pending_migrations,
@@ -95,7 +94,10 @@ async def make_indexes(url: str, within: float) -> None:
 
 
 async def _make_indexes(url: str, within: float) -> bool:
-    """Whether all are made that are to be made; not so where another process is at it."""
+    """Whether all are made that are to be made.
+
+    Not so where another process is at it, or the server still makes one for a client that has gone.
+    """
     with contextlib.ExitStack() as stack:
         lock = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
         stack.callback(lock.terminate)
@@ -105,8 +107,17 @@ async def _make_indexes(url: str, within: float) -> bool:
         connection = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
         stack.callback(connection.terminate)
         for migration in pending_migrations(await _applied(connection)):
-            if migration in INDEXING and not await _change_indexes(connection, migration):
-                return False
+            if migration not in INDEXING:
+                continue
+            for statement in migration_statements(migration, _IN_USE):
+                if index := _INDEX.match(statement):
+                    unfinished = await connection.fetch(_UNFINISHED, index[1])
+                    if any(is_going_on for (is_going_on,) in unfinished):
+                        return False
+                    if unfinished:
+                        await connection.execute(f"DROP INDEX CONCURRENTLY {index[1]}", timeout=_MIGRATING)
+                await connection.execute(statement, timeout=_MIGRATING)
+            _log.info("The database's indexes are brought up to date: %s", migration.__name__)
         return True
 
 
@@ -139,17 +150,3 @@ async def _migrate(connection: Connection) -> tuple[int, bool]:
 
 async def _applied(connection: Connection) -> list[str]:
     return [row["name"] for row in await connection.fetch(APPLIED, timeout=_MIGRATION_WAIT)]
-
-
-async def _change_indexes(connection: Connection, migration: Migration) -> bool:
-    """Carries out a migration of indexes; ``False`` where one is still made for a client that has gone."""
-    for statement in migration_statements(migration, _IN_USE):
-        if index := _INDEX.match(statement):
-            unfinished = await connection.fetch(_UNFINISHED, index[1])
-            if any(is_going_on for (is_going_on,) in unfinished):
-                return False
-            if unfinished:
-                await connection.execute(f"DROP INDEX CONCURRENTLY {index[1]}", timeout=_MIGRATING)
-        await connection.execute(statement, timeout=_MIGRATING)
-    _log.info("The database's indexes are brought up to date: %s", migration.__name__)
-    return True

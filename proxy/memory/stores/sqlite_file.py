@@ -423,8 +423,14 @@ class FileWriter:
                     loop.call_soon_threadsafe(_settle, outcomes)
                 if jobs := jobs[len(outcomes) :]:
                     time.sleep(_GAP * self._lock_seconds)
-            if time.monotonic() >= self._chore_due:
-                self._do_chore()
+            if time.monotonic() < self._chore_due:
+                continue
+            more = False
+            if self._chore is not None and self._connection is not None:
+                # What fails is tried again, and a write will say what is wrong.
+                with contextlib.suppress(sqlite3.Error):
+                    more = self._chore(self._connection)
+            self._chore_due = time.monotonic() + (_CHORE_PAUSE if more else _CHORE_EVERY)
         self._log.close()
         self._disconnect()
 
@@ -492,13 +498,6 @@ class FileWriter:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-    def _do_chore(self) -> None:
-        more = False
-        # What fails is tried again, and a write will say what is wrong.
-        with contextlib.suppress(sqlite3.Error):
-            more = self._chore is not None and self._connection is not None and self._chore(self._connection)
-        self._chore_due = time.monotonic() + (_CHORE_PAUSE if more else _CHORE_EVERY)
 
 
 def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
