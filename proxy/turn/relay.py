@@ -115,7 +115,11 @@ class _RelayedStream(msgspec.Struct, eq=False):
         headers += UNBUFFERED
         data = opening
         if self.answer:
-            data = await self._filter_opening(self.answer, opening, headers)
+            if self.answer.active and not reply.started:  # filters may take their time
+                await reply.begin(response.status, headers)
+            data = self.answer.opening() + await self._filter_in_thread_if_long(opening)
+            if not self.answer.active:
+                self.answer = None
         if reply.started:
             await reply.write(data)
         else:
@@ -128,24 +132,27 @@ class _RelayedStream(msgspec.Struct, eq=False):
         rest = b""
         try:
             rest = await self._read_to_end()
-            if self._in_event:
-                rest += self._last_event()
+            if self._in_event:  # something came behind the last blank line
+                event, self._error = split_at_error(self.framing.close())
+                event = self._filter(event)
+                if self._error:
+                    raise self._error
+                rest += event
         except UpstreamError as error:
-            rest += self._end_behind_a_break()
+            # What broke off is whole all the same where its last event ends it. An error in that tells more.
+            event, last_error = split_at_error(self.framing.close())
+            self._error = self._error or last_error
+            if not self._done and is_done(event):
+                self._done = True
+                rest += self._filter(event)
+            if self.answer and self.answer.error:
+                self._done = False
             if not self._done:
                 await reply.write(rest + self._close_filters())
                 raise self._error or error from None
         if dialogue:
             await dialogue.settle()
         await reply.write(rest + self._close_filters() if self.answer else rest, ends=True)
-
-    async def _filter_opening(self, answer: FilteredAnswer, opening: bytes, headers: list[Header]) -> bytes:
-        if answer.active and not self.reply.started:  # filters may take their time
-            await self.reply.begin(self.upstream.response.status, headers)
-        data = answer.opening() + await self._filter_in_thread_if_long(opening)
-        if not answer.active:
-            self.answer = None
-        return data
 
     async def _read_to_end(self) -> bytes:
         """Passes on what was not taken; returns the last events where the end came with them."""
@@ -176,34 +183,30 @@ class _RelayedStream(msgspec.Struct, eq=False):
         reply, size = self.reply, len(data)
         if not reply.is_writable or size > _LARGEST_PUSH:
             return False
-        # Looks that are nearly always in vain; backwards they take half as long.
+        # Looks that nearly always find nothing; backwards they take half as long.
         if (
-            self._in_event
-            or not data.endswith(b"\n\n")
-            or data.rfind(ERROR_KEY) >= 0
-            or data.rfind(DONE) >= 0
-            or self.answer
-            or size > self.budget
+            not self._in_event
+            and data.endswith(b"\n\n")
+            and data.rfind(ERROR_KEY) < 0
+            and data.rfind(DONE) < 0
+            and not self.answer
+            and size <= self.budget
         ):
-            return self._take_events(data)
-        self.budget -= size
-        reply.client.transport.write(CHUNK % (size, data))
-        copy = self.copy
-        if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
-            copy.size += size
-            copy.pieces.append(data)
-            copy.times.append(perf_counter())
-        else:
-            copy.add(data)
-        return True
-
-    def _take_events(self, data: bytes) -> bool:
-        """Passes on the events that are whole by now, through the filters."""
+            self.budget -= size
+            reply.client.transport.write(CHUNK % (size, data))
+            copy = self.copy
+            if copy.size + size <= LARGEST_COPY:  # as ``add`` does, without a call for each piece
+                copy.size += size
+                copy.pieces.append(data)
+                copy.times.append(perf_counter())
+            else:
+                copy.add(data)
+            return True
         try:
             events = self._whole_events(data)
             self._note_done(events)
             if events := self._filter(events):
-                self.reply.client.transport.write(CHUNK % (len(events), events))
+                reply.client.transport.write(CHUNK % (len(events), events))
                 self.copy.add(events)
         except UpstreamError:
             raise
@@ -243,30 +246,6 @@ class _RelayedStream(msgspec.Struct, eq=False):
 
     async def _filter_in_thread_if_long(self, events: bytes) -> bytes:
         return await in_thread_if_long(partial(self._filter, events), 0, len(events))
-
-    def _last_event(self) -> bytes:
-        """What came behind the last blank line."""
-        event, self._error = split_at_error(self.framing.close())
-        event = self._filter(event)
-        if self._error:
-            raise self._error
-        return event
-
-    def _end_behind_a_break(self) -> bytes:
-        """The last event, if it ends a stream that has broken off: then it is whole all the same.
-
-        So is an error, which ``_error`` then is: it tells more than that the stream broke off.
-        """
-        tail, error = split_at_error(self.framing.close())
-        self._error = self._error or error
-        if self._done or not is_done(tail):
-            tail = b""
-        else:
-            self._done = True
-            tail = self._filter(tail)
-        if self.answer and self.answer.error:
-            self._done = False
-        return tail
 
     def _close_filters(self) -> bytes:
         return self.answer.close() if self.answer else b""

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import msgspec
 
@@ -244,9 +244,22 @@ async def attempt(
             response = wrap(response, deadlines.first)
         if streams:
             framing = Framing()
-            data = await _hold_back(response, framing, deadlines)
+            hold_back, size = HoldBack(framing, deadlines.content is not None), 0
+            while piece := await response.read():
+                size += len(piece)
+                large = size > _THREAD_SIZE
+                data = await asyncio.to_thread(hold_back.feed, piece) if large else hold_back.feed(piece)
+                if data is not None:
+                    break
+                if hold_back.thinking and deadlines.content is not None:
+                    response.due(deadlines.content)
+            else:
+                data = hold_back.close()
         else:
-            data = await _read_completion(response)
+            data = await read_all(response, LARGEST_ANSWER)
+            check = partial(completion_error, response.status, response.headers, data)
+            if error := await asyncio.to_thread(check) if len(data) > _THREAD_SIZE else check():
+                raise error
     except BaseException:
         response.close()
         raise
@@ -270,42 +283,16 @@ async def open_response(target: Target, request: UpstreamRequest, due: float) ->
 
 
 async def _examine(response: Response) -> Response:
+    if response.status >= _ERROR:
+        headers = client_headers(response.headers)
+        shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        shown.pop("content-type", None)
+        raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), shown)
     if response.status >= _REDIRECTION:
-        await _refuse(response)
-    return await detect_stream(response)
-
-
-async def _refuse(response: Response) -> NoReturn:
-    if response.status < _ERROR:
         raise UpstreamRedirected(
             f"The upstream answered {response.status}, a redirection; correct its base_url."
         )
-    headers = client_headers(response.headers)
-    shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    shown.pop("content-type", None)
-    raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), shown)
-
-
-async def _hold_back(response: Response, framing: Framing, deadlines: Deadlines) -> bytes:
-    hold_back, size = HoldBack(framing, deadlines.content is not None), 0
-    while data := await response.read():
-        size += len(data)
-        large = size > _THREAD_SIZE
-        opening = await asyncio.to_thread(hold_back.feed, data) if large else hold_back.feed(data)
-        if opening is not None:
-            return opening
-        if hold_back.thinking and deadlines.content is not None:
-            response.due(deadlines.content)
-    return hold_back.close()
-
-
-async def _read_completion(response: Response) -> bytes:
-    body = await read_all(response, LARGEST_ANSWER)
-    large = len(body) > _THREAD_SIZE
-    check = partial(completion_error, response.status, response.headers, body)
-    if error := await asyncio.to_thread(check) if large else check():
-        raise error
-    return body
+    return await detect_stream(response)
 
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

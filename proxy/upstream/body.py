@@ -288,22 +288,18 @@ def _with_signatures_alone(messages: Sequence[Message]) -> Sequence[Message]:
     """The conversation with nothing in the calls' ``extra_content`` but Gemini's signature."""
     if not any(call.get(SIGNED) is not None for message in messages for call in message.tool_calls or ()):
         return messages
-    return [
-        replace(message, tool_calls=[_with_signature_alone(call) for call in message.tool_calls])
-        if message.tool_calls
-        else message
-        for message in messages
-    ]
-
-
-def _with_signature_alone(call: dict[str, Any]) -> dict[str, Any]:
-    extra = call.get(SIGNED)
-    google = extra.get("google") if isinstance(extra, dict) else None
-    signature = google.get("thought_signature") if isinstance(google, dict) else None
-    rest = {name: value for name, value in call.items() if name != SIGNED}
-    return (
-        {**rest, SIGNED: {"google": {"thought_signature": signature}}} if isinstance(signature, str) else rest
-    )
+    bare = []
+    for message in messages:
+        calls = []
+        for call in message.tool_calls or ():
+            extra = call.get(SIGNED)
+            google = extra.get("google") if isinstance(extra, dict) else None
+            signature = google.get("thought_signature") if isinstance(google, dict) else None
+            calls.append({name: value for name, value in call.items() if name != SIGNED})
+            if isinstance(signature, str):
+                calls[-1][SIGNED] = {"google": {"thought_signature": signature}}
+        bare.append(replace(message, tool_calls=calls) if calls else message)
+    return bare
 
 
 def _nine_char_id(name: str) -> str:
@@ -323,7 +319,17 @@ def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message
     if roles and any(message.role in roles for message in messages):
         messages = [replace(m, role=roles[m.role]) if m.role in roles else m for m in messages]
     if provider.system != "many":
-        messages = _with_system_first(messages, single=provider.system == "one")
+        start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
+        instructions, rest = messages[:start], messages[start:]
+        if provider.system == "one" and instructions:
+            first = instructions[0]
+            for message in instructions[1:]:
+                first = replace(first, content=_joined(first.content, message.content, "\n\n"))
+            instructions = [first]
+        messages = [
+            *instructions,
+            *(replace(m.prefixed(MARK), role="user", name=UNSET) if m.role in SYSTEM else m for m in rest),
+        ]
     if provider.alternate:
         messages = _alternating(messages)
     if provider.answer_follows_tool:
@@ -339,20 +345,6 @@ def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message
         if not continues and last.role not in ("user", "tool"):
             messages = [*messages, Message(role="user", content=SILENCE)]
     return messages
-
-
-def _with_system_first(messages: Sequence[Message], *, single: bool) -> Sequence[Message]:
-    start = next((i for i, message in enumerate(messages) if message.role not in SYSTEM), len(messages))
-    leading = list(messages[:start])
-    if single and leading:
-        first = leading[0]
-        for message in leading[1:]:
-            first = replace(first, content=_joined(first.content, message.content, "\n\n"))
-        leading = [first]
-    for message in messages[start:]:
-        late = message.role in SYSTEM
-        leading.append(replace(message.prefixed(MARK), role="user", name=UNSET) if late else message)
-    return leading
 
 
 def _alternating(messages: Sequence[Message]) -> Sequence[Message]:

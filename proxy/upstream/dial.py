@@ -107,8 +107,14 @@ class Proxy:
         if parts.username is not None or parts.password is not None:
             user, password = unquote_to_bytes(parts.username or ""), unquote_to_bytes(parts.password or "")
             authorization = b"Basic " + b64encode(user + b":" + password)
-        port = parts.port or _PORTS[parts.scheme]
-        return cls(parts.scheme, _ascii_host(parts.hostname), port, authorization)
+        host = parts.hostname
+        try:  # as DNS and TLS know it
+            name = host if host.isascii() else host.encode("idna").decode("ascii")
+        except UnicodeError:
+            name = ""
+        if not _HOST.fullmatch(name) or not is_host_name(name):
+            raise ValueError(f"{host!r} is no valid host name")
+        return cls(parts.scheme, name, parts.port or _PORTS[parts.scheme], authorization)
 
     @classmethod
     def between(cls, origin: Origin, environ: Mapping[str, str]) -> "Proxy | None":
@@ -162,17 +168,6 @@ def _covers(entry: str, origin: Origin) -> bool:
 def _bracketed(host: str) -> str:
     """The host as a URL writes it."""
     return f"[{host}]" if ":" in host else host
-
-
-def _ascii_host(host: str) -> str:
-    """The host as DNS and TLS know it."""
-    try:
-        name = host if host.isascii() else host.encode("idna").decode("ascii")
-    except UnicodeError:
-        name = ""
-    if not _HOST.fullmatch(name) or not is_host_name(name):
-        raise ValueError(f"{host!r} is no valid host name")
-    return name
 
 
 @dataclass(frozen=True)

@@ -61,21 +61,18 @@ class _Instances:
             if isinstance(alternatives := expanded.get(word), list) and alternatives:
                 rest = {name: value for name, value in expanded.items() if name != word}
                 return self._first(rest, alternatives, refs)
-        return self._typed(expanded, refs)
-
-    def _typed(self, schema: Schema, refs: Refs) -> Any:
-        """An instance of a schema's first type; one that names none has that of its first bound."""
-        kinds = schema.get("type")
+        kinds = expanded.get("type")
         kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
-        match kind or next((_KINDS[name] for name in schema if name in _KINDS), "object"):
+        # A schema that names no type has that of its first bound.
+        match kind or next((_KINDS[name] for name in expanded if name in _KINDS), "object"):
             case "object":
-                return self._object(schema, refs)
+                return self._object(expanded, refs)
             case "array":
-                return self._array(schema, refs)
+                return self._array(expanded, refs)
             case "string":
-                return self._string(schema)
+                return self._string(expanded)
             case "integer" | "number" as kind:
-                return _number(schema, whole=kind == "integer")
+                return _number(expanded, whole=kind == "integer")
             case other:
                 return False if other == "boolean" else None
 
