@@ -1,6 +1,6 @@
 """From settings to the runtime: memory, background work, admission and pipelines; nothing is connected."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -63,7 +63,7 @@ from proxy.settings.build_pipelines import build_pipelines, build_targets, commo
 from proxy.settings.memory import Memory as MemorySettings
 from proxy.settings.memory import RecallAids
 from proxy.settings.memory import Summaries as SummarySettings
-from proxy.settings.settings import Limits, Settings, counting_address
+from proxy.settings.settings import Settings, counting_address
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
 from proxy.upstream.practice import PracticeModel
@@ -133,6 +133,11 @@ def build_runtime(
         counts if is_beside_sessions else None,
     )
     archiving = memory.archiving if memory else None
+    quota, own = None, settings.limits
+    if own.has_any:
+        # On a Redis if there is one, else, and while it is away, in this process, which takes no time.
+        limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+        quota = Quota(limits, counts, deadline=deadline if counts else None, refused=metrics.count_refusal)
     channel = servers_channel(settings)
     token_counter = TokenCounter() if settings.tokens == "exact" else None
     agora = settings.webhooks.agora
@@ -150,7 +155,7 @@ def build_runtime(
         runs_worker=settings.memory.work if settings.memory else False,
         agora_webhook=Webhook(secret, agora.tenant or tenant_names(settings)[0]) if secret else None,
         log_content=settings.log.content,
-        quota=_build_quota(settings.limits, counts, deadline, metrics.count_refusal),
+        quota=quota,
         tracing=settings.opentelemetry.exporter(),
         trace_retention=Retention(settings.traces.keep, settings.traces.content),
         shared_traces=_share_traces(settings, memory),
@@ -203,17 +208,6 @@ def _share_traces(settings: Settings, memory: Memory | None) -> SharedTraces | N
     return SharedTraces(memory.turns, codec, with_text=settings.memory.redact is None)
 
 
-def _build_quota(
-    own: Limits, counts: "RedisCounts | None", deadline: float, count_refusal: Callable[[str], None]
-) -> Quota | None:
-    """Counts are kept on a Redis if there is one, else, and while it is away, in this process."""
-    if not own.has_any:
-        return None
-    limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
-    # Counting in this process takes no time.
-    return Quota(limits, counts, deadline=deadline if counts else None, refused=count_refusal)
-
-
 # --- memory
 
 
@@ -248,7 +242,11 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
             own.archive_url, codec=stores.codec, sessions=sessions, redaction=stores.redaction
         )
         retriever = _build_retriever(archive, own.recall, models)
-    mem0, stored_facts = _open_mem0(own), StoredFacts(stores.calls)
+    try:
+        mem0 = open_mem0(own.facts.mem0) if own.facts and own.facts.store == "mem0" else None
+    except ValueError as error:
+        raise ConfigError(f"memory.facts: {error}") from None
+    stored_facts = StoredFacts(stores.calls)
     facts = _build_facts(own, stores, mem0 or archive or stored_facts)
     search: Searcher | None = retriever
     if facts and (mem0 or archive is None):
@@ -344,15 +342,6 @@ def build_stores(
     )
     background = SessionStore(patient or driver, codec, redaction=redaction)
     return Stores(calls, background, driver, codec, redaction)
-
-
-def _open_mem0(settings: MemorySettings) -> Mem0 | None:
-    """Mem0, where facts are kept there. Raises ConfigError where it does not take its options."""
-    facts = settings.facts
-    try:
-        return open_mem0(facts.mem0) if facts and facts.store == "mem0" else None
-    except ValueError as error:
-        raise ConfigError(f"memory.facts: {error}") from None
 
 
 def _build_facts(settings: MemorySettings, stores: Stores, place: FactStore) -> FactMemory | None:

@@ -35,7 +35,7 @@ from proxy.turn.identity import (
 )
 from proxy.turn.pipeline import EpisodeLookup, Pipeline
 from proxy.upstream.client import HttpUpstream, Upstream
-from proxy.upstream.dial import Trust, system_trust
+from proxy.upstream.dial import system_trust
 from proxy.upstream.practice import PracticeModel
 from proxy.upstream.providers import PROVIDERS
 from proxy.upstream.routing import TimeLimits
@@ -48,37 +48,39 @@ _SHORTEST_SECRET = 8
 def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
     """The upstreams by name; ``environ`` says which proxies lead to them. Certificates are read once."""
     trust = cache(system_trust)
-    return {
-        name: Target(
+    targets = {}
+    for name, own in settings.upstreams.items():
+        upstream: Upstream = PracticeModel()
+        if own.base_url != PRACTICE:
+            upstream = HttpUpstream(
+                own.base_url,
+                connect=own.connect,
+                max_connections=own.max_connections,
+                environ=environ,
+                trust=trust,
+            )
+        # Without the scheme before it, as in ``Bearer``. What is shorter is a number or a word of its own.
+        secrets = [
+            secret.get_secret_value().encode().rpartition(b" ")[2]
+            for secret in (own.api_key, *own.headers.values())
+        ]
+        targets[name] = Target(
             name=name,
             health=Health(name=name),
-            upstream=_build_upstream(upstream, environ, trust),
-            provider=PROVIDERS[upstream.accepts],
-            headers=tuple(_headers(upstream)),
-            secrets=tuple(_secrets(upstream)),
-            model=upstream.model or None,
-            allow=frozenset(upstream.allow),
-            forward_headers=upstream.forward_headers,
-            forward_key=upstream.forward_key,
-            first_token=upstream.first_token,
-            first_content=upstream.first_content,
-            total=upstream.total,
-            retries=upstream.retries,
+            upstream=upstream,
+            provider=PROVIDERS[own.accepts],
+            headers=tuple(_headers(own)),
+            secrets=tuple(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET),
+            model=own.model or None,
+            allow=frozenset(own.allow),
+            forward_headers=own.forward_headers,
+            forward_key=own.forward_key,
+            first_token=own.first_token,
+            first_content=own.first_content,
+            total=own.total,
+            retries=own.retries,
         )
-        for name, upstream in settings.upstreams.items()
-    }
-
-
-def _build_upstream(settings: UpstreamSettings, environ: Mapping[str, str], trust: Trust) -> Upstream:
-    if settings.base_url == PRACTICE:
-        return PracticeModel()
-    return HttpUpstream(
-        settings.base_url,
-        connect=settings.connect,
-        max_connections=settings.max_connections,
-        environ=environ,
-        trust=trust,
-    )
+    return targets
 
 
 def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
@@ -93,14 +95,6 @@ def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
         yield header.lower().encode(), secret.get_secret_value().encode()
 
 
-def _secrets(settings: UpstreamSettings) -> Iterator[bytes]:
-    for secret in (settings.api_key, *settings.headers.values()):
-        # Without the scheme before it, as in ``Bearer``. What is shorter is a number or a word of its own.
-        bare = secret.get_secret_value().encode().rpartition(b" ")[2]
-        if len(bare) >= _SHORTEST_SECRET:
-            yield bare
-
-
 def build_pipelines(
     settings: Settings,
     targets: Mapping[str, Target] | None = None,
@@ -109,42 +103,30 @@ def build_pipelines(
 ) -> Mapping[str, Pipeline]:
     """The pipelines by name; without ``targets`` to upstreams that no proxy leads to."""
     targets = build_targets(settings, {}) if targets is None else targets
-    return {
-        name: _build_pipeline(
-            name, settings, [targets[each] for each in one.upstreams], memory, token_counter
+    pipelines = {}
+    for name, own in settings.pipelines.items():
+        candidates = tuple(targets[each] for each in own.upstreams)
+        pipeline = Pipeline(
+            name=name,
+            targets=candidates,
+            filters=(),
+            skip_failing_filters=own.failing == "skip",
+            id_places=_build_places(own.identity),
+            memory=memory,
+            tools=own.tools,
+            tool_rounds=own.tool_rounds,
+            model=own.model or None,
+            limits=TimeLimits(
+                first_token=own.first_token or sum(target.begins_within for target in candidates),
+                total=max(target.total for target in candidates),
+                hedge=own.hedge,
+            ),
+            keep_alive=own.keep_alive,
+            max_messages=settings.listen.max_messages,
+            token_counter=token_counter,
         )
-        for name, one in settings.pipelines.items()
-    }
-
-
-def _build_pipeline(
-    name: str,
-    settings: Settings,
-    targets: Sequence[Target],
-    memory: Memory | None,
-    token_counter: TokenCounter | None,
-) -> Pipeline:
-    own = settings.pipelines[name]
-    pipeline = Pipeline(
-        name=name,
-        targets=tuple(targets),
-        filters=(),
-        skip_failing_filters=own.failing == "skip",
-        id_places=_build_places(own.identity),
-        memory=memory,
-        tools=own.tools,
-        tool_rounds=own.tool_rounds,
-        model=own.model or None,
-        limits=TimeLimits(
-            first_token=own.first_token or sum(target.begins_within for target in targets),
-            total=max(target.total for target in targets),
-            hedge=own.hedge,
-        ),
-        keep_alive=own.keep_alive,
-        max_messages=settings.listen.max_messages,
-        token_counter=token_counter,
-    )
-    return with_filters(pipeline, own.request, own.answer)
+        pipelines[name] = with_filters(pipeline, own.request, own.answer)
+    return pipelines
 
 
 def with_filters(

@@ -23,7 +23,7 @@ from proxy.admission.gate import is_loopback_name
 from proxy.errors import filter_name
 from proxy.settings.document import KeyPath
 from proxy.settings.memory import Memory, RecallAids
-from proxy.settings.pipeline import Pipeline, Upstream
+from proxy.settings.pipeline import Pipeline
 from proxy.settings.settings import Settings, unshared_limits
 from proxy.settings.values import PRACTICE
 from proxy.upstream.providers import provider_at
@@ -35,16 +35,13 @@ Warnings = Iterator[tuple[KeyPath, str]]
 def settings_warnings(settings: Settings) -> Warnings:
     """All warnings about a configuration."""
     memory = settings.memory
-    for name, upstream in settings.upstreams.items():
-        for path, message in _upstream_warnings(upstream):
-            yield ("upstreams", name, *path), message
+    yield from _upstream_warnings(settings)
     if not is_loopback_name(settings.listen.host):
         short = sorted({key.tenant for key in settings.keys.entries if key.is_short})
         if short:
             names = ", ".join(short)
             message = f"short secrets can be guessed ({names}); make longer ones with: openssl rand -hex 32"
             yield ("keys",), message
-    yield from _usage_warnings(settings)
     if warning := unshared_limits(settings):
         yield ("limits",), warning
     if memory:
@@ -60,45 +57,48 @@ _BRACELESS: Final = re.compile(r"\$[A-Z][A-Z0-9_]+")
 _AZURE: Final = ".openai.azure.com"
 
 
-def _upstream_warnings(upstream: Upstream) -> Warnings:
-    address, key = urlsplit(upstream.base_url), upstream.api_key.get_secret_value()
-    is_remote = upstream.base_url != PRACTICE and not is_loopback_name(address.netloc)
-    in_headers = any("auth" in name or "key" in name or "token" in name for name in upstream.headers)
-    has_key = bool(key) or upstream.forward_key or in_headers
-    if is_remote and not has_key:
-        yield ("api_key",), "no key is sent to an upstream on another machine; set api_key, or forward_key"
-    if is_remote and has_key and address.scheme == "http":
-        yield ("base_url",), "a key goes to another machine without encryption; write https"
-    if _BRACELESS.fullmatch(key):
-        yield ("api_key",), "without braces this is text, not a variable; write ${NAME}"
-    if upstream.first_token >= upstream.total:
-        yield ("first_token",), "'total' ends a request before this does; make it shorter than 'total'"
-    host = (address.hostname or "").lower()
-    kind = provider_at(host, address.port)
-    if kind and upstream.accepts == "openai":
-        message = f"this vendor does not take all that OpenAI does; write {kind} (UPSTREAM_ACCEPTS={kind})"
-        yield ("accepts",), message
-    if host.endswith(_AZURE) and address.path not in {"", "/", "/openai/v1"}:
-        message = (
-            "Azure has chat completions as OpenAI does under /openai/v1, and nowhere else without a query;"
-            " end the address so, and name the deployment as the model"
-        )
-        yield ("base_url",), message
-
-
-def _usage_warnings(settings: Settings) -> Warnings:
-    memory, recall = settings.memory, settings.memory.recall if settings.memory else RecallAids()
+def _upstream_warnings(settings: Settings) -> Warnings:
     chatting = {name for pipeline in settings.pipelines.values() for name in pipeline.upstreams}
-    chatting |= {each.upstream for each in (memory.summaries, memory.facts) if each} if memory else set()
-    for name in chatting:
+    aids = set[str]()
+    if memory := settings.memory:
+        chatting |= {each.upstream for each in (memory.summaries, memory.facts) if each}
+        aids = {each.upstream for each in (memory.recall.embeddings, memory.recall.rerank) if each}
+    for name, upstream in settings.upstreams.items():
+        at = "upstreams", name
+        address, key = urlsplit(upstream.base_url), upstream.api_key.get_secret_value()
+        is_practice = upstream.base_url == PRACTICE
+        is_remote = not is_practice and not is_loopback_name(address.netloc)
+        in_headers = any(word in header for word in ("auth", "key", "token") for header in upstream.headers)
+        has_key = bool(key) or upstream.forward_key or in_headers
+        if is_remote and not has_key:
+            message = "no key is sent to an upstream on another machine; set api_key, or forward_key"
+            yield (*at, "api_key"), message
+        if is_remote and has_key and address.scheme == "http":
+            yield (*at, "base_url"), "a key goes to another machine without encryption; write https"
+        if _BRACELESS.fullmatch(key):
+            yield (*at, "api_key"), "without braces this is text, not a variable; write ${NAME}"
+        if upstream.first_token >= upstream.total:
+            message = "'total' ends a request before this does; make it shorter than 'total'"
+            yield (*at, "first_token"), message
+        host = (address.hostname or "").lower()
+        kind = provider_at(host, address.port)
+        if kind and upstream.accepts == "openai":
+            message = (
+                f"this vendor does not take all that OpenAI does; write {kind} (UPSTREAM_ACCEPTS={kind})"
+            )
+            yield (*at, "accepts"), message
+        if host.endswith(_AZURE) and address.path not in {"", "/", "/openai/v1"}:
+            message = (
+                "Azure has chat completions as OpenAI does under /openai/v1, and nowhere else without a"
+                " query; end the address so, and name the deployment as the model"
+            )
+            yield (*at, "base_url"), message
         # Providers have chat completions below a path; embeddings may be at the root of a host.
-        address = settings.upstreams[name].base_url
-        if address != PRACTICE and not urlsplit(address).path:
+        if name in chatting and not is_practice and not address.path:
             message = "this address has no path, and most models are under /v1; write it as its vendor does"
-            yield ("upstreams", name, "base_url"), message
-    aids = {each.upstream for each in (recall.embeddings, recall.rerank) if each}
-    for name in settings.upstreams.keys() - chatting - aids:
-        yield ("upstreams", name), "no pipeline uses this upstream; name it in one, or take it out"
+            yield (*at, "base_url"), message
+        if name not in chatting and name not in aids:
+            yield at, "no pipeline uses this upstream; name it in one, or take it out"
 
 
 # --- memory
@@ -152,7 +152,13 @@ def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
             yield ("upstreams", i), "this upstream stands here twice; a second time it fails as the first did"
     if pipeline.hedge and len(pipeline.upstreams) == 1:
         yield ("hedge",), "there is no second upstream to ask; name one, or this one once more"
-    yield from _step_warnings(pipeline, summarising=bool(memory and memory.summaries))
+    for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
+        for i in duplicates(steps):
+            yield (key, i), "this step stands here twice with the same options; keep one"
+    for i, message in order_warnings(pipeline.request, summarising=bool(memory and memory.summaries)):
+        yield ("request", i), message
+    for i, message in agreement_warnings(pipeline.request):
+        yield ("request", i), message
     for i, test in enumerate(pipeline.tests):
         if test.is_vacuous:
             yield ("tests", i), "this case holds whatever comes; say what must: 'expect', for one"
@@ -167,16 +173,6 @@ def _idle(
     for i, step in enumerate(pipeline.request):
         if isinstance(step, kinds):
             yield ("request", i), message
-
-
-def _step_warnings(pipeline: Pipeline, *, summarising: bool) -> Warnings:
-    for key, steps in (("request", pipeline.request), ("answer", pipeline.answer)):
-        for i in duplicates(steps):
-            yield (key, i), "this step stands here twice with the same options; keep one"
-    for i, message in order_warnings(pipeline.request, summarising=summarising):
-        yield ("request", i), message
-    for i, message in agreement_warnings(pipeline.request):
-        yield ("request", i), message
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -295,10 +291,8 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
             yield then, f"put this behind {rule.first}: {rule.why}"
     if summarising and "restore_history" in places and "inject_summaries" not in places:
         yield places["restore_history"], f"add inject_summaries: {_UNCOVERED}"
-    yield from _no_ops(steps)
 
-
-def _no_ops(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
+    # Steps that do nothing.
     dropped: dict[str, set[str]] = {"sources": set(), "roles": set()}
     repeated = duplicates(steps)
     for i, step in enumerate(steps):

@@ -259,28 +259,26 @@ def interpolate(text: str, environ: Mapping[str, str]) -> str:
     A default also stands in for an empty variable, as in a shell. Raises ValueError, which names the
     variable but never quotes its value.
     """
-    if "$" not in text:
-        return text
-    filled = _VARIABLE.sub(lambda match: _replacement(match, environ), text)
+
+    def value(match: re.Match[str]) -> str:
+        if match["broken"]:
+            raise ValueError(
+                "write ${NAME} or ${NAME:-default}, without braces in the default; $${ means ${ itself"
+            )
+        name, default = match["name"], match["default"]
+        if name is None:
+            return "$"
+        value = _lookup(name, environ)
+        if default is not None:
+            return value or default[2:].replace("$$", "$")
+        if value is None:
+            raise ValueError(f"the environment has no {name}; set it, or write ${{{name}:-default}}")
+        return value
+
+    filled = _VARIABLE.sub(value, text)
     if "${" not in text:
         return filled
     return Private(filled, tuple(match["name"] for match in _VARIABLE.finditer(text) if match["name"]))
-
-
-def _replacement(match: re.Match[str], environ: Mapping[str, str]) -> str:
-    if match["broken"]:
-        raise ValueError(
-            "write ${NAME} or ${NAME:-default}, without braces in the default; $${ means ${ itself"
-        )
-    name, default = match["name"], match["default"]
-    if name is None:
-        return "$"
-    value = _lookup(name, environ)
-    if default is not None:
-        return value or default[2:].replace("$$", "$")
-    if value is None:
-        raise ValueError(f"the environment has no {name}; set it, or write ${{{name}:-default}}")
-    return value
 
 
 def _lookup(name: str, environ: Mapping[str, str]) -> str | None:
