@@ -88,7 +88,10 @@ class InjectFacts(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with what is known at their head and what is new at their tail."""
+        """The messages, with what is known at their head.
+
+        What is new stands at the tail: in each message of the user's that which was told with it, first.
+        """
         known, news = context.memory.facts, context.memory.news
         if not messages or not (known or news):
             return messages
@@ -96,22 +99,16 @@ class InjectFacts(RequestFilter):
         told = Stated(message.text for message in own)
         head = fence("facts", self.introduction, self._lines(known, told))
         front = [Injected(role=self.role, content=head)] if head else []
-        return [*own, *front, *self._with_news(messages[len(own) :], news, told)]
-
-    def _with_news(
-        self, messages: Messages, news: Sequence[Remembered], instructions_text: Stated
-    ) -> Messages:
-        """The messages, each of the user's with what was told with it first."""
-        places, with_news = users(messages), list(messages)
-        blocks: dict[int, list[Remembered]] = {}
+        rest = list(messages[len(own) :])
+        places, blocks = users(rest), dict[int, list[Remembered]]()
         for fact in news if places else ():
             last = len(places) - 1
             at = last if fact.place is None else min(fact.place, last)
             blocks.setdefault(places[at], []).append(fact)
         for at, facts in blocks.items():
-            if block := fence("new_facts", _NEWS, self._lines(facts, instructions_text)):
-                with_news[at] = messages[at].prefixed(f"{block}\n\n")
-        return with_news
+            if block := fence("new_facts", _NEWS, self._lines(facts, told)):
+                rest[at] = rest[at].prefixed(f"{block}\n\n")
+        return [*own, *front, *rest]
 
     def _lines(self, facts: Sequence[Remembered], instructions_text: Stated) -> list[str]:
         """A line for each, less what the client's own instructions tell."""

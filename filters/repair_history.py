@@ -135,7 +135,11 @@ class RepairHistory(RequestFilter):
                 break
         else:
             return messages
-        gone = {i for i, m in enumerate(messages) if m.role == "user" and self._is_control(m)}
+        gone = set[int]()
+        for i, message in enumerate(messages):
+            is_words = not isinstance(message.content, list) or all(map(is_text, message.content))
+            if message.role == "user" and is_words and message.text.strip() in self._control_words:
+                gone.add(i)
         empty = set[int]()
         if self.empty:
             speakers = ("user", "assistant")
@@ -147,10 +151,6 @@ class RepairHistory(RequestFilter):
         if newest in empty or all(i in gone for i, m in enumerate(messages) if m.role == "user"):
             gone.discard(-1 if newest is None else newest)
         return [m for i, m in enumerate(messages) if i not in gone]
-
-    def _is_control(self, message: Message) -> bool:
-        is_words = not isinstance(message.content, list) or all(map(is_text, message.content))
-        return is_words and message.text.strip() in self._control_words
 
 
 def _has_calls(messages: Messages) -> bool:

@@ -94,7 +94,10 @@ class TrimHistory(RequestFilter):
         # An open group stays, whatever it costs.
         waiting = {i for group in tools if group.open for i in (group.call, *group.results)}
         turns = _turns(messages, tools)
-        first = self._first_kept(messages, turns, waiting, self._budgets(context))
+        tokens = self._most_tokens(context) if self.max_tokens else None
+        sizes = ((self.max_messages, _one), (tokens, _sizer(context)), (self.max_turns, _is_user))
+        budgets = [_Budget(most, self.to, size) for most, size in sizes if most is not None]
+        first = self._first_kept(messages, turns, waiting, budgets)
         return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
 
     def _exceeds(self, messages: Messages, context: Context) -> bool:
@@ -127,11 +130,6 @@ class TrimHistory(RequestFilter):
         """The maximum as tokens of the estimate, of which a model may count more or fewer."""
         scale = context.memory.scale if context.count is in_text else 1.0
         return (self.max_tokens or 0) / scale
-
-    def _budgets(self, context: Context) -> list["_Budget"]:
-        tokens = self._most_tokens(context) if self.max_tokens else None
-        sizes = ((self.max_messages, _one), (tokens, _sizer(context)), (self.max_turns, _is_user))
-        return [_Budget(most, self.to, size) for most, size in sizes if most is not None]
 
 
 class _Budget:

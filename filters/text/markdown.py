@@ -206,7 +206,14 @@ class Markdown(Rewriter):
             self._depth += 1 if first == "(" else -1
             self._mode = Markdown._target if self._depth else Markdown._inline
             return i + 1, ""
-        end = _title_end(arriving, i)
+        # A title, or blanks before the end; else this was no target.
+        start, end = arriving.past(_BLANKS, i), 0
+        mark = arriving.at(start)
+        if mark in _TITLE:
+            close = arriving.past(_TITLE[mark], start + 1)
+            end = close + 1 if arriving.at(close) == mark else 0
+        elif mark == ")" and start > i:
+            end = start
         self._mode = Markdown._target if end else Markdown._inline
         return end or i, ""
 
@@ -248,16 +255,6 @@ def _is_caption(arriving: Arriving, i: int) -> bool:
     return arriving.at(end) == "]" and arriving.at(end + 1) == "("
 
 
-def _title_end(arriving: Arriving, i: int) -> int | None:
-    """Where a link's title ends, or the blanks behind its target; ``None`` where it was no target."""
-    start = arriving.past(_BLANKS, i)
-    mark = arriving.at(start)
-    if mark not in _TITLE:
-        return start if mark == ")" and start > i else None
-    end = arriving.past(_TITLE[mark], start + 1)
-    return end + 1 if arriving.at(end) == mark else None
-
-
 def _opening(arriving: Arriving, i: int, *, within: bool) -> _BlockOpening | None:
     """The mark at ``i``, if any; ``within`` tells that another stands before it. Raises Undecided."""
     mark = arriving.at(i)
@@ -297,21 +294,18 @@ def _fence(arriving: Arriving, i: int) -> _BlockOpening | None:
 
 
 def _row(arriving: Arriving, i: int) -> _BlockOpening | None:
-    if _is_delimiter(arriving, i + 1):
+    # The line below a table's head: ``|:---|``.
+    start = arriving.past(_BLANKS, i + 1)
+    start += arriving.at(start) == ":"
+    dashes = arriving.past(_DASHES, start)
+    end = dashes + (arriving.at(dashes) == ":")
+    if dashes > start and arriving.at(arriving.past(_BLANKS, end)) in {"|", "\n", ""}:
         return _BlockOpening(i + 1, "rule", "|-:+ \t")
     if arriving.at(i + 1) in {" ", "\t"}:
         return _BlockOpening(arriving.past(_BLANKS, i + 1), "row")
     end = arriving.past(_CELL, i + 1)
     is_row = end > i + 1 and arriving.at(end) == "|" and arriving.at(end + 1) not in _ENDS
     return _BlockOpening(i + 1, "row") if is_row else None
-
-
-def _is_delimiter(arriving: Arriving, i: int) -> bool:
-    i = arriving.past(_BLANKS, i)
-    i += arriving.at(i) == ":"
-    dashes = arriving.past(_DASHES, i)
-    end = dashes + (arriving.at(dashes) == ":")
-    return dashes > i and arriving.at(arriving.past(_BLANKS, end)) in {"|", "\n", ""}
 
 
 def _is_triple(arriving: Arriving, i: int) -> bool:

@@ -112,23 +112,17 @@ class FilteredAnswer:
         changed = self._rename(chunk) or changed
         before = b""
         for choice in _choices(chunk):
-            preceding, choice_changed = self._filter_choice(choice)
-            before += preceding
-            changed = changed or choice_changed
+            delta = choice.get("delta")
+            delta = delta if isinstance(delta, dict) else {}
+            stages = self._stages(choice)
+            filtered = stages.feed(delta) if delta else delta
+            if choice.get("finish_reason") and (rest := self._choices.pop(_index(choice)).close()):
+                choice["delta"], changed = {}, True
+                # What was held back goes out before the finish.
+                before += chunk_event(self._chunk_of(_index(choice), merge_deltas(filtered, rest)))
+            elif filtered is not delta:
+                choice["delta"], changed = filtered, True
         return before + (chunk_event(chunk, lines_without_data(event)) if changed else event)
-
-    def _filter_choice(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
-        """Filters a choice's delta; an event that goes out before its finish, and whether it has changed."""
-        delta = choice.get("delta")
-        delta = delta if isinstance(delta, dict) else {}
-        stages = self._stages(choice)
-        filtered = stages.feed(delta) if delta else delta
-        if choice.get("finish_reason") and (held := self._choices.pop(_index(choice)).close()):
-            choice["delta"] = {}
-            return chunk_event(self._chunk_of(_index(choice), merge_deltas(filtered, held))), True
-        if filtered is not delta:
-            choice["delta"] = filtered
-        return b"", filtered is not delta
 
     def _rename(self, chunk: Chunk) -> bool:
         """Gives a chunk the adopted name, without the role that went out under it; whether it has changed."""

@@ -230,10 +230,6 @@ def _type_text(schema: Schema, definitions: Schema) -> str:
         return f"list of {kind}" + (", not empty" if schema.get("minItems") else "")
     if schema.get("type") == "object" and isinstance(schema.get("additionalProperties"), dict):
         return f"{_type_text(schema['additionalProperties'], definitions)}, by name"
-    return _scalar_text(schema)
-
-
-def _scalar_text(schema: Schema) -> str:
     if (written := _PATTERNS.get(schema.get("pattern", ""))) is not None:
         return written
     name = _FORMATS.get(schema.get("format", "")) or _NAMES.get(schema.get("type", ""), "anything")
@@ -252,18 +248,14 @@ def filter_reference(page: FilterPage, heading: str = "#") -> str:
             f"| `{option.name}` | {table_cell(option.kind)} | {default} | {table_cell(option.help)} |"
         )
     for example in page.examples:
-        lines += ["", *_example_lines(example)]
+        title = f"**{example.title}**" + (f" ({example.context})" if example.context else "")
+        lines += ["", title, "", "```yaml", example.step, "```", ""]
+        changes = diff(example.before, example.after)
+        # Nothing in the changes may end the block.
+        longest = max((len(run) for line in changes for run in re.findall("`+", line)), default=0)
+        fence = "`" * max(3, longest + 1)
+        lines += [f"{fence}diff", *changes, fence]
     return "\n".join(lines) + "\n"
-
-
-def _example_lines(example: ExampleText) -> Iterator[str]:
-    yield from [f"**{example.title}**" + (f" ({example.context})" if example.context else ""), ""]
-    yield from ["```yaml", example.step, "```", ""]
-    lines = diff(example.before, example.after)
-    # Nothing in the lines may end the block.
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    yield from [f"{fence}diff", *lines, fence]
 
 
 def table_cell(text: str) -> str:

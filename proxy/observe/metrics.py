@@ -173,10 +173,8 @@ class Metrics:
             self._ignored.add(value=len(turn.ignored))
         for name in turn.degraded:
             self._degraded.add((name,))
-        if turn.upstream is not None:
-            self._count_upstream(turn, turn.upstream)
-
-    def _count_upstream(self, turn: TurnReport, upstream: str) -> None:
+        if (upstream := turn.upstream) is None:
+            return
         pipeline, model = turn.pipeline, self._model_label(turn.model)
         overhead = 0.0
         for stage, seconds in turn.stages:

@@ -109,11 +109,9 @@ class Reload:
                     on_change()
 
     def _read_stamps(self) -> dict[Path, tuple[int, ...]]:
-        return {file: _stamp(file) for file in self._files()}
-
-    def _files(self) -> list[Path]:
         filters = (self._path.parent / name for name in self._settings.filters)
-        return [self._path, *(file for file in filters if file.parent.is_dir())]
+        files = [self._path, *(file for file in filters if file.parent.is_dir())]
+        return {file: _stamp(file) for file in files}
 
 
 def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:

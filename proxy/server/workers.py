@@ -11,7 +11,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -85,7 +85,6 @@ class Workers:
         """When each process that was lost is started again, by its index."""
         self._short_lives: Counter[int] = Counter()
         self._stopping = False
-        self._stopped_at = 0.0
         self._lifeline, self._lifeline_writer = os.pipe()
         self._log = forking_logger(sys.stderr, form=settings.log.format, level=settings.log.level)
 
@@ -94,19 +93,15 @@ class Workers:
         self._sockets, self._watches = sockets, watch
         if warning := unshared_limits(self._settings, self._count):
             self._log.warning("%s", warning)
-        with self._shared() if self._count > 1 else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if self._count > 1:
+                # All have one secret for the page's forms, and share the memory of what is imported here.
+                import_module("proxy.page.app")
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="turnkeeper-"))
+                metrics.share_between_processes(folder)
             gc.collect()
             gc.freeze()
             return self._supervise()
-
-    @contextlib.contextmanager
-    def _shared(self) -> Iterator[None]:
-        """What several processes that serve have in common."""
-        # All processes have one secret for the page's forms, and share the memory of what is imported here.
-        import_module("proxy.page.app")
-        with tempfile.TemporaryDirectory(prefix="turnkeeper-") as folder:
-            metrics.share_between_processes(folder)
-            yield
 
     # --- in the first process
 
@@ -115,12 +110,18 @@ class Workers:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # A forked process inherits the mask, and takes signals once it can.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        well = True
+        well, stopped_at = True, 0.0
         self._fork_missing()
         while self._running or not self._stopping:
             sign = signal.sigwait(SIGNALS)
-            if sign in {signal.SIGTERM, signal.SIGINT}:
-                self._stop()
+            is_end = sign in {signal.SIGTERM, signal.SIGINT}
+            if is_end and not self._stopping:
+                self._stopping, stopped_at = True, time.monotonic()
+                self._close_sockets()
+                signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
+                self._send(signal.SIGTERM, to=range(self._count))
+            elif is_end and time.monotonic() - stopped_at > _SAME_SIGNAL:
+                self._send(signal.SIGKILL)
             elif sign == signal.SIGHUP and not self._stopping and self._reload():
                 self._send(signal.SIGHUP)
             elif sign == signal.SIGALRM and self._stopping:
@@ -144,16 +145,6 @@ class Workers:
         settings = read_again(read, self._log)
         self._settings = settings or self._settings
         return settings is not None
-
-    def _stop(self) -> None:
-        if self._stopping:
-            if time.monotonic() - self._stopped_at > _SAME_SIGNAL:
-                self._send(signal.SIGKILL)
-            return
-        self._stopping, self._stopped_at = True, time.monotonic()
-        self._close_sockets()
-        signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
-        self._send(signal.SIGTERM, to=range(self._count))
 
     def _send(self, sign: int, *, to: Container[int] | None = None) -> None:
         """Sends a signal to all processes, or to those of some indexes."""
