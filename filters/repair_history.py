@@ -117,7 +117,14 @@ class RepairHistory(RequestFilter):
             if len(whole) != len(messages) or any(a is not b for a, b in zip(whole, messages, strict=True)):
                 messages = whole
         messages = self._without_empty(messages)
-        return _without_repeats(messages) if self.repeated else messages
+        if self.repeated:
+            shown: list[Message] = []
+            for message in messages:
+                follows = shown and message.role == shown[-1].role == "assistant"
+                if not (follows and _is_repeat(shown[-1], message)):
+                    shown.append(message)
+            messages = messages if len(shown) == len(messages) else shown
+        return messages
 
     @cached_property
     def _control_words(self) -> frozenset[str]:
@@ -165,17 +172,8 @@ def _has_calls(messages: Messages) -> bool:
     return False
 
 
-def _without_repeats(messages: Messages) -> Messages:
-    """The messages, less the second of two equal answers in a row."""
-    shown: list[Message] = []
-    for message in messages:
-        both = message.role == "assistant" and shown and shown[-1].role == "assistant"
-        if not (both and _is_repeat(shown[-1], message)):
-            shown.append(message)
-    return messages if len(shown) == len(messages) else shown
-
-
 def _is_repeat(earlier: Message, later: Message) -> bool:
+    """Whether the second of two answers is the first one again."""
     if earlier.name != later.name:
         return False
     if earlier.content != later.content and _words(earlier) != _words(later):

@@ -97,21 +97,7 @@ class TrimHistory(RequestFilter):
         tokens = self._most_tokens(context) if self.max_tokens else None
         sizes = ((self.max_messages, _one), (tokens, _sizer(context)), (self.max_turns, _is_user))
         budgets = [_Budget(most, self.to, size) for most, size in sizes if most is not None]
-        first = self._first_kept(messages, turns, waiting, budgets)
-        return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
-
-    def _exceeds(self, messages: Messages, context: Context) -> bool:
-        """Whether the whole passes a maximum; if not, no part of it ever did."""
-        if self.max_messages and len(messages) > self.max_messages:
-            return True
-        if self.max_tokens and sum(map(_sizer(context), messages)) > self._most_tokens(context):
-            return True
-        return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
-
-    def _first_kept(
-        self, messages: Messages, turns: list[int], waiting: set[int], budgets: list["_Budget"]
-    ) -> int:
-        """The first turn that is kept. What is decided at a message rests on those before it alone."""
+        # The first turn that is kept. What is decided at a message rests on those before it alone.
         first = newest = 0
         for i, message in enumerate(messages):
             if turns[i] < first:
@@ -124,7 +110,15 @@ class TrimHistory(RequestFilter):
                 for budget in budgets:
                     budget.drop(first)
                 first += 1
-        return first
+        return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
+
+    def _exceeds(self, messages: Messages, context: Context) -> bool:
+        """Whether the whole passes a maximum; if not, no part of it ever did."""
+        if self.max_messages and len(messages) > self.max_messages:
+            return True
+        if self.max_tokens and sum(map(_sizer(context), messages)) > self._most_tokens(context):
+            return True
+        return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
 
     def _most_tokens(self, context: Context) -> float:
         """The maximum as tokens of the estimate, of which a model may count more or fewer."""

@@ -198,43 +198,38 @@ class HostBus:
         # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             message = self._decoder.decode(data)
-            if message.host != self._own[0]:
+            is_others = message.host != self._own[0]
+            if is_others:
                 self._on_presence(message)
             if message.start:
                 self._on_start(at, message, message.start)
-            elif message.host != self._own[0]:
-                self._on_body(message)
+            elif is_others and message.body:
+                id_ = message.host, message.process, message.number
+                if id_ in self._received:
+                    return
+                if message.number:
+                    self._received[id_] = None
+                    if len(self._received) > _MOST_RECEIVED:
+                        del self._received[next(iter(self._received))]
+                self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, message.body)))
 
     def _on_presence(self, message: _HostMessage) -> None:
         other = message.host, message.process
-        is_news, is_first = other not in self._others, not self._others
-        has_come = not message.body and message.presence in {_ALONE, _JOINED}
         if not message.body and message.presence == _LEFT:
             self._others.discard(other)
             return
+        is_news, is_first = other not in self._others, not self._others
+        has_come = not message.body and message.presence in {_ALONE, _JOINED}
         self._others.add(other)
         if has_come and (is_news or message.presence == _ALONE):
             self._say(_HERE)
         if is_first:
             self._announce_all()
-
-    def _on_body(self, message: _HostMessage) -> None:
-        if not message.body:
-            if message.presence in {_HERE, _LEFT}:
-                return
+        if has_come:
             since = time.monotonic() - _RELIABLE_TRIES * _RELIABLE_PAUSE
             for at, data in tuple(self._reliable.values()):
                 if at > since:
                     self._start(self._publish(data, tries=_TRIES, pause=_PAUSE))
-            return
-        id_ = message.host, message.process, message.number
-        if id_ in self._received:
-            return
-        if message.number:
-            self._received[id_] = None
-            if len(self._received) > _MOST_RECEIVED:
-                del self._received[next(iter(self._received))]
-        self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, message.body)))
 
     def _on_start(self, at: float, message: _HostMessage, start: _Start) -> None:
         key = start.key

@@ -19,7 +19,6 @@ from filters.timestamp_prefix import TimestampPrefix
 from proxy.memory.memory import Memory
 from proxy.memory.token_scale import TokenCounter
 from proxy.memory.view import ChainNeeds
-from proxy.settings.pipeline import Identity
 from proxy.settings.pipeline import Pipeline as PipelineSettings
 from proxy.settings.pipeline import Upstream as UpstreamSettings
 from proxy.settings.settings import Settings
@@ -106,12 +105,22 @@ def build_pipelines(
     pipelines = {}
     for name, own in settings.pipelines.items():
         candidates = tuple(targets[each] for each in own.upstreams)
+        identity, secret = own.identity, own.identity.user_hmac.get_secret_value()
+        user_places = PROVEN_PLACES if secret else USER_PLACES
+        id_places = IdPlaces(
+            session=SESSION_PLACES
+            if identity.session is None
+            else tuple(map(IdPlace.parse, identity.session)),
+            user=user_places if identity.user is None else tuple(map(IdPlace.parse, identity.user)),
+            default_session=identity.default_session or None,
+            proof=UserProof(secret) if secret else None,
+        )
         pipeline = Pipeline(
             name=name,
             targets=candidates,
             filters=(),
             skip_failing_filters=own.failing == "skip",
-            id_places=_build_places(own.identity),
+            id_places=id_places,
             memory=memory,
             tools=own.tools,
             tool_rounds=own.tool_rounds,
@@ -150,17 +159,6 @@ def with_filters(
         tells_last_call=InjectLastCall in kinds,
         max_recalled=max((step.limit for step in request if isinstance(step, Recall)), default=0),
         zone=chain_time_zone(request),
-    )
-
-
-def _build_places(settings: Identity) -> IdPlaces:
-    secret = settings.user_hmac.get_secret_value()
-    session, user = settings.session, settings.user
-    return IdPlaces(
-        session=SESSION_PLACES if session is None else tuple(map(IdPlace.parse, session)),
-        user=(PROVEN_PLACES if secret else USER_PLACES) if user is None else tuple(map(IdPlace.parse, user)),
-        default_session=settings.default_session or None,
-        proof=UserProof(secret) if secret else None,
     )
 
 

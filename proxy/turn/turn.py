@@ -15,7 +15,6 @@ from proxy.memory.session import NO_ATTEMPT, with_positions
 from proxy.memory.speech import MAX_SPEECH, speech_weight
 from proxy.memory.tasks import LARGE, MANY_MESSAGES, LargeWork
 from proxy.memory.turn_record import TurnRecord
-from proxy.observe.observation import AnswerCopy
 from proxy.turn import chain
 from proxy.turn.active import NO_CLAIM, ActiveTurn, ActiveTurns, TurnClaim, request_turn_id
 from proxy.turn.context import offer_memory_tools, read_memory
@@ -103,7 +102,23 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             observation.sent = dispatch.sent
             report.fell_back = dispatch.upstream != pipeline.targets[0].name
             if record and memory and observation.answer.size:
-                _end_record(memory, record, dispatch, observation.answer, active, interrupted=interrupted)
+                answer, dialogue = observation.answer, dispatch.dialogue
+                data = answer.data
+                if dialogue:
+                    dialogue.commit_if_reached(data)
+                memory.recorder.put(
+                    msgspec.structs.replace(
+                        record,
+                        model=dispatch.model,
+                        answer=data,
+                        cut=answer.is_cut,
+                        at=active.asked_at(record.at),
+                        had_tool_rounds=dialogue is not None and dialogue.rounds > 0,
+                        ended_at=wall_time(),
+                        size=record.size + len(data),
+                        interrupted=interrupted,
+                    )
+                )
 
 
 def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
@@ -209,32 +224,4 @@ def _begin_record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
         tools=bytes(chat.fields.get("tools", b"")) if is_sample else b"",
         attempt=turn.attempt,
         size=turn.size,
-    )
-
-
-def _end_record(  # noqa: PLR0913 - a turn, and what came of it
-    memory: Memory,
-    record: TurnRecord,
-    dispatch: Dispatch,
-    answer: AnswerCopy,
-    active: ActiveTurn,
-    *,
-    interrupted: bool,
-) -> None:
-    """Hands memory what the client got."""
-    dialogue, data = dispatch.dialogue, answer.data
-    if dialogue:
-        dialogue.commit_if_reached(data)
-    memory.recorder.put(
-        msgspec.structs.replace(
-            record,
-            model=dispatch.model,
-            answer=data,
-            cut=answer.is_cut,
-            at=active.asked_at(record.at),
-            had_tool_rounds=dialogue is not None and dialogue.rounds > 0,
-            ended_at=wall_time(),
-            size=record.size + len(data),
-            interrupted=interrupted,
-        )
     )

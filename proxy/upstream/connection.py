@@ -248,7 +248,12 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            self._stop_parsing(response, error)
+            # What came before the error is kept, the connection is not.
+            self._keep_alive = False
+            if not response.complete:
+                response.chunks += body
+                body.clear()
+                self.fail(self._malformed(str(error.__context__ or error)))
         if response.complete:
             self._complete(response)
             return
@@ -326,14 +331,6 @@ class Connection(asyncio.Protocol):
         """A response is complete, or an interim one."""
         if self._response is not None and self._response.status:
             self._response.complete = True
-
-    def _stop_parsing(self, response: HttpResponse, error: Exception) -> None:
-        """Keep what came before an error, and no connection with one."""
-        self._keep_alive = False
-        if not response.complete:
-            response.chunks += self._body
-            self._body.clear()
-            self.fail(self._malformed(str(error.__context__ or error)))
 
     def _complete(self, response: HttpResponse) -> None:
         """End a response that is complete, and keep the connection where another one may follow."""
