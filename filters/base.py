@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from filters.injection import Episode, LastCall, Remembered
 from filters.message import Message
-from filters.tokens import Count, in_text
+from filters.tokens import CountTokens, in_text
 
 Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
@@ -55,7 +55,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session: str | None = None
     user: str | None = None
     memory: Snapshot = Snapshot()
-    count: Count = in_text
+    count: CountTokens = in_text
 
 
 class Example(msgspec.Struct, frozen=True):

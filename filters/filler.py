@@ -5,7 +5,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 from filters.base import AnswerFilter, Context, Spoken
 from filters.option_types import DURATION, as_duration, seconds
 
-Written = Annotated[str, Field(pattern=DURATION)]
+DurationText = Annotated[str, Field(pattern=DURATION)]
 
 _SHORTEST, _LONGEST = 0.1, 10.0
 
@@ -32,7 +32,7 @@ class Filler(AnswerFilter):
 
     after: Annotated[
         float,
-        BeforeValidator(seconds, json_schema_input_type=Written),
+        BeforeValidator(seconds, json_schema_input_type=DurationText),
         AfterValidator(_is_bearable),
         PlainSerializer(as_duration, when_used="json"),
     ]

@@ -22,7 +22,7 @@ SYSTEM: Final = frozenset({"system", "developer"})
 """The roles of instructions."""
 MARKS: Final = frozenset({"source", "user", "interrupted", "interrupt_timestamp", "original"})
 """What voice platforms say of a message, in its ``metadata`` or beside its role."""
-Whole = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
+TurnId = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
@@ -38,8 +38,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     name: str | UnsetType | None = UNSET
     tool_calls: list[dict[str, Any]] | UnsetType | None = UNSET
     tool_call_id: str | UnsetType | None = UNSET
-    turn_id: Whole | UnsetType | None = UNSET
-    timestamp: Whole | float | UnsetType | None = UNSET
+    turn_id: TurnId | UnsetType | None = UNSET
+    timestamp: TurnId | float | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType | None = UNSET
     # A client that sends this very name only adds to the unknown fields, which face the allow-list anyway.
     others: dict[str, Any] = msgspec.field(default_factory=dict, name="*")

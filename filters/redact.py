@@ -12,7 +12,7 @@ from filters.injection import Injected
 from filters.message import Message, Role
 from filters.option_types import Whole, template_with
 from filters.text.pattern import OwnPattern, Replacer
-from filters.text.personal import Kind, Redaction, Sensitive
+from filters.text.personal import Kind, Sensitive, StreamRedaction
 from filters.text.rewriter import TextStage
 
 V = TypeVar("V", str, dict[str, Any])
@@ -154,7 +154,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     def open(self, context: Context) -> Stage | None:
         """A stage for one choice; ``None`` where the assistant's words are not redacted."""
-        return TextStage(Redaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
+        return TextStage(StreamRedaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
 
     @cached_property
     def text(self) -> Callable[[str], str]:

@@ -33,11 +33,11 @@ def in_text(text: str) -> int:
     return ceil(plain / 4.4 + 0.68 * wide + 0.28 * (len(text) - plain - wide))
 
 
-Count = Callable[[str], int]
+CountTokens = Callable[[str], int]
 """Counts the tokens of a text."""
 
 
-def in_message(message: Message, count: Count = in_text) -> int:
+def in_message(message: Message, count: CountTokens = in_text) -> int:
     """How many tokens a message has, with what a model adds around it; a picture or a sound counts as one."""
     content = message.content
     tokens = _MESSAGE + (count(content) if isinstance(content, str) else 0)
@@ -50,7 +50,7 @@ def in_message(message: Message, count: Count = in_text) -> int:
     )
 
 
-def _in_call(call: dict[str, Any], count: Count) -> int:
+def _in_call(call: dict[str, Any], count: CountTokens) -> int:
     function = call.get("function")
     given = function.values() if isinstance(function, dict) else ()
     return _CALL + sum(count(value) for value in given if isinstance(value, str))

@@ -259,7 +259,7 @@ class Sensitive:
         return sorted(found, key=lambda hit: (hit[0], -hit[1]))
 
 
-class Redaction:
+class StreamRedaction:
     """Puts ``marks``, by kind, in the place of finds; what may be the beginning of one is held back."""
 
     def __init__(self, sensitive: Sensitive, marks: Mapping[str, str]) -> None:

@@ -55,7 +55,7 @@ def find_key(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def event_line(event: Event) -> render.Line:
+def event_line(event: Event) -> render.StyledLine:
     """An event as one line of a terminal."""
     at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
     first = "—" if event.first_token_ms is None else f"{event.first_token_ms:.0f} ms"

@@ -88,7 +88,7 @@ def exit_codes(*, good: str, bad: str) -> str:
     return f"Exit code: 0 {good}, 1 {bad}, 2 usage error."
 
 
-def write_lines(lines: Iterable[render.Line], file: TextIO) -> None:
+def write_lines(lines: Iterable[render.StyledLine], file: TextIO) -> None:
     """Write lines in colour to a terminal, plain to a file or a pipe."""
     if not file.isatty():
         file.write(render.plain(lines).encode(file.encoding, "backslashreplace").decode(file.encoding))

@@ -211,7 +211,7 @@ def _row(turn: ReplayedTurn) -> dict[str, object]:
     }
 
 
-def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iterator[render.Line]:
+def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iterator[render.StyledLine]:
     """The prompts that differ, as differences; ``whole`` shows them all as they are."""
     for turn in turns:
         time = datetime.fromtimestamp(turn.at, UTC)

@@ -354,7 +354,7 @@ def _array_head(size: int) -> bytes:
 # --- the session --------------------------------------------------------------------------------------------
 
 
-class Mark(NamedTuple):
+class LineDigests(NamedTuple):
     """The digests of a deleted line: of its words, and of its place in the engine's count, if it has one."""
 
     words: bytes
@@ -369,7 +369,7 @@ class Forgotten(Extensible, frozen=True, kw_only=True, gc=False):
     """
 
     at: float
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[LineDigests, ...] = ()
     whole: bool = False
     open: bool = False
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from filters.message import Message
-from filters.tokens import Count, in_message, in_text
+from filters.tokens import CountTokens, in_message, in_text
 from proxy.memory.session import Session
 
 _log = logging.getLogger("turnkeeper")
@@ -84,7 +84,7 @@ class TokenCounter:
 
     def __init__(self, load_encoding: Callable[[], Any] | None = None) -> None:
         self._load_encoding = load_encoding or (lambda: import_module("tiktoken").get_encoding(_VOCABULARY))
-        self.count: Count = in_text
+        self.count: CountTokens = in_text
 
     async def load(self) -> None:
         """Load the vocabulary in a thread."""

@@ -67,8 +67,8 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the answer ended."""
     size: int = 0
     """About how many bytes the whole window and the answer have."""
-    interrupted: bool = False
-    """Whether the client left before the turn was over."""
+    cancelled: bool = False
+    """Whether the client hung up, or a newer request superseded the turn, before the answer's end."""
     cut: bool = False
     """Whether the client got more than ``answer``."""
     transcript: Transcript | None = None
@@ -148,7 +148,7 @@ def apply_turn(
         tool_calls=answer.complete_calls,
         reasoning=answer.reasoning if reasoning else None,
         finished=answer.finished,
-        interrupted=record.interrupted,
+        cancelled=record.cancelled,
         ended_at=record.ended_at,
         turn_id=record.turn_id,
         user=None if record.user_from_message else record.user,

@@ -219,7 +219,7 @@ class AnswerCopy(msgspec.Struct, eq=False):
         return self._end or self.data[-_USAGE_TAIL:]
 
 
-class Content(Protocol):
+class HasMessages(Protocol):
     """What was said in a turn."""
 
     @property
@@ -243,7 +243,7 @@ class Observation(msgspec.Struct, eq=False):
     timer: StageTimer = msgspec.field(default_factory=StageTimer)
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
     reason: str | None = None
-    content: Content | None = None
+    content: HasMessages | None = None
     sent: bytes = b""
     route: object = None
     size: int = 0

@@ -21,7 +21,7 @@ from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
 from proxy.page.request import PageRequest, redirect
 from proxy.page.timeline import (
     SAME_TURN,
-    Line,
+    TranscriptLine,
     TurnMark,
     call_timeline,
     lines_of,
@@ -305,12 +305,14 @@ async def _edit(request: PageRequest) -> Response:
     return redirect(_HERE, key.session)
 
 
-async def _edit_page(request: PageRequest, key: Key, line: Line, *, wordless: bool = False) -> Response:
+async def _edit_page(
+    request: PageRequest, key: Key, line: TranscriptLine, *, wordless: bool = False
+) -> Response:
     status = 400 if wordless else 200
     return await request.page("edit.html", _HERE, status=status, id=key.session, line=line, wordless=wordless)
 
 
-def _editable_line(request: PageRequest, session: Session) -> Line:
+def _editable_line(request: PageRequest, session: Session) -> TranscriptLine:
     """The line at the path's position; raises NotFound for one in the cold part, which only grows."""
     position = _position(request.params["position"], -1)
     index = position - session.cold_count

@@ -40,7 +40,7 @@ _LETTER: Final = 6.6
 """About the width of a letter in a bar, with its share of wide ones, and of a digit in a label."""
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True):
     """One message. ``unheard`` was generated and not heard.
 
     Times are in seconds since 1970: when it was said, first recorded, and interrupted.
@@ -78,16 +78,16 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 def lines_of(
     cold: Sequence[Entry], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
-) -> Sequence[Line]:
+) -> Sequence[TranscriptLine]:
     """The lines of entries, the first of them at ``start``."""
-    lines: list[Line] = []
+    lines: list[TranscriptLine] = []
     call = cold[0].call if cold else None
     for entry in (*cold, *hot):
         in_window = len(lines) >= len(cold)
         unheard_words = ""
         if entry.original is not None and entry.role == "assistant":
             unheard_words = unheard(entry.text, entry.original) if entry.text.strip() else entry.original
-        line = Line(
+        line = TranscriptLine(
             position=start + len(lines),
             role=entry.role,
             speaker=entry.speaker or entry.name,
@@ -211,7 +211,7 @@ class _Span(NamedTuple):
     rest: float = 0.0
 
 
-def turns_of_lines(lines: Sequence[Line], marks: Iterable[TurnMark]) -> dict[int, TurnMark]:
+def turns_of_lines(lines: Sequence[TranscriptLine], marks: Iterable[TurnMark]) -> dict[int, TurnMark]:
     """By position, the turn that brought a line: its newest words, and its answer."""
     newest: dict[tuple[str, str], tuple[int, TurnMark]] = {}
     by_time = list(marks)
@@ -222,7 +222,7 @@ def turns_of_lines(lines: Sequence[Line], marks: Iterable[TurnMark]) -> dict[int
     return dict(newest.values())
 
 
-def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallTimeline | None:
+def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]) -> CallTimeline | None:
     """The time line of the newest call among lines; ``None`` where nothing was said in it."""
     first = max((i for i, line in enumerate(lines) if line.begins_call), default=0)
     spoken = _by_one_clock([line for line in lines[first:] if line.role in {"user", "assistant", "tool"}])
@@ -259,7 +259,7 @@ def call_timeline(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> CallT
     )
 
 
-def _by_one_clock(lines: Sequence[Line]) -> Sequence[Line]:
+def _by_one_clock(lines: Sequence[TranscriptLine]) -> Sequence[TranscriptLine]:
     """The lines by the clock that recorded them, where the voice platform's is far from it.
 
     The line that was recorded soonest after it was said shows how far the two are apart.
@@ -300,7 +300,7 @@ def _fitting(words: str, width: float) -> str:
     return words
 
 
-def _bar(line: Line, span: _Span, scale: "_Scale") -> Bar:
+def _bar(line: TranscriptLine, span: _Span, scale: "_Scale") -> Bar:
     words = line.text or "; ".join(line.calls) or line.unheard
     is_tool = line.role != "user" and (line.role == "tool" or not (line.text or line.unheard))
     start, end = scale.place(span.start), scale.place(span.end)
@@ -316,7 +316,7 @@ def _bar(line: Line, span: _Span, scale: "_Scale") -> Bar:
     )
 
 
-def _spans(lines: Sequence[Line], turns: Mapping[int, TurnMark]) -> Sequence[_Span]:
+def _spans(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]) -> Sequence[_Span]:
     """When each line was said: none before the one above it, and no two at once on one track."""
     spans: list[_Span] = []
     newest: dict[bool, int] = {}  # by whether it is the caller's

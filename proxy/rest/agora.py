@@ -21,7 +21,7 @@ from proxy.turn.request import raw_fields
 
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 
-Change = Callable[[Session], tuple[Session, int | None]]
+WebhookChange = Callable[[Session], tuple[Session, int | None]]
 """Returns a session as changed, and the number of the call that the change is of."""
 
 
@@ -105,7 +105,7 @@ def _decode(body: bytes) -> WebhookEvent:
         raise RequestError(f"The body is no webhook event; send {_EXAMPLE}.") from None
 
 
-def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> Change | None:
+def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> WebhookChange | None:
     """What an event does to its session; ``None`` for an unknown event."""
     agent = event.agent(now)
     if event.event_type == _JOINED:

@@ -13,7 +13,7 @@ from proxy.memory.tasks import ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
 from proxy.server import signals
-from proxy.server.bus import BackgroundMessage, Bus, Inbox, Message, WrittenMessage, end_with_parent
+from proxy.server.bus import BackgroundMessage, Bus, BusMessage, Inbox, WrittenMessage, end_with_parent
 from proxy.settings.settings import Settings
 
 _REPORT_EVERY: Final = 1.0
@@ -78,7 +78,7 @@ class ServersLink:
             return
         memory = runtime.memory
 
-        def receive(message: Message) -> None:
+        def receive(message: BusMessage) -> None:
             if isinstance(message, WrittenMessage):
                 for key, due in message.sessions:
                     memory.writer.session_written(key, due)

@@ -78,7 +78,7 @@ class ReloadMessage(msgspec.Struct, frozen=True, tag="reload"):
     """A server has read its configuration again: others may have a new one, too."""
 
 
-Message = (
+BusMessage = (
     TurnMessage
     | ReloadMessage
     | WatchingMessage
@@ -126,16 +126,16 @@ class Bus:
         self._inbox = all_inboxes[own][0]
         self._others = [inbox[1] for index, inbox in enumerate(all_inboxes) if index != own]
         self._encoder = msgspec.msgpack.Encoder()
-        self._decoder = msgspec.msgpack.Decoder(Message)
+        self._decoder = msgspec.msgpack.Decoder(BusMessage)
 
-    def send(self, message: Message) -> None:
+    def send(self, message: BusMessage) -> None:
         """Sends a message to all other processes; one that is too large is lost."""
         with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
             data = self._encoder.encode(message)
             if len(data) <= LARGEST:
                 self._send(data, self._others)
 
-    def send_reliably(self, message: Message) -> None:
+    def send_reliably(self, message: BusMessage) -> None:
         """Sends a message; for a minute, it is sent again to those that have no room for it."""
         self._retry(self._encoder.encode(message), self._others, _TRIES)
 
@@ -144,7 +144,7 @@ class Bus:
         """Whether there are other processes that serve."""
         return bool(self._others)
 
-    def receive(self, callback: Callable[[Message], None]) -> None:
+    def receive(self, callback: Callable[[BusMessage], None]) -> None:
         """Calls ``callback`` with each message from now on."""
         asyncio.get_running_loop().add_reader(self._inbox, self.read, callback)
 
@@ -170,7 +170,7 @@ class Bus:
         elif missed:
             _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
-    def read(self, callback: Callable[[Message], None]) -> None:
+    def read(self, callback: Callable[[BusMessage], None]) -> None:
         """Calls ``callback`` with the messages that are there."""
         with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_BATCH):

@@ -17,7 +17,7 @@ from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.drivers import ChannelAddress
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import Tasks, retrieve_exception
-from proxy.server.bus import Message, encoded_claim
+from proxy.server.bus import BusMessage, encoded_claim
 from proxy.turn.active import ActiveTurn, ActiveTurns, GlobalId, Rival, Slot, TurnClaim
 
 _LARGEST_CLAIM: Final = 4_000
@@ -94,21 +94,21 @@ class HostBus:
         self._joined_at = math.inf
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(_HostMessage)
-        self._messages = msgspec.msgpack.Decoder(Message)
+        self._messages = msgspec.msgpack.Decoder(BusMessage)
         self._claims = msgspec.msgpack.Decoder(TurnClaim)
-        self._callback: Callable[[Message], None] = lambda _: None
+        self._callback: Callable[[BusMessage], None] = lambda _: None
 
-    def receive(self, callback: Callable[[Message], None]) -> None:
+    def receive(self, callback: Callable[[BusMessage], None]) -> None:
         """Calls ``callback`` with each message of another host from now on."""
         self._callback = callback
         self._start(self._channel.run(self._on_data, self._on_joined))
 
-    def send(self, message: Message) -> None:
+    def send(self, message: BusMessage) -> None:
         """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
         if data := self._encoded(message):
             self._start(self._publish(data, tries=1, pause=_PAUSE))
 
-    def send_reliably(self, message: Message) -> None:
+    def send_reliably(self, message: BusMessage) -> None:
         """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
         number = next(self._numbers)
         if data := self._encoded(message, number):
@@ -125,7 +125,7 @@ class HostBus:
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
 
-    async def deliver(self, message: Message) -> None:
+    async def deliver(self, message: BusMessage) -> None:
         """Sends a message and waits until the store has it; raises StoreError."""
         if data := self._encoded(message):
             await self._channel.publish("", data)
@@ -152,7 +152,7 @@ class HostBus:
             self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
         )
 
-    def _encoded(self, message: Message, number: int = 0) -> bytes | None:
+    def _encoded(self, message: BusMessage, number: int = 0) -> bytes | None:
         with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
             body = self._codec.encode(_SEALED_FOR, self._encoder.encode(message))
             data = self._encoder.encode(_HostMessage(*self._own, body, number=number))
@@ -254,7 +254,7 @@ class HostBus:
         self._tasks.start(work).add_done_callback(retrieve_exception)
 
 
-async def notify_servers(address: ChannelAddress, message: Message) -> None:
+async def notify_servers(address: ChannelAddress, message: BusMessage) -> None:
     """Sends all servers of a store a message, from a program that is none of them; raises StoreError."""
     bus = HostBus(address, os.urandom(8), ActiveTurns())
     try:

@@ -13,8 +13,8 @@ from proxy.server.bus import (
     LARGEST,
     BackgroundMessage,
     Bus,
+    BusMessage,
     ErasureMessage,
-    Message,
     ReloadMessage,
     StartMessage,
     TurnMessage,
@@ -118,7 +118,7 @@ class BusMember:
         if self._hosts:
             asyncio.get_running_loop().call_later(_HEAD_START, self._hosts.announce, slot, turn)
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, message: BusMessage) -> None:
         app = self._app
         match message:
             case TurnMessage(report):
@@ -132,7 +132,7 @@ class BusMember:
             case StartMessage(key, pipeline, at, claim):
                 app.active_turns.cancel_superseded((key, pipeline), at, lambda: self._decoder.decode(claim))
 
-    def _on_message_of_host(self, message: Message) -> None:
+    def _on_message_of_host(self, message: BusMessage) -> None:
         match message:
             case WatchingMessage():
                 self._watched_until = time.monotonic() + _WATCHED_FOR

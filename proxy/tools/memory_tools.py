@@ -17,7 +17,7 @@ from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query
 from proxy.memory.errors import StoreError
 from proxy.memory.facts.user_facts import (
-    Change,
+    FactChange,
     FactDraft,
     PendingChanges,
     UserFacts,
@@ -147,7 +147,7 @@ class _FactChange(msgspec.Struct, frozen=True):
     """
 
     id: str
-    work: Change | None
+    work: FactChange | None
     text: str | None = None
 
 

@@ -10,7 +10,7 @@ from proxy.trial.testing import Failure, Result
 
 Span = tuple[str, str]
 """A text, and rich's name for its style."""
-Line = Sequence[Span]
+StyledLine = Sequence[Span]
 Results = Mapping[str, Sequence[Result]]
 """The results of the tests in each file."""
 
@@ -19,7 +19,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff
 _STYLES = {"-": "red", "+": "green"}
 
 
-def line(text: str = "", style: str = "") -> Line:
+def line(text: str = "", style: str = "") -> StyledLine:
     """A line in one style."""
     return [(text, style)]
 
@@ -29,7 +29,7 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
-def plain(lines: Iterable[Line]) -> str:
+def plain(lines: Iterable[StyledLine]) -> str:
     """The lines as text without styles."""
     return "".join("".join(visible(text) for text, _ in each).rstrip() + "\n" for each in lines)
 
@@ -37,7 +37,7 @@ def plain(lines: Iterable[Line]) -> str:
 # --- explanations
 
 
-def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iterator[Line]:
+def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iterator[StyledLine]:
     """What happens to a call from its arrival to the request upstream; ``timed`` adds each filter's time."""
     to, identity = explanation.destination, explanation.identity
     heading = f"pipeline {explanation.pipeline} -> upstream {to.upstream} ({to.kind}), model {to.model}"
@@ -73,7 +73,7 @@ def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iter
     yield from (line(row) for row in body.split("\n"))
 
 
-def _render_step(number: int, step: FilterStep, *, timed: bool) -> Iterator[Line]:
+def _render_step(number: int, step: FilterStep, *, timed: bool) -> Iterator[StyledLine]:
     name = f"{number} {step.filter}"
     options = f" {msgspec.json.encode(step.options).decode()}" if step.options else ""
     took = f" ({step.microseconds} µs)" if timed else ""
@@ -94,7 +94,7 @@ def _render_step(number: int, step: FilterStep, *, timed: bool) -> Iterator[Line
 # --- test results
 
 
-def render_results(results: Results) -> Iterator[Line]:
+def render_results(results: Results) -> Iterator[StyledLine]:
     """A line for each test, the difference where it fails, and a summary."""
     failed = passed = 0
     for file, of_file in results.items():
@@ -114,7 +114,7 @@ def render_results(results: Results) -> Iterator[Line]:
     yield line(f"{passed} passed, {failed} failed", "red") if failed else line(f"{passed} passed", "green")
 
 
-def _render_failure(failure: Failure) -> Iterator[Line]:
+def _render_failure(failure: Failure) -> Iterator[StyledLine]:
     if isinstance(failure.expected, list) and isinstance(failure.actual, list):
         yield from render_diff(failure.expected, failure.actual)
     elif isinstance(failure.actual, list) and isinstance(failure.expected, Mapping):
@@ -137,7 +137,7 @@ def encode_results(results: Results) -> bytes:
 # --- differences
 
 
-def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Line]:
+def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[StyledLine]:
     """The steps from ``before`` to ``after``; messages without a change are counted."""
     for edit in edits(before, after):
         if edit.kind == "same":
@@ -167,7 +167,7 @@ def message_summary(message: MessageDict, position: int | None = None) -> str:
     return " ".join([*words, value_text(rest)] if rest else words)
 
 
-def render_change(name: str, before: object, after: object, after_name: str = "") -> Iterator[Line]:
+def render_change(name: str, before: object, after: object, after_name: str = "") -> Iterator[StyledLine]:
     """A value before and after, a line each, words that differ highlighted; ``UNSET`` has no line."""
     old, new = value_text(before), value_text(after)
     steps = pieces(old, new) if old and new else None

@@ -8,8 +8,7 @@ import msgspec
 from filters.base import Snapshot
 from filters.message import Message, newest_words
 from proxy.errors import NotFound, TurnkeeperError
-from proxy.memory.archive.records import Fact
-from proxy.memory.archive.records import Turn as ArchivedTurn
+from proxy.memory.archive.records import ArchivedMessage, Fact
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
 from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
@@ -105,7 +104,7 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
 
 
 async def _archived_session(memory: Memory, key: Key) -> Session:
-    turns = list[ArchivedTurn]()
+    turns = list[ArchivedMessage]()
     while memory.archiving:
         page = await memory.archiving.archive.session_turns(key, start=len(turns), limit=_PAGE)
         turns += page

@@ -91,11 +91,11 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             active.release_claim(partial(_claim, turn.turn_id, content))
         # To free what was decoded after the answer is slower: it has left the processor's caches by then.
         del turn, raw, claim, composed
-        interrupted = False
+        cancelled = False
         try:
             await relay_answer(pipeline, context, dispatch, reply)
         except asyncio.CancelledError:
-            interrupted = True
+            cancelled = True
             raise
         finally:  # nothing below may wait
             report.model, report.upstream = dispatch.model, dispatch.upstream
@@ -116,7 +116,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
                         had_tool_rounds=dialogue is not None and dialogue.rounds > 0,
                         ended_at=wall_time(),
                         size=record.size + len(data),
-                        interrupted=interrupted,
+                        cancelled=cancelled,
                     )
                 )
 

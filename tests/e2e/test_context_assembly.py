@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.memory.archive.records import Chunk
+from proxy.memory.archive.records import DocumentChunk
 from proxy.memory.stores.store import BlobWrite, Key
 from tests.peers.fake_upstream import FakeUpstream
 from tests.peers.scripted_model import says
@@ -46,7 +46,7 @@ def filled(proxy: ProxyServer) -> Any:
     memory = proxy.app.memory
     assert memory and memory.archiving
     proxy.client.post("/v1/memory/users/ann/facts", json={"text": "Lives in Berlin."})
-    chunk = Chunk(title="Opening hours", text="The harbour museum opens at nine on Sundays.")
+    chunk = DocumentChunk(title="Opening hours", text="The harbour museum opens at nine on Sundays.")
     proxy.run(memory.archiving.archive.add_document("default", "faq.md", [chunk], at=time.time()))
     say(proxy, "We went to the zoo.")
     return memory

@@ -13,7 +13,7 @@ from proxy.memory.memory import Memory
 from proxy.memory.stores.store import NEVER_DUE, Key
 from proxy.runtime import Generation
 from proxy.server.background import ServersLink
-from proxy.server.bus import LARGEST, Bus, Inbox, Message, WrittenMessage, WrittenSessions, inboxes
+from proxy.server.bus import LARGEST, Bus, BusMessage, Inbox, WrittenMessage, WrittenSessions, inboxes
 from proxy.settings.build import build_memory
 from proxy.settings.load import load
 from tests.peers.fake_upstream import FakeUpstream, answer, completion
@@ -53,7 +53,7 @@ def config(tmp_path: Path) -> Path:
 
 def arrived(inbox: Inbox) -> list[WrittenMessage]:
     """The messages in an inbox."""
-    messages: list[Message] = []
+    messages: list[BusMessage] = []
     Bus([inbox], own=0).read(messages.append)
     return [message for message in messages if isinstance(message, WrittenMessage)]
 

@@ -79,7 +79,7 @@ class Call:
                     text=answer or "",
                     tool_calls=tool_calls,
                     finished=finished and not hung_up,
-                    interrupted=hung_up,
+                    cancelled=hung_up,
                     ended_at=self.ended,
                 ),
                 now=self.now,

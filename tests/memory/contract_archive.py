@@ -14,7 +14,7 @@ import pytest
 from proxy.memory.archive import names as archive_names
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.names import NamedDatabase
-from proxy.memory.archive.records import Chunk, ErasureCount, Fact, Query, QueryVector
+from proxy.memory.archive.records import DocumentChunk, ErasureCount, Fact, Query, QueryVector
 from proxy.memory.archive.sql import Database, Each, Steps, Transaction, fetch_value
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec, Plain
@@ -273,7 +273,7 @@ async def as_it_was(archive: Archive) -> None:
 async def test_what_was_indexed_in_an_older_way_is_indexed_anew(archive: Archive):
     await archive.save_session(KEY, session("नमस्ते दुनिया"), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f", text="Speaks हिन्दी.", created=NOW))
-    await archive.add_document("acme", "a.md", [Chunk(title="नियम", text="Open at nine.")], at=NOW)
+    await archive.add_document("acme", "a.md", [DocumentChunk(title="नियम", text="Open at nine.")], at=NOW)
     assert await archive.reindex() == 0
     await as_it_was(archive)
     assert await asked(archive, "नमस्ते हिन्दी नियम") == []
@@ -647,7 +647,10 @@ async def test_many_that_have_expired_go_in_as_few_statements_as_one(archive: Ar
 
 
 async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archive):
-    chunks = [Chunk(title="Opening hours", text="We open at nine."), Chunk(title="", text="Parking is free.")]
+    chunks = [
+        DocumentChunk(title="Opening hours", text="We open at nine."),
+        DocumentChunk(title="", text="Parking is free."),
+    ]
     await archive.add_document("acme", "faq.md", chunks, at=NOW)
     (found,) = await archive.search(ANN, Query(text="opening hours", now=NOW))
     assert (found.kind, found.text, found.source) == ("document", "We open at nine.", "faq.md")
@@ -663,7 +666,10 @@ async def test_documents_are_found_by_all_persons_of_their_tenant(archive: Archi
 
 
 async def test_a_document_is_removed_and_replaced_in_one_tenant_alone(archive: Archive):
-    ours, theirs = Chunk(title="", text="We open at nine."), Chunk(title="", text="They open at ten.")
+    ours, theirs = (
+        DocumentChunk(title="", text="We open at nine."),
+        DocumentChunk(title="", text="They open at ten."),
+    )
     await archive.add_document("acme", "faq.md", [ours], at=NOW)
     await archive.add_document("other", "faq.md", [theirs], at=NOW)
     others = Owner("other", "ann")
@@ -675,7 +681,7 @@ async def test_a_document_is_removed_and_replaced_in_one_tenant_alone(archive: A
 
 
 async def test_of_what_answers_alike_facts_go_first_and_documents_last(archive: Archive):
-    await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
+    await archive.add_document("acme", "faq.md", [DocumentChunk(title="", text="Bello barks.")], at=NOW)
     await archive.save_session(KEY, session("Bello barks."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
     found = await archive.search(ANN, Query(text="Bello", now=NOW))
@@ -849,7 +855,7 @@ async def test_each_text_wants_a_vector_once_and_again_when_it_is_corrected(arch
     held = session("My puppy is small.", "Lovely.", "I moved.")
     await archive.save_session(KEY, held, as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Likes tea.", created=NOW))
-    await archive.add_document("acme", "a.md", [Chunk(title="Pets", text="No hound.")], at=NOW)
+    await archive.add_document("acme", "a.md", [DocumentChunk(title="Pets", text="No hound.")], at=NOW)
     whole = {
         "User: My puppy is small.\nAssistant: Lovely.",
         "User: My puppy is small.\nAssistant: Lovely.\nUser: I moved.",
@@ -984,7 +990,7 @@ async def test_meaning_adds_to_words_less_than_its_weight(archive: Archive):
 async def test_nobody_finds_what_means_the_same_and_is_anothers(archive: Archive):
     await archive.save_session(KEY, session("My puppy sleeps."), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
-    await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
+    await archive.add_document("acme", "a.md", [DocumentChunk(title="", text="A puppy is welcome.")], at=NOW)
     await embed(archive)
     assert len(await alike(archive, "hound")) == 3
     assert await alike(archive, "hound", BOB) == ["A puppy is welcome."]
@@ -996,7 +1002,7 @@ async def test_vectors_go_with_what_they_belong_to(archive: Archive):
     await archive.save_session(KEY, session("My puppy sleeps."), as_of=NOW)
     await archive.save_session(Key("acme", "bobs"), session("My puppy is Max.", user="bob"), as_of=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Has a puppy.", created=NOW))
-    await archive.add_document("acme", "a.md", [Chunk(title="", text="A puppy is welcome.")], at=NOW)
+    await archive.add_document("acme", "a.md", [DocumentChunk(title="", text="A puppy is welcome.")], at=NOW)
     await embed(archive)
     assert await vectors_left(archive) == 4
     await archive.forget(ANN, at=NOW)
@@ -1047,7 +1053,7 @@ async def test_users_are_listed_with_their_sessions(archive: Archive):
     await archive.save_session(Key(KEY.tenant, "zz"), session("three"), as_of=6.0)
     await archive.save_session(Key(KEY.tenant, "b"), session("four", user="bob"), as_of=7.0)
     await archive.save_session(Key("other", "c"), session("five", user="cid"), as_of=8.0)
-    await archive.add_document(KEY.tenant, "a.md", [Chunk(title="", text="no user's")], at=NOW)
+    await archive.add_document(KEY.tenant, "a.md", [DocumentChunk(title="", text="no user's")], at=NOW)
     listed = await archive.list_users(KEY.tenant)
     assert in_order(archive, listed) == ["ann", "bob"]
     assert await archive.list_users(KEY.tenant, after=listed[0]) == listed[1:]

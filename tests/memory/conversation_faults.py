@@ -57,7 +57,7 @@ def _answered(line: Line | None, *, reached: bool) -> dict[str, Any] | None:
         "text": line.text if reached else "",
         "tool_calls": calls(line.calls) if line.calls and reached else None,
         "finished": not line.broken,
-        "interrupted": line.broken and line.hung_up,
+        "cancelled": line.broken and line.hung_up,
     }
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise, takewhile
 from typing import Final
 
 from proxy.memory.align.alignment import NEW, REPEATED
-from proxy.memory.align.line import CUT, Key, Line, repeats, similarity
+from proxy.memory.align.line import CUT, Line, LineKey, repeats, similarity
 from proxy.memory.wording import same_words
 
 # To compare all lines of a gap with each other blocks the loop for a tenth of a second from so many pairs on.
@@ -172,7 +172,7 @@ def _equal_once(recorded: Sequence[Line], window: Sequence[Line], *, calls: bool
     return run[::-1]
 
 
-def _singles(lines: Sequence[Line], *, calls: bool) -> dict[Key, int]:
+def _singles(lines: Sequence[Line], *, calls: bool) -> dict[LineKey, int]:
     """The positions of the lines that occur once, by their keys."""
     keys = [line.key for line in lines]
     count = Counter(keys)
@@ -197,7 +197,7 @@ def gap_pairs(
     ``at_start`` and ``at_end`` say whether the gap begins and ends the window, and ``older`` whether the
     window may begin with lines that are older than all that is recorded.
     """
-    by_key: dict[Key, dict[int, int]] = {}
+    by_key: dict[LineKey, dict[int, int]] = {}
     for line in window:
         if line.key not in by_key:
             sures = ((place, similarity(line, other)) for place, other in enumerate(recorded))

@@ -14,7 +14,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.align.line import Line, similarity
-from proxy.memory.session import Entry, Forgotten, Mark, Session
+from proxy.memory.session import Entry, Forgotten, LineDigests, Session
 
 _DIGEST_BYTES: Final = 8
 # As much of an answer as is heard of most that are cut off.
@@ -98,7 +98,7 @@ def _with_marks(session: Session, forgotten: Forgotten, lines: Iterable[Line]) -
     return msgspec.structs.replace(session, forgotten=msgspec.structs.replace(forgotten, marks=marks))
 
 
-def _mark(line: Line, at: float) -> Mark:
+def _mark(line: Line, at: float) -> LineDigests:
     """The digests of a line, salted so that those of one deletion do not match those of another."""
     salt = repr(at)
     if line.role in {"call", "tool"}:
@@ -107,7 +107,7 @@ def _mark(line: Line, at: float) -> Mark:
         letters = line.letters(line.text) or line.text
         words = (letters[:_PREFIX_LETTERS] if line.role == "assistant" else letters,)
     has_stamp = None not in {line.turn_id, line.time}
-    return Mark(
+    return LineDigests(
         _digest(salt, line.role, words),
         _digest(salt, line.role, (line.turn_id, line.time)) if has_stamp else b"",
     )

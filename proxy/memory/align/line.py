@@ -14,7 +14,7 @@ EQUAL, WORDS, CUT, ALIKE = 30, 25, 20, 12
 """How sure a pair is: equal to the letter, the same words, one the beginning of the other, or alike."""
 
 FunctionCall = tuple[str | None, str, str]
-Key = tuple[str, str, tuple[object, ...]]
+LineKey = tuple[str, str, tuple[object, ...]]
 
 
 class Line:
@@ -63,7 +63,7 @@ class Line:
         return self._letters[text]
 
     @property
-    def key(self) -> Key:
+    def key(self) -> LineKey:
         """The same for lines that are equal to the letter; a call is known by its functions."""
         return (self.role, "" if self.role == "call" else self.text, self.calls)
 

@@ -7,7 +7,7 @@ from typing import Final
 from filters.message import Message, epoch_seconds
 from proxy.memory.align.alignment import NEW
 from proxy.memory.align.anchors import mark_repeated
-from proxy.memory.align.line import ALIKE, CUT, Key, Line, similarity
+from proxy.memory.align.line import ALIKE, CUT, Line, LineKey, similarity
 from proxy.memory.wording import continues, same_words
 
 # So many pairs of lines of one turn and role are not compared with each other: that would block the loop.
@@ -159,7 +159,7 @@ def _pairs(
     if len(indices) * len(places) > _MAX_PAIRS:
         if tests is not _SURE:
             return []
-        by_key: dict[Key, list[int]] = {}
+        by_key: dict[LineKey, list[int]] = {}
         for p in places:
             by_key.setdefault(recorded[p].key, []).append(p)
         candidates = ((i, by_key.get(window[i].key)) for i in reversed(indices))

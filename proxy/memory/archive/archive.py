@@ -16,14 +16,14 @@ from proxy.memory.archive import vectors as vector_index
 from proxy.memory.archive.erasure import is_erased, tombstone, tombstone_keys
 from proxy.memory.archive.names import NamedDatabase
 from proxy.memory.archive.records import (
-    Chunk,
+    ArchivedMessage,
+    DocumentChunk,
     ErasureCount,
     Fact,
     Query,
     SearchResult,
     TombstoneKeys,
     Tombstones,
-    Turn,
     UnembeddedText,
     UserSession,
     Vector,
@@ -129,15 +129,17 @@ class Archive:
         """The sessions in which a user spoke or was spoken to, the newest first."""
         return await self._database.read(partial(_user_sessions, user, limit))
 
-    async def turns(self, user: Owner, *, after: int = 0, limit: int = 1000) -> list[tuple[int, Turn]]:
+    async def turns(
+        self, user: Owner, *, after: int = 0, limit: int = 1000
+    ) -> list[tuple[int, ArchivedMessage]]:
         """What was said by a user and in their sessions; each with the number to continue ``after``."""
         return await self._database.read(partial(_user_turns, self._codec, user, after, limit))
 
-    async def latest_turns(self, user: Owner, *, limit: int) -> list[Turn]:
+    async def latest_turns(self, user: Owner, *, limit: int) -> list[ArchivedMessage]:
         """The end of the session in which a user spoke last; of another user's, what this one said."""
         return await self._database.read(partial(_latest_turns, self._codec, user, limit))
 
-    async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[Turn]:
+    async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[ArchivedMessage]:
         """The turns of a session in order, from the one at index ``start`` on."""
         return await self._database.read(partial(_session_turns, self._codec, key, start, limit))
 
@@ -227,7 +229,9 @@ class Archive:
         """Remove a fact; whether there was one."""
         return await self._database.write(partial(_remove_fact, user, fact_id))
 
-    async def add_document(self, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float) -> None:
+    async def add_document(
+        self, tenant: str, path: str, chunks: Sequence[DocumentChunk], *, at: float
+    ) -> None:
         """Add a document, or replace the one at its path."""
         await self._database.write(partial(documents.add_document, self._codec, tenant, path, chunks, at=at))
 
@@ -302,7 +306,9 @@ def _user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
     return [UserSession(id_text(session), at, count) for session, at, count in rows]
 
 
-def _user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[list[tuple[int, Turn]]]:
+def _user_turns(
+    codec: RowCodec, user: Owner, after: int, limit: int
+) -> Steps[list[tuple[int, ArchivedMessage]]]:
     """A page of a user's turns, each with its number."""
     owner = yield from find_owner(user)
     if owner is None:
@@ -311,7 +317,7 @@ def _user_turns(codec: RowCodec, user: Owner, after: int, limit: int) -> Steps[l
     return [(row[0], _turn(codec, user.tenant, row)) for row in rows]
 
 
-def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Turn]]:
+def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[ArchivedMessage]]:
     """The end of the session in which a user spoke last."""
     owner = yield from find_owner(user)
     talk = None if owner is None else (yield from fetch_value(statements.LATEST_SESSION, {"owner": owner}))
@@ -321,16 +327,18 @@ def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Turn]]
     return [_turn(codec, user.tenant, row) for row in reversed(rows)]
 
 
-def _session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[Turn]]:
+def _session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[ArchivedMessage]]:
     """A page of a session's turns."""
     rows = yield from fetch(statements.SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
     return [_turn(codec, key.tenant, row) for row in rows]
 
 
-def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> Turn:
+def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> ArchivedMessage:
     _, session, created, at, _, blob = row
     name = id_text(session)
-    return Turn(session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry))
+    return ArchivedMessage(
+        session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry)
+    )
 
 
 class _ErasedMeanwhile(Exception):
@@ -445,7 +453,7 @@ class ArchiveHolder:
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
         """A user's turns, session by session, and facts, superseded ones too."""
-        turns, facts, unreadable = list[Turn](), list[Fact](), list[str]()
+        turns, facts, unreadable = list[ArchivedMessage](), list[Fact](), list[str]()
         after = 0
         try:
             while page := await self._archive.turns(user, after=after):
@@ -477,7 +485,7 @@ class ArchiveHolder:
         await self._archive.scrub()
 
 
-def _exported_turns(turns: list[Turn]) -> list[dict[str, Any]]:
+def _exported_turns(turns: list[ArchivedMessage]) -> list[dict[str, Any]]:
     turns.sort(key=lambda turn: (turn.created, turn.session, turn.entry.turn_ref))
     # Entry by entry: they are of many sessions, whose voice platforms have units of time of their own.
     return [

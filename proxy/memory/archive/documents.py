@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Final
 
-from proxy.memory.archive.records import Chunk
+from proxy.memory.archive.records import DocumentChunk
 from proxy.memory.archive.sql import RowCodec, Steps, ensure_owner, fetch, fetch_value
 from proxy.memory.archive.statements import (
     DELETE_DOCUMENT,
@@ -73,16 +73,16 @@ def _read_pdf(path: Path) -> str:
         raise ValueError(f"it cannot be read as PDF ({type(error).__name__})") from error
 
 
-def split_document(text: str, title: str) -> list[Chunk]:
+def split_document(text: str, title: str) -> list[DocumentChunk]:
     """The chunks of a plain text or Markdown document, each titled by the headings above it.
 
     They are the document's own text in its order, with nothing but white space left out between them.
     """
-    chunks: list[Chunk] = []
+    chunks: list[DocumentChunk] = []
     for heading, section in _sections(text, title):
         # Whole paragraphs where they fit, else sentences, else characters.
         parts = _joined(_split(section, _PARAGRAPH_END), _split_paragraph)
-        chunks += [Chunk(title=heading, text=part.strip()) for part in parts if part.strip()]
+        chunks += [DocumentChunk(title=heading, text=part.strip()) for part in parts if part.strip()]
     return chunks
 
 
@@ -146,7 +146,7 @@ def _joined(pieces: Iterable[str], split: Callable[[str], Iterable[str]]) -> Ite
 
 
 def add_document(
-    codec: RowCodec, tenant: str, path: str, chunks: Sequence[Chunk], *, at: float
+    codec: RowCodec, tenant: str, path: str, chunks: Sequence[DocumentChunk], *, at: float
 ) -> Steps[None]:
     """Add a document, or replace the one at its path."""
     yield from remove_document(tenant, path)

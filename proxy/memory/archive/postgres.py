@@ -11,7 +11,7 @@ import asyncpg
 from proxy.memory.archive.sql import Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.postgres_pool import Pool, Reads, Work, fetch_all
+from proxy.memory.stores.postgres_pool import PostgresPool, Reads, Work, fetch_all
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
 
@@ -45,7 +45,7 @@ class PostgresDatabase:
     """
 
     def __init__(self, url: str, sessions: PostgresStore | None = None) -> None:
-        self._pool = Pool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
+        self._pool = PostgresPool(url, timeout=_TIMEOUT, size=_CONNECTIONS)
         self._calls = sessions.calls if sessions else Reads(self._pool)
         # One at a time, or repeated requests would take all connections.
         self._scrubbing = asyncio.Lock()

@@ -23,7 +23,7 @@ Vector = tuple[float, ...]
 """A vector of length 1."""
 
 
-class Turn(msgspec.Struct, frozen=True, kw_only=True):
+class ArchivedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message as it was heard, and its session. Times are in seconds since 1970."""
 
     session: str
@@ -70,7 +70,7 @@ class Fact(Extensible, frozen=True, kw_only=True, gc=False):
         return fields
 
 
-class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+class DocumentChunk(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a document that can be read by itself."""
 
     title: str

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeVar
 import msgspec
 
 from proxy.memory import extensible
-from proxy.memory.archive.records import Chunk, Fact
+from proxy.memory.archive.records import DocumentChunk, Fact
 from proxy.memory.archive.statements import (
     DELETE_PASSAGE,
     DELETE_VECTOR,
@@ -255,13 +255,13 @@ class RowCodec(msgspec.Struct, frozen=True):
         """Decode a value. Raises StoreError for bytes that cannot be read."""
         return extensible.decode(self.codec.decode(key, bytes(blob)), kind)
 
-    def decode_item(self, owner: Owner, kind: int, row: Sequence[Any]) -> Entry | Fact | Chunk:
+    def decode_item(self, owner: Owner, kind: int, row: Sequence[Any]) -> Entry | Fact | DocumentChunk:
         """Decode a row of ``TEXTS``. Raises StoreError for one that cannot be read."""
         _, name, _, blob = row
         if kind == FACT:
             return self.decode(Key(owner.tenant, owner.user), blob, Fact)
         key = Key(owner.tenant, id_text(name))
-        return self.decode(key, blob, Chunk) if kind == DOCUMENT else self.decode(key, blob, Entry)
+        return self.decode(key, blob, DocumentChunk) if kind == DOCUMENT else self.decode(key, blob, Entry)
 
     def encode_bytes(self, owner: Owner, value: bytes) -> bytes:
         """Encode bytes so that they are of no use under another owner."""

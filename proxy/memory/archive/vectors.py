@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from proxy.memory.archive import statements
-from proxy.memory.archive.records import Chunk, QueryVector, UnembeddedText, Vector
+from proxy.memory.archive.records import DocumentChunk, QueryVector, UnembeddedText, Vector
 from proxy.memory.archive.sql import RowCodec, Rows, Steps, fetch, fetch_items, fetch_value
 from proxy.memory.archive.statements import json_array
 from proxy.memory.errors import StoreError
@@ -50,7 +50,7 @@ def sign_bits(vector: Vector) -> bytes:
     return int(bits, 2).to_bytes((len(bits) + 7) // 8, "big")
 
 
-class Comparison:
+class SignComparison:
     """A vector that is compared with others by their signs."""
 
     def __init__(self, vector: Vector) -> None:
@@ -192,7 +192,7 @@ def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str |
         item = codec.decode_item(owner, kind, row)
     except (StoreError, msgspec.DecodeError):
         return None
-    return f"{item.title}\n{item.text}" if isinstance(item, Chunk) else item.text
+    return f"{item.title}\n{item.text}" if isinstance(item, DocumentChunk) else item.text
 
 
 def similarity_scores(
@@ -211,7 +211,7 @@ def similarity_scores(
         ((bits ^ int.from_bytes(other, "big")).bit_count(), -passage) for passage, other in signs.items()
     )
     nearest = {-passage for _, passage in nsmallest(_COMPARED, distances)}
-    comparison = Comparison(query.vector)
+    comparison = SignComparison(query.vector)
     threshold = query.threshold
     if len(signs) >= _FEW:
         sample = [

@@ -15,7 +15,7 @@ from redis.exceptions import RedisClusterException, RedisError
 from proxy.memory.episodes.episodes import EpisodicMemory, agent_id
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Client
+from proxy.memory.stores.redis_client import RedisClient
 from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 
@@ -66,7 +66,9 @@ class RedisEpisodes:
     def _index(self, agent: Key) -> str:
         return f"{self._root}agent:{agent_id(agent)}:episodic:index"
 
-    async def _add(self, client: Client, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory:
+    async def _add(
+        self, client: RedisClient, agent: Key, episode: EpisodicMemory, ttl: float
+    ) -> EpisodicMemory:
         index, milliseconds = self._index(agent), max(1, int(ttl * 1000))
         for _ in range(_ATTEMPTS):
             key = index.removesuffix("index") + episode.timestamp.isoformat()
@@ -84,7 +86,7 @@ class RedisEpisodes:
         return episode
 
 
-async def _recent(client: Client, index: str, since: float, limit: int | None) -> list[bytes]:
+async def _recent(client: RedisClient, index: str, since: float, limit: int | None) -> list[bytes]:
     """The episodes from ``since`` on, newest first."""
     blobs: list[bytes] = []
     bound = "+inf"
@@ -101,7 +103,7 @@ async def _recent(client: Client, index: str, since: float, limit: int | None) -
     return blobs
 
 
-async def _blobs(client: Client, index: str, members: Sequence[bytes]) -> list[bytes]:
+async def _blobs(client: RedisClient, index: str, members: Sequence[bytes]) -> list[bytes]:
     """The episodes of members in their order; members that have expired are removed from the index."""
     blobs = await asyncio.gather(*(client.execute_command("GET", member) for member in members))
     if expired := [member for member, blob in zip(members, blobs, strict=True) if blob is None]:

@@ -26,7 +26,7 @@ from proxy.memory.tasks import Tasks, wait_until_done
 DAY: Final = 86400.0
 MAX_FACTS: Final = 100
 """The most facts of a user, unless the settings say otherwise."""
-Change = Callable[[], Awaitable[object]]
+FactChange = Callable[[], Awaitable[object]]
 
 _LATE_READS: Final = 2
 _LONGEST_READ: Final = 1.0
@@ -330,7 +330,9 @@ class PendingChanges:
     def __init__(self) -> None:
         self._tasks = Tasks()
 
-    def start(self, changes: Sequence[Change], after: asyncio.Task[None] | None = None) -> asyncio.Task[None]:
+    def start(
+        self, changes: Sequence[FactChange], after: asyncio.Task[None] | None = None
+    ) -> asyncio.Task[None]:
         """Begin to make the changes, one by one and ``after`` an earlier task; the task may be awaited."""
         return self._tasks.start(_make(changes, after))
 
@@ -344,7 +346,7 @@ class PendingChanges:
                 _log.error("%d answers' changes of what is known could not be written", len(late))
 
 
-async def _make(changes: Sequence[Change], after: asyncio.Task[None] | None) -> None:
+async def _make(changes: Sequence[FactChange], after: asyncio.Task[None] | None) -> None:
     if after:
         await asyncio.wait({after})
     clock = asyncio.get_running_loop().time

@@ -17,8 +17,8 @@ _NEAR: Final = 6
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
-    ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the client
-    hung up, and ``interrupted`` whether the client did. ``ended_at`` is when it ended, in seconds since 1970,
+    ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the turn
+    was ``cancelled``, by a hang-up or a newer request. ``ended_at`` is when it ended, in seconds since 1970,
     0 where that is not known. ``turn_id`` is the engine's own of the turn that the request asks for, and
     ``user`` the one whom the request names.
     """
@@ -28,7 +28,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool_calls: list[dict[str, Any]] | None = None
     reasoning: str | None = None
     finished: bool = True
-    interrupted: bool = False
+    cancelled: bool = False
     ended_at: float = 0.0
     turn_id: int | None = None
     user: str | None = None
@@ -82,7 +82,7 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
         tool_calls=answer.tool_calls,
         reasoning=answer.reasoning,
         source="llm",
-        interrupted=answer.interrupted and not answer.finished and bool(answer.text.strip()),
+        interrupted=answer.cancelled and not answer.finished and bool(answer.text.strip()),
         pending=True,
         broken=not answer.finished,
         recorded_at=now,

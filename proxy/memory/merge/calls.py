@@ -29,7 +29,7 @@ _MESSAGE_KEYS: Final = frozenset({"role", "content", "turn_id", "timestamp", "me
 _SPEECH_TIME: Final = "speech_start_ms"
 _INJECTED: Final = "[think API injected]"
 _EARLIEST, _LATEST = 1e9, 1e11
-Turned = TypeVar("Turned", Entry, Segment)
+T = TypeVar("T", Entry, Segment)
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +276,7 @@ def _insert_call(
     return msgspec.structs.replace(shifted, latest_request=latest), call
 
 
-def _in_next_call(item: Turned) -> Turned:
+def _in_next_call(item: T) -> T:
     return msgspec.structs.replace(item, call=item.call + 1)
 
 

@@ -9,7 +9,7 @@ from typing import Final, cast
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
-from proxy.memory.stores.postgres_pool import Pool, Reads
+from proxy.memory.stores.postgres_pool import PostgresPool, Reads
 from proxy.memory.stores.postgres_tables import Connection
 from proxy.memory.stores.sql import (
     Arguments,
@@ -82,7 +82,7 @@ class PostgresStore(SqlStore):
     def __init__(self, url: str, *, deadline: float) -> None:
         self._deadline = deadline
         size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
-        self._pool = Pool(url, timeout=max(TIMEOUT, deadline), size=size)
+        self._pool = PostgresPool(url, timeout=max(TIMEOUT, deadline), size=size)
         self.calls = Reads(self._pool)
         """What calls read."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY

@@ -59,7 +59,7 @@ _ARRAYS: Final = {
 }
 
 
-class Pool:
+class PostgresPool:
     """A few connections, made when they are needed, and made anew after the server was away.
 
     No command takes longer than ``timeout`` seconds. A caller that stops waiting earlier leaves at once, and
@@ -217,7 +217,7 @@ def _refuse(why: str) -> NoReturn:
 class Reads:
     """Reads of a few rows by their keys; those that wait for a connection together are one statement."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
         self._batch: _Batch = {}
         self._task: asyncio.Task[Mapping[Statement, Sequence[Rows]]] | None = None

@@ -25,7 +25,7 @@ from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores.redis_address import CLUSTER, Address
-from proxy.memory.stores.redis_client import Client
+from proxy.memory.stores.redis_client import RedisClient
 from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
     BACKGROUND_DEADLINE,
@@ -366,7 +366,7 @@ class RedisStore:
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
         """A tenant's sessions: pages of ids, then what is still there of them, until there are enough."""
 
-        async def work(client: Client) -> list[ListedSession]:
+        async def work(client: RedisClient) -> list[ListedSession]:
             listed: list[ListedSession] = []
             last = member(after)
             while len(listed) < limit:
@@ -502,7 +502,7 @@ class RedisStore:
 
         self._late.start(schedule())
 
-    async def _members(self, client: Client, tenant: str, after: bytes) -> Sequence[bytes]:
+    async def _members(self, client: RedisClient, tenant: str, after: bytes) -> Sequence[bytes]:
         """The next ids of a tenant's sessions, of all buckets and of the index that had none."""
         head = _escaped(tenant).encode() + b":"
         low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
@@ -525,7 +525,7 @@ class RedisStore:
         members = dict.fromkeys(heapq.merge(*pages))
         return [each for each in members if end is None or each <= end]
 
-    async def _move_former(self, tenant: str, client: Client) -> None:
+    async def _move_former(self, tenant: str, client: RedisClient) -> None:
         """Moves a tenant's index into buckets, as far as time allows; each session is due within a while."""
         now = asyncio.get_running_loop().time()
         former, lease = self._names.former_index(tenant), self._names.lease(f"move {tenant}")
@@ -538,7 +538,7 @@ class RedisStore:
                 return
         self._move_at[tenant] = now + _MOVE_EVERY
 
-    async def _move(self, tenant: str, members: Sequence[bytes], client: Client) -> None:
+    async def _move(self, tenant: str, members: Sequence[bytes], client: RedisClient) -> None:
         keys = [Key(tenant, each.decode("utf-8", "surrogatepass")) for each in members]
         read = (client.execute_command("PTTL", self._names.session(key).first) for key in keys)
         calls: list[ScriptCall] = []

@@ -14,7 +14,7 @@ from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Client, client_factory
+from proxy.memory.stores.redis_client import RedisClient, client_factory
 from proxy.memory.stores.redis_link import Link, Script
 
 _CHANNELS: Final = 16
@@ -108,7 +108,7 @@ class RedisChannel:
                 listening.append(connection)
         return listening
 
-    def _connections(self, client: Client) -> list[tuple[AbstractConnection, list[str]]]:
+    def _connections(self, client: RedisClient) -> list[tuple[AbstractConnection, list[str]]]:
         if not isinstance(client, RedisCluster):
             return [(client.make_connection(), self._channels)]
         nodes = client.nodes_manager

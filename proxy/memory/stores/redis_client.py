@@ -355,7 +355,7 @@ class PipelinedCluster(RedisCluster):
         self._initialize = True
 
 
-Client = PipelinedRedis | PipelinedCluster
+RedisClient = PipelinedRedis | PipelinedCluster
 
 
 class _KeyFirst:
@@ -388,7 +388,7 @@ class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
     pass
 
 
-def client_factory(place: Address, deadline: float) -> Callable[[], Client]:
+def client_factory(place: Address, deadline: float) -> Callable[[], RedisClient]:
     """Makes clients of an address, none of which has connected yet."""
     if place.form == CLUSTER:
         return partial(_cluster, place, deadline)

@@ -12,7 +12,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.redis_address import Address
-from proxy.memory.stores.redis_client import Argument, Client, client_factory, describe_error
+from proxy.memory.stores.redis_client import Argument, RedisClient, client_factory, describe_error
 from proxy.memory.tasks import Tasks, wait_until_done
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ class ScriptCall(NamedTuple):
         """The command for a server that knows the script."""
         return ("EVALSHA", self.script.digest, len(self.keys), *self.keys, *self.arguments)
 
-    async def run(self, client: Client) -> Any:
+    async def run(self, client: RedisClient) -> Any:
         """The script's result: one round trip, two where the server does not know the script yet."""
         try:
             return await client.execute_command(*self.command)
@@ -87,7 +87,7 @@ def _in_one(scripts: tuple[Script, ...]) -> Script:
     return Script(f"local scripts = {{{functions}}}\n{_EACH}")
 
 
-async def run_scripts(client: Client, *calls: ScriptCall) -> list[Any]:
+async def run_scripts(client: RedisClient, *calls: ScriptCall) -> list[Any]:
     """The results of the calls, the last of which is run last; an error of the server stands among them.
 
     All are one command, but several on a Cluster, where keys may be on several servers.
@@ -130,11 +130,13 @@ class Link:
         self._make = client_factory(place, deadline)
         self._deadline = deadline
         self._client = self._make()
-        self._in_flight: dict[asyncio.Future[Any], Client] = {}
+        self._in_flight: dict[asyncio.Future[Any], RedisClient] = {}
         self._closing = Tasks()
         self._closed = False
 
-    async def run(self, work: Callable[[Client], Coroutine[Any, Any, T]], *, due: float | None = None) -> T:
+    async def run(
+        self, work: Callable[[RedisClient], Coroutine[Any, Any, T]], *, due: float | None = None
+    ) -> T:
         """The result of ``work``. Raises StoreError, after one deadline at the latest, or at ``due``."""
         loop = asyncio.get_running_loop()
         due = due or loop.time() + self._deadline
@@ -185,7 +187,7 @@ class Link:
         return results
 
     async def _send(
-        self, command: tuple[Argument, ...], work: Callable[[Client], Coroutine[Any, Any, Any]]
+        self, command: tuple[Argument, ...], work: Callable[[RedisClient], Coroutine[Any, Any, Any]]
     ) -> Any:
         """The reply to a command; ``work`` is to be run instead where no connection stands, and again."""
         client = self._client
@@ -239,13 +241,13 @@ class Link:
             error.__traceback__ = None
             error = error.__cause__ or error.__context__
 
-    def _check_lost(self, client: Client, error: Exception) -> None:
+    def _check_lost(self, client: RedisClient, error: Exception) -> None:
         """After some errors later commands run on a new client; the old one is closed behind its last."""
         if client is self._client and not self._closed and client.is_lost(error):
             self._client = self._make()
             self._closing.start(self._close(client))
 
-    async def _close(self, client: Client) -> None:
+    async def _close(self, client: RedisClient) -> None:
         last = [pending for pending, used in self._in_flight.items() if used is client]
         if last:
             await asyncio.wait(last)

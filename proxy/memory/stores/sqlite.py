@@ -61,7 +61,7 @@ from proxy.memory.stores.store import (
 )
 
 T = TypeVar("T")
-Outcome = bool | SessionDeleted
+WriteOutcome = bool | SessionDeleted
 """Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
 
 _SWEPT_AT_ONCE: Final = 5
@@ -219,7 +219,7 @@ class SqliteStore(SqlStore):
         self,
         key: Key,
         put: BlobWrite,
-        work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], Outcome],
+        work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], WriteOutcome],
         within: float,
     ) -> bool:
         now, state = wall_time(), await self._state(key)
@@ -285,7 +285,7 @@ def _is_large(put: BlobWrite) -> bool:
 # --- what the writer's thread does, inside a transaction
 
 
-def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> Outcome:
+def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> WriteOutcome:
     """Replaces or makes a hot part, and appends to its cold part."""
     if arguments["version"] == 0:
         connection.execute(EXPIRE_COLD.named, arguments)
@@ -301,7 +301,7 @@ def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Con
     return bool(changed)
 
 
-def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> Outcome:
+def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> WriteOutcome:
     """Replaces both parts."""
     for statement in (EMPTY, CLEAR):
         connection.execute(statement.named, arguments)
@@ -310,7 +310,7 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
 
 def _put_in_place(
     name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
-) -> Outcome:
+) -> WriteOutcome:
     """Replaces both parts by a hot one and a session that is staged."""
     if not sqlite_slices.is_whole(name, entries, connection):
         return False

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
-from proxy.memory.archive.records import Chunk, Fact, Query
+from proxy.memory.archive.records import DocumentChunk, Fact, Query
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.postgres import PostgresStore
@@ -140,7 +140,9 @@ async def a_users_life(archive: Archive, store: PostgresStore) -> None:
     await archive.save_session(CALL, session(28, NOW - 70, "No, an aisle seat, on flight"), as_of=NOW)
     for n in range(3):
         await archive.add_fact(ANN, Fact(id=f"f{n}", text=f"Likes window seat {n}.", created=NOW - n))
-    await archive.add_document("acme", "faq.md", [Chunk(title="", text="Window seats are free.")], at=NOW)
+    await archive.add_document(
+        "acme", "faq.md", [DocumentChunk(title="", text="Window seats are free.")], at=NOW
+    )
     assert len(await archive.facts(ANN, now=NOW)) == 3
     assert await archive.search(ANN, Query(text="Which seat did I ask for yesterday?", now=NOW))
     assert await archive.latest_turns(ANN, limit=5)

@@ -11,7 +11,7 @@ import pytest
 
 from proxy.memory.archive.archive import Archive, open_archive
 from proxy.memory.archive.archivist import Archivist
-from proxy.memory.archive.records import Chunk, Fact, Query
+from proxy.memory.archive.records import DocumentChunk, Fact, Query
 from proxy.memory.archive.sql import Steps, fetch, gather, owner_arguments
 from proxy.memory.archive.statements import FACTS, OWNER_ID
 from proxy.memory.errors import StoreError
@@ -61,7 +61,7 @@ async def test_whatever_answers_a_question_is_found_in_four_round_trips(
     await archive.save_session(
         Key("acme", "call"), Session(entries=said, user="ann", created=NOW - 86_500), as_of=NOW
     )
-    await archive.add_document("acme", "faq.md", [Chunk(title="", text="Bello barks.")], at=NOW)
+    await archive.add_document("acme", "faq.md", [DocumentChunk(title="", text="Bello barks.")], at=NOW)
     await archive.add_fact(ANN, Fact(id="f1", text="Bello barks.", created=NOW - 200))
     trips.clear()
     found = await archive.search(ANN, Query(text="Why did Bello bark yesterday?", now=NOW))

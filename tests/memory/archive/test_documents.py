@@ -7,16 +7,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.documents import MAX_CHUNK, document_files, read_text, split_document
-from proxy.memory.archive.records import Chunk
+from proxy.memory.archive.records import DocumentChunk
 
 
 def test_each_part_stands_under_its_headings():
     text = "Welcome.\n\n# Hours\n\nFrom nine.\n\n## Sunday\n\nClosed.\n\n# Parking\n\nFree.\n"
     assert split_document(text, "faq") == [
-        Chunk(title="faq", text="Welcome."),
-        Chunk(title="faq > Hours", text="From nine."),
-        Chunk(title="faq > Hours > Sunday", text="Closed."),
-        Chunk(title="faq > Parking", text="Free."),
+        DocumentChunk(title="faq", text="Welcome."),
+        DocumentChunk(title="faq > Hours", text="From nine."),
+        DocumentChunk(title="faq > Hours > Sunday", text="Closed."),
+        DocumentChunk(title="faq > Parking", text="Free."),
     ]
 
 
@@ -94,7 +94,7 @@ def test_sentences_without_blanks_between_them_are_told_apart():
     [("# C# #", "C#"), ("# C#", "C#"), ("## Hours ##  ", "Hours"), ("#\tA  B", "A  B"), ("###### #x", "#x")],
 )
 def test_a_heading_is_what_stands_between_its_marks(line: str, heading: str):
-    assert split_document(f"{line}\r\nText.", "t") == [Chunk(title=f"t > {heading}", text="Text.")]
+    assert split_document(f"{line}\r\nText.", "t") == [DocumentChunk(title=f"t > {heading}", text="Text.")]
 
 
 @pytest.mark.parametrize("line", ["#", "#x", "####### x", "## ##", "# #"])

@@ -9,13 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from proxy.memory.archive.records import Vector
-from proxy.memory.archive.vectors import Comparison, normalize, sign_bits
+from proxy.memory.archive.vectors import SignComparison, normalize, sign_bits
 
 NUMBERS = st.lists(st.floats(-1000, 1000), min_size=1, max_size=40)
 
 
 def cosine(one: Vector, other: Vector) -> float:
-    return Comparison(one).cosine(sign_bits(other))
+    return SignComparison(one).cosine(sign_bits(other))
 
 
 @given(NUMBERS)

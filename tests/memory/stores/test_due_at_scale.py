@@ -21,7 +21,7 @@ from redis.crc import key_slot
 from proxy.memory.session import Session, encode
 from proxy.memory.stores import redis
 from proxy.memory.stores.postgres import open as open_postgres
-from proxy.memory.stores.postgres_pool import Pool
+from proxy.memory.stores.postgres_pool import PostgresPool
 from proxy.memory.stores.redis import KeyNames, member, place_of
 from proxy.memory.stores.redis import open as open_redis
 from proxy.memory.stores.sql import DUE
@@ -320,7 +320,7 @@ async def test_what_was_due_is_not_read_again_while_a_back_up_reads(
 
             return await run(pool, explaining, within)
 
-        run = Pool.run
+        run = PostgresPool.run
         try:
             async with backup.transaction(isolation="repeatable_read"):
                 await backup.fetch("SELECT count(*) FROM turnkeeper_people")
@@ -335,7 +335,7 @@ async def test_what_was_due_is_not_read_again_while_a_back_up_reads(
                     await connection.execute("UPDATE turnkeeper_sessions SET due = 1e300")
                 await asyncio.sleep(0.6)
                 with monkeypatch.context() as patch:
-                    patch.setattr(Pool, "run", looked_at)
+                    patch.setattr(PostgresPool, "run", looked_at)
                     assert [await store.take_due(["default"], limit=20, lease=5) for _ in range(2)] == [
                         [],
                         [],

@@ -12,7 +12,7 @@ from proxy.memory.archive.archive import open_archive
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.postgres_pool import Pool, checked_address
+from proxy.memory.stores.postgres_pool import PostgresPool, checked_address
 from proxy.settings.load import check_config
 
 GOOD = [
@@ -100,7 +100,7 @@ def test_the_driver_can_read_whatever_is_not_refused(rest: str):
 @pytest.mark.anyio
 async def test_what_the_driver_cannot_read_at_last_is_a_fault_of_the_store(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("PGPORT", "54x")
-    pool = Pool("postgresql://u:s3cret@localhost/db", timeout=1.0, size=1)
+    pool = PostgresPool("postgresql://u:s3cret@localhost/db", timeout=1.0, size=1)
     with pytest.raises(StoreError, match="cannot be understood") as raised:
         await pool.run(lambda connection: connection.fetchval("SELECT 1"))
     assert raised.value.__cause__ is None

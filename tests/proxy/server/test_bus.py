@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.server.bus import LARGEST, Bus, ErasureMessage, Inbox, Message, WatchingMessage, inboxes
+from proxy.server.bus import LARGEST, Bus, BusMessage, ErasureMessage, Inbox, WatchingMessage, inboxes
 
 pytestmark = pytest.mark.anyio
 NOTE = ErasureMessage("t", None, "ann")
@@ -30,7 +30,7 @@ def among() -> Iterator[list[Inbox]]:
 async def test_who_had_no_room_is_told_again_and_the_others_are_not(among: list[Inbox], monkeypatch):
     monkeypatch.setattr("proxy.server.bus._PAUSE", 0.01)
     teller, stalled, other = (Bus(among, place) for place in range(3))
-    heard: dict[str, list[Message]] = {"stalled": [], "other": []}
+    heard: dict[str, list[BusMessage]] = {"stalled": [], "other": []}
     other.receive(heard["other"].append)
     for _ in range(200):
         for _ in range(100):
@@ -59,10 +59,10 @@ async def test_who_never_has_room_is_told_no_more_after_a_while(among: list[Inbo
     assert "may still be kept by 2 other" in caplog.text
 
 
-async def heard(among: list[Inbox], *told: Message | bytes) -> tuple[list[Message], list[Any]]:
+async def heard(among: list[Inbox], *told: BusMessage | bytes) -> tuple[list[BusMessage], list[Any]]:
     """What arrives of notes, and of bytes that are none, and what fails meanwhile."""
     teller, listener = Bus(among, 0), Bus(among, 1)
-    arrived: list[Message] = []
+    arrived: list[BusMessage] = []
     failed: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, fault: failed.append(fault))
     listener.receive(arrived.append)

@@ -17,7 +17,7 @@ from proxy.http.reply import Client, Reply
 from proxy.memory.stores.drivers import channel_address
 from proxy.memory.stores.store import Key
 from proxy.observe.observation import Observation
-from proxy.server.bus import LARGEST, Bus, ErasureMessage, Message, ReloadMessage, WatchingMessage, inboxes
+from proxy.server.bus import LARGEST, Bus, BusMessage, ErasureMessage, ReloadMessage, WatchingMessage, inboxes
 from proxy.server.hosts import HostBus
 from proxy.turn.active import ActiveTurn, ActiveTurns, TurnClaim
 from tests.peers import redis_server
@@ -37,9 +37,9 @@ UNTOLD: dict[str, Any] = {
 class AnyBus(Protocol):
     """What all buses can."""
 
-    def send(self, message: Message) -> None: ...
-    def send_reliably(self, message: Message) -> None: ...
-    def receive(self, callback: Callable[[Message], None]) -> None: ...
+    def send(self, message: BusMessage) -> None: ...
+    def send_reliably(self, message: BusMessage) -> None: ...
+    def receive(self, callback: Callable[[BusMessage], None]) -> None: ...
 
 
 @pytest.fixture(scope="module")
@@ -83,9 +83,9 @@ async def buses(request: pytest.FixtureRequest) -> AsyncIterator[list[AnyBus]]:
         await host.aclose()
 
 
-async def listening(buses: list[AnyBus]) -> list[list[Message]]:
+async def listening(buses: list[AnyBus]) -> list[list[BusMessage]]:
     """What each hears from now on; returns once all hear each other."""
-    heard: list[list[Message]] = [[] for _ in buses]
+    heard: list[list[BusMessage]] = [[] for _ in buses]
     for bus, messages in zip(buses, heard, strict=True):
         bus.receive(messages.append)
     async with asyncio.timeout(10):
@@ -99,7 +99,7 @@ async def listening(buses: list[AnyBus]) -> list[list[Message]]:
     return heard
 
 
-async def arrive(heard: list[Message], count: int) -> list[Message]:
+async def arrive(heard: list[BusMessage], count: int) -> list[BusMessage]:
     async with asyncio.timeout(10):
         while len(heard) < count:  # noqa: ASYNC110 - they come when they come
             await asyncio.sleep(0.005)
