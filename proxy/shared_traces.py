@@ -132,7 +132,7 @@ class SharedTraces:
             return 0
         count = await self._turns.erase(tenant, self._names(session, [user]))
         if user is not None:
-            await self._turns.remove_contents(tenant, self._names(None, (), told_speakers=[user]))
+            await self._turns.remove_contents(tenant, self._names(None, (), last_call_speakers=[user]))
         return count
 
     def remove(self, tenant: str, numbers: Iterable[int]) -> None:
@@ -183,18 +183,18 @@ class SharedTraces:
         return KeptTurn(
             id=report.id,
             age=wall_time() - trace.arrival,
-            names=self._names(report.session, users, told_speakers=trace.told_speakers),
+            names=self._names(report.session, users, last_call_speakers=trace.last_call_speakers),
             report=self._codec.encode(key, _encode_report(record)),
             content=said,
         )
 
     def _names(
-        self, session: str | None, users: Iterable[str | None], *, told_speakers: Iterable[str] = ()
+        self, session: str | None, users: Iterable[str | None], *, last_call_speakers: Iterable[str] = ()
     ) -> Sequence[str]:
         """The hashes of a session, of users, and of speakers of the last call, by each key that there is."""
         names = [] if session is None else [b"s" + session.encode("utf-8", "surrogatepass")]
         names += [b"u" + user.encode("utf-8", "surrogatepass") for user in users if user is not None]
-        names += [b"t" + speaker.encode("utf-8", "surrogatepass") for speaker in told_speakers]
+        names += [b"t" + speaker.encode("utf-8", "surrogatepass") for speaker in last_call_speakers]
         return [
             hashlib.blake2b(name, key=key, digest_size=_HASH_BYTES).hexdigest()
             for name in names

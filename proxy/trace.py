@@ -23,7 +23,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
     sent. ``failure`` is the reason if the client did not get all, and ``size`` about how many bytes of text
-    there are. ``written`` is when the turn was written to memory.
+    there are. ``written_at`` is when the turn was written to memory.
     """
 
     report: TurnReport
@@ -33,7 +33,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     end: float
     failure: str | None = None
     size: int = 0
-    written: float | None = None
+    written_at: float | None = msgspec.field(default=None, name="written")
     named_users: frozenset[str] | None = msgspec.field(default=None, name="users")
     """The users of a turn whose messages are not at hand."""
 
@@ -44,7 +44,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             marks=[(name, at + seconds) for name, at in self.marks],
             chunks=[at + seconds for at in self.chunks],
             end=self.end + seconds,
-            written=None if self.written is None else self.written + seconds,
+            written_at=None if self.written_at is None else self.written_at + seconds,
         )
 
 
@@ -75,7 +75,10 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
         timer, answer = observation.timer, observation.answer
         content, pipeline = None, None
         if with_content and isinstance(observation.content, TurnContent):
-            content, pipeline = observation.content.without_credentials(observation.sent), observation.route
+            content, pipeline = (
+                observation.content.without_credentials(observation.sent_body),
+                observation.route,
+            )
         return cls(
             report=report,
             number=number,
@@ -114,9 +117,9 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
         return {self.report.user, *map(_user, self.messages)} - {None}
 
     @property
-    def told_speakers(self) -> Sequence[str]:
+    def last_call_speakers(self) -> Sequence[str]:
         """The users who spoke in the earlier call that memory told of, if the content is kept."""
-        return self.content.told_speakers if self.content else ()
+        return self.content.last_call_speakers if self.content else ()
 
     def messages_by(self, user: str) -> Messages:
         """A user's messages: those that name the user, and the newest one if the turn is the user's."""

@@ -11,7 +11,7 @@ import msgspec
 
 from proxy.answer.transcript import transcript
 from proxy.clock import wall_time
-from proxy.memory.align.forgotten import forgotten_lines
+from proxy.memory.align.deletion import deleted_lines
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import Tombstones
 from proxy.memory.errors import StoreError
@@ -69,7 +69,7 @@ class Traces:
         self._bytes = 0
         self._unwritten: dict[Key, set[int]] = {}
         self._sessions: dict[Key, tuple[float, str | None]] = {}
-        self._forgotten: dict[Key, object] = {}
+        self._deletions: dict[Key, object] = {}
         self._others: dict[str, Sequence[Trace]] = {}
         self._settle: Callable[[], None] = lambda: None
 
@@ -96,13 +96,15 @@ class Traces:
         if self._erasures.times or self._changed_sessions.times:
             if self._erasures.cover(report, trace.users):
                 return
-            if self._changed_sessions.cover(report, ()) or self._erasures.cover(report, trace.told_speakers):
+            if self._changed_sessions.cover(report, ()) or self._erasures.cover(
+                report, trace.last_call_speakers
+            ):
                 trace = trace.without_content()
         if report.session is not None:
             key = Key(report.tenant, report.session)
             written, _ = self._sessions.get(key, (0.0, None))
             if written > trace.end:
-                trace = msgspec.structs.replace(trace, written=written)
+                trace = msgspec.structs.replace(trace, written_at=written)
             else:
                 self._unwritten.setdefault(key, set()).add(number)
         self._keep(trace)
@@ -122,24 +124,24 @@ class Traces:
         """
         now = time.perf_counter()
         self._sessions[key] = now, session.user
-        if session.forgotten and self.retention.content:
+        if session.deletion and self.retention.content:
             self._remove_contents(
                 key.tenant,
                 lambda trace: (
                     trace.report.session == key.session
-                    and bool(forgotten_lines(session, speech_of(trace.messages).lines))
+                    and bool(deleted_lines(session, speech_of(trace.messages).lines))
                 ),
             )
             self.feed.remove_excerpts(key.tenant, key.session)
-            if self.shared and self._forgotten.get(key) != session.forgotten:
-                self._forgotten[key] = session.forgotten
+            if self.shared and self._deletions.get(key) != session.deletion:
+                self._deletions[key] = session.deletion
                 self.shared.remove_contents(key)
-            while len(self._forgotten) > _MOST_SESSIONS:
-                del self._forgotten[next(iter(self._forgotten))]
+            while len(self._deletions) > _MOST_SESSIONS:
+                del self._deletions[next(iter(self._deletions))]
         while len(self._sessions) > _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):
-            trace = self._traces[number] = msgspec.structs.replace(self._traces[number], written=now)
+            trace = self._traces[number] = msgspec.structs.replace(self._traces[number], written_at=now)
             if self.shared:
                 self.shared.set_written(trace)
 
@@ -298,7 +300,7 @@ class Traces:
             self.feed.remove(tenant, lambda report, _: report.session == session)
         else:
             count = self._remove(tenant, lambda trace: user in trace.users)
-            self._remove_contents(tenant, lambda trace: user in trace.told_speakers)
+            self._remove_contents(tenant, lambda trace: user in trace.last_call_speakers)
             self.feed.remove(tenant, lambda report, _: report.user == user)
         for key, (written, owner) in self._sessions.items():
             if key.tenant == tenant and owner == user:
@@ -316,7 +318,9 @@ class Traces:
             return any(at is not None and arrival <= at for at in times)
 
         self._remove(tenant, lambda trace: erased(trace.report, trace.users, trace.arrival))
-        self._remove_contents(tenant, lambda trace: erased(trace.report, trace.told_speakers, trace.arrival))
+        self._remove_contents(
+            tenant, lambda trace: erased(trace.report, trace.last_call_speakers, trace.arrival)
+        )
         self.feed.remove(tenant, lambda report, arrival: erased(report, [report.user], arrival))
 
     def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:

@@ -11,8 +11,8 @@ from proxy.memory.archive.archivist import Archivist
 from proxy.memory.archive.recall import RecallReader, Retriever, Searcher
 from proxy.memory.episodes.episodes import Episodes
 from proxy.memory.errors import StoreError
+from proxy.memory.facts.fact_values import FactValues
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.facts.stored import StoredFacts
 from proxy.memory.facts.user_facts import FactReader, PendingChanges, UserFacts
 from proxy.memory.past_calls import PastCalls
 from proxy.memory.privacy import PrivacyRegistry
@@ -44,7 +44,7 @@ class FactMemory(msgspec.Struct, frozen=True):
     users: UserFacts
     reader: FactReader
     mem0: Mem0 | None = None
-    stored: StoredFacts | None = None
+    values: FactValues | None = None
     pending_changes: PendingChanges = msgspec.field(default_factory=PendingChanges)
 
 
@@ -93,14 +93,14 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 
-    async def written(self, tenant: str, session: str | None = None) -> None:
+    async def wait_written(self, tenant: str, session: str | None = None) -> None:
         """Returns once the turns that have ended are written, of a tenant or of one session.
 
         Programs read and erase what the store has. One that takes no turns is not waited for, and one that
         is slow for half a second.
         """
         if not self.recorder.failing:
-            await self.recorder.written(tenant, session, within=_WRITTEN_WITHIN)
+            await self.recorder.wait_written(tenant, session, within=_WRITTEN_WITHIN)
 
     def start(self) -> None:
         """Starts the archivist, where this process has it."""

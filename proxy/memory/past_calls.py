@@ -146,9 +146,9 @@ class PastCalls:
         await self._records.delete(user)
         return {"profile": len(profile)}
 
-    async def erased(self, user: Owner) -> float | None:
+    async def erased_at(self, user: Owner) -> float | None:
         """When a user was erased last, in seconds since 1970, while that is remembered."""
-        return await self._records.erased(user)
+        return await self._records.erased_at(user)
 
     async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:
         """List a call, or replace it; returns the user's record as it is then.
@@ -234,7 +234,7 @@ class PastCalls:
     async def _refuse_erased(self, speakers: Sequence[Owner], call: PastCall, *, at: float) -> None:
         """Drops a call from all records, and raises SessionDeleted, where a speaker was erased since."""
         for speaker in speakers:
-            erased_at = await self.erased(speaker)
+            erased_at = await self.erased_at(speaker)
             if erased_at is not None and erased_at > at:
                 await self._drop(speaker.tenant, lambda other: other.place == call.place, at=erased_at)
                 raise SessionDeleted("one who spoke in the call was erased")

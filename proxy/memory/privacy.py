@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from proxy.clock import wall_time
-from proxy.memory.align import forgotten
+from proxy.memory.align import deletion
 from proxy.memory.errors import StoreError, UnreadableSessions
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
@@ -226,7 +226,7 @@ def _without_speaker(
         shown = None
     spoken = [entry for entry in entries if entry.speaker == name]
     others = tuple(entry for entry in entries if entry.speaker != name)
-    session = forgotten.forget_entries(session, spoken, now=wall_time())
+    session = deletion.forget_entries(session, spoken, now=wall_time())
     # What a newer version keeps of the session may be of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
     if _is_summarized(session, name) or any(e.turn_ref <= session.summarized_until for e in spoken):

@@ -16,7 +16,7 @@ from filters.message import Message, weight
 from proxy.answer.transcript import Transcript, transcript
 from proxy.circuit import Backoff, Outage
 from proxy.clock import wall_time
-from proxy.memory.align.forgotten import deleted_session
+from proxy.memory.align.deletion import deleted_session
 from proxy.memory.compaction import SessionLimits
 from proxy.memory.errors import SessionDeleted, StoreError, TurnTooLong, Unreadable
 from proxy.memory.merge.continuation import can_be_continued
@@ -72,7 +72,7 @@ class Recorder:
         self.backlog = Backlog()
         self._writer = writer
         self._health = writer.health
-        self._unwritten: dict[Key, _Unwritten] = {}
+        self._pending_sessions: dict[Key, _PendingSession] = {}
         self._pending = self._pending_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._pauses: dict[asyncio.Future[None], None] = {}
@@ -105,64 +105,64 @@ class Recorder:
         size = turn.size + _RECORD_SIZE
         if self._pending_bytes + size > _MAX_PENDING_BYTES:
             self.lost_turns += 1
-            self.backlog.lost(turn.key.tenant)
+            self.backlog.count_loss(turn.key.tenant)
             return
         self._pending += 1
         self._pending_bytes += size
-        unwritten = self._unwritten.get(turn.key)
-        if unwritten is None:
-            unwritten = self._unwritten[turn.key] = _Unwritten(turn.key)
-            work = self._write(unwritten)
+        pending = self._pending_sessions.get(turn.key)
+        if pending is None:
+            pending = self._pending_sessions[turn.key] = _PendingSession(turn.key)
+            work = self._write(pending)
         else:
-            self.backlog.joined(turn.key)
-            unwritten.may_apply_at_once = False
-            work = self._apply_later(unwritten)
-        unwritten.turns.append(turn)
-        unwritten.is_applied = False
+            self.backlog.add_turn(turn.key)
+            pending.may_apply_at_once = False
+            work = self._apply_later(pending)
+        pending.turns.append(turn)
+        pending.is_applied = False
         task = asyncio.get_running_loop().create_task(work)
-        unwritten.task = unwritten.task or task
+        pending.task = pending.task or task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def is_written(self, key: Key) -> bool:
         """Whether all turns of a session that have ended are written."""
-        return key not in self._unwritten
+        return key not in self._pending_sessions
 
-    async def applied(self, key: Key, *, within: float) -> bool:
+    async def wait_applied(self, key: Key, *, within: float) -> bool:
         """Whether the turns of a session that have ended are applied, after so many seconds at most."""
-        unwritten = self._unwritten.get(key)
-        if unwritten is None:
+        pending = self._pending_sessions.get(key)
+        if pending is None:
             return True
-        if not unwritten.is_applied:
-            await wait_for_event(unwritten.applied_event(), None if math.isinf(within) else within)
-        return unwritten.applied == len(unwritten.turns)
+        if not pending.is_applied:
+            await wait_for_event(pending.applied_event(), None if math.isinf(within) else within)
+        return pending.applied == len(pending.turns)
 
-    async def written(self, tenant: str, session: str | None = None, *, within: float) -> None:
+    async def wait_written(self, tenant: str, session: str | None = None, *, within: float) -> None:
         """Returns once the turns that have ended are written, after so many seconds at most.
 
         These are a tenant's turns, or those of one session; a successor may write them.
         """
         until = time.monotonic() + within
         tasks = [
-            unwritten.task
-            for key, unwritten in self._unwritten.items()
-            if unwritten.task and key.tenant == tenant and session in {None, key.session}
+            pending.task
+            for key, pending in self._pending_sessions.items()
+            if pending.task and key.tenant == tenant and session in {None, key.session}
         ]
         if tasks:
             await asyncio.wait(tasks, timeout=within)
         if self.current.recorder is not self:
-            await self.current.recorder.written(tenant, session, within=until - time.monotonic())
+            await self.current.recorder.wait_written(tenant, session, within=until - time.monotonic())
 
     def transfer(self, successor: "Recorder") -> None:
         """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
         for task in self._tasks:
             task.cancel()
         successor.current, self.current.recorder = self.current, successor
-        sessions, self._unwritten = self._unwritten, {}
+        sessions, self._pending_sessions = self._pending_sessions, {}
         self._pending = self._pending_bytes = 0
-        for key, unwritten in sessions.items():
+        for key, pending in sessions.items():
             self._writer.store.heads.pop(key, None)
-            for turn in unwritten.turns:
+            for turn in pending.turns:
                 successor.put(without_view(turn))
         successor.backlog, self.backlog = self.backlog, Backlog()
 
@@ -186,7 +186,7 @@ class Recorder:
         until = time.monotonic() + _REVISE_WITHIN
         while time.monotonic() < until:
             try:
-                if key not in self._unwritten and await self._writer.revise(key, change, at=at):
+                if key not in self._pending_sessions and await self._writer.revise(key, change, at=at):
                     return
             except SessionDeleted:
                 raise
@@ -195,59 +195,59 @@ class Recorder:
             await asyncio.sleep(_BACKOFF.shortest)
         raise error
 
-    async def _apply(self, unwritten: "_Unwritten") -> None:
+    async def _apply(self, pending: "_PendingSession") -> None:
         """Applies the turns that are not applied yet; raises StoreError where the session cannot be read."""
-        turns = unwritten.turns
-        async with unwritten.lock:
+        turns = pending.turns
+        async with pending.lock:
             try:
-                while unwritten.applied < len(turns):
+                while pending.applied < len(turns):
                     # Turns before this one may be written meanwhile: its place is asked for again.
                     try:
-                        if not await self._writer.apply(turns[unwritten.applied], unwritten):
-                            self._drop(unwritten, unwritten.applied)
+                        if not await self._writer.apply(turns[pending.applied], pending):
+                            self._drop(pending, pending.applied)
                     except TurnTooLong as error:
                         _log.error("A turn is not remembered: %s", error)
-                        self._drop(unwritten, unwritten.applied, lost=True)
+                        self._drop(pending, pending.applied, is_lost=True)
                     except StoreError:
                         raise
                     except Exception as error:  # noqa: BLE001 - one turn that fails must not hold up the rest
                         _log.error("A turn cannot be written: %s", type(error).__name__)
-                        self._drop(unwritten, unwritten.applied, lost=True)
+                        self._drop(pending, pending.applied, is_lost=True)
             finally:
-                unwritten.set_applied()
+                pending.set_applied()
 
-    async def _apply_later(self, unwritten: "_Unwritten") -> None:
+    async def _apply_later(self, pending: "_PendingSession") -> None:
         """Applies the turns of a session that another task writes; that one sees what fails."""
         with suppress(StoreError):
-            await self._apply(unwritten)
+            await self._apply(pending)
 
-    async def _write(self, unwritten: "_Unwritten") -> None:
+    async def _write(self, pending: "_PendingSession") -> None:
         """Applies and writes the turns of a session until there are no more."""
-        key, turns, failures = unwritten.key, unwritten.turns, 0
+        key, turns, failures = pending.key, pending.turns, 0
         while turns:
             try:
-                if not (unwritten.may_apply_at_once and self._writer.try_apply_at_once(unwritten)):
-                    await self._apply(unwritten)
-                if (count := unwritten.applied) and await self._writer.write(unwritten):
+                if not (pending.may_apply_at_once and self._writer.try_apply_at_once(pending)):
+                    await self._apply(pending)
+                if (count := pending.applied) and await self._writer.write(pending):
                     for _ in range(count):
-                        self._drop(unwritten, 0)
+                        self._drop(pending, 0)
                     self._health.write_failed = self._health.read_failed = False
                 if failures:
                     failures = 0
                     self._end_a_pause()
             except SessionDeleted:
-                await self._drop_first(unwritten)
+                await self._drop_first(pending)
             except StoreError as error:
                 failures += 1
-                if unwritten.applied:
+                if pending.applied:
                     turns[0] = without_view(turns[0])
-                self.backlog.refused(key, error, len(turns))
+                self.backlog.add_refused(key, error, len(turns))
                 self._health.write_failed = not isinstance(error, Unreadable)
                 await self._pause(_BACKOFF.pause(failures))
             except Exception as error:  # noqa: BLE001 - one turn that cannot be written must not hold up the rest
                 _log.error("A turn cannot be written: %s", type(error).__name__)
-                await self._drop_first(unwritten, lost=True)
-        del self._unwritten[key]
+                await self._drop_first(pending, is_lost=True)
+        del self._pending_sessions[key]
         self._writer.store.heads.pop(key, None)
 
     async def _pause(self, seconds: float) -> None:
@@ -268,29 +268,29 @@ class Recorder:
             del self._pauses[over]
             over.set_result(None)
 
-    async def _drop_first(self, unwritten: "_Unwritten", *, lost: bool = False) -> None:
+    async def _drop_first(self, pending: "_PendingSession", *, is_lost: bool = False) -> None:
         """Takes out the oldest turn, and has the others applied to the session as it is without it.
 
-        Unless the turn is ``lost``, its session was deleted.
+        Unless ``is_lost``, its session was deleted.
         """
-        async with unwritten.lock:
-            self._drop(unwritten, 0, lost=lost)
-            unwritten.reset()
-            if lost:
-                self._writer.store.heads.pop(unwritten.key, None)
+        async with pending.lock:
+            self._drop(pending, 0, is_lost=is_lost)
+            pending.reset()
+            if is_lost:
+                self._writer.store.heads.pop(pending.key, None)
             else:
-                self._writer.store.discard(unwritten.key)
+                self._writer.store.discard(pending.key)
 
-    def _drop(self, unwritten: "_Unwritten", place: int, *, lost: bool = False) -> None:
+    def _drop(self, pending: "_PendingSession", place: int, *, is_lost: bool = False) -> None:
         """Takes out a turn that is written, or never will be."""
-        self._pending_bytes -= unwritten.turns[place].size + _RECORD_SIZE
-        del unwritten.turns[place]
-        if place < unwritten.applied:
-            unwritten.applied -= 1
+        self._pending_bytes -= pending.turns[place].size + _RECORD_SIZE
+        del pending.turns[place]
+        if place < pending.applied:
+            pending.applied -= 1
         self._pending -= 1
-        self.lost_turns += lost
-        if unwritten.key in self.backlog.sessions:
-            self.backlog.settled(unwritten.key)
+        self.lost_turns += is_lost
+        if pending.key in self.backlog.sessions:
+            self.backlog.remove_turn(pending.key)
 
 
 class CurrentRecorder:
@@ -304,12 +304,12 @@ class CurrentRecorder:
         self.recorder = recorder
 
 
-class _Unwritten:
+class _PendingSession:
     """A session whose newest turns are not written yet.
 
     ``task`` writes it. Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after
     them. It is to replace ``base``, which is stored, and ``cold`` goes to the cold part. ``is_applied`` is
-    false while turns are being applied, or are about to be, and ``has_lost`` whether another writer was
+    false while turns are being applied, or are about to be, and ``has_lost_race`` whether another writer was
     faster than one of its writes. ``head_versions`` are those of its heads that were not written, which calls
     may have read. ``may_apply_at_once`` until its first turn is applied, or a second one comes.
     """
@@ -320,7 +320,7 @@ class _Unwritten:
         self.task: asyncio.Task[None] | None = None
         self.may_apply_at_once = True
         self.head_versions: list[int] = []
-        self.has_lost = False
+        self.has_lost_race = False
         self._on_applied: asyncio.Event | None = None
         self.reset()
 
@@ -369,7 +369,7 @@ class Writer:
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
         redaction: WindowRedaction = UNREDACTED,
-        erased: Callable[[Owner], Awaitable[float | None]] = _never_erased,
+        erased_at: Callable[[Owner], Awaitable[float | None]] = _never_erased,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -378,10 +378,10 @@ class Writer:
         self._write_listeners = write_listeners
         self._reasoning = reasoning
         self._redaction = redaction
-        self._erased = erased
+        self._erased_at = erased_at
         self.scales = Scales()
 
-    async def apply(self, turn: TurnRecord, unwritten: _Unwritten) -> bool:
+    async def apply(self, turn: TurnRecord, pending: _PendingSession) -> bool:
         """Applies the next turn of a session; whether it is one to be remembered: a failed one is not.
 
         Raises StoreError, TurnTooLong included.
@@ -392,25 +392,25 @@ class Writer:
             answer = within_bounds(await in_thread_if_long(read, 0, len(turn.answer)), cut=turn.cut)
             # Of a large answer, the words alone wait for the store.
             blob = turn.answer if len(turn.answer) <= LARGE else b""
-            unwritten.turns[unwritten.applied] = msgspec.structs.replace(turn, answer=blob, transcript=answer)
+            pending.turns[pending.applied] = msgspec.structs.replace(turn, answer=blob, transcript=answer)
         if not answer.has_content:
             return False  # it leaves memory as it was, and makes no session
-        if unwritten.head is None:
-            view = None if unwritten.has_lost else turn.view
-            unwritten.head = await self._stored(turn.key, view, at=turn.at)
-            unwritten.base = unwritten.head
-        work = partial(self._session_after, unwritten.head, turn, answer)
-        messages = len(turn.window) + len(unwritten.head.session.entries)
-        self._put_head(unwritten, *await in_thread_if_long(work, messages, turn.size))
+        if pending.head is None:
+            view = None if pending.has_lost_race else turn.view
+            pending.head = await self._load(turn.key, view, at=turn.at)
+            pending.base = pending.head
+        work = partial(self._session_after, pending.head, turn, answer)
+        messages = len(turn.window) + len(pending.head.session.entries)
+        self._put_head(pending, *await in_thread_if_long(work, messages, turn.size))
         return True
 
-    def try_apply_at_once(self, unwritten: _Unwritten) -> bool:
+    def try_apply_at_once(self, pending: _PendingSession) -> bool:
         """Applies the only turn of a session without waiting, and returns whether that was possible.
 
         It is where the turn is short and has read a session, and it is tried once.
         """
-        unwritten.may_apply_at_once = False
-        (turn,) = unwritten.turns
+        pending.may_apply_at_once = False
+        (turn,) = pending.turns
         view = turn.view
         if view is None or not view.version or turn.transcript:
             return False
@@ -420,16 +420,16 @@ class Writer:
             answer = within_bounds(transcript(turn.answer), cut=turn.cut)
             if not answer.has_content:
                 return False
-            turn = unwritten.turns[0] = msgspec.structs.replace(turn, transcript=answer)
+            turn = pending.turns[0] = msgspec.structs.replace(turn, transcript=answer)
             stored = self._base_of(turn.key, view)
             if not stored.version:  # when it was deleted has to be asked
                 return False
             after = self._session_after(stored, turn, answer)
         except Exception:  # noqa: BLE001 - it will be tried again, and then it is told what is wrong
             return False
-        unwritten.base = stored
-        self._put_head(unwritten, *after)
-        unwritten.set_applied()
+        pending.base = stored
+        self._put_head(pending, *after)
+        pending.set_applied()
         return True
 
     def _session_after(
@@ -462,45 +462,45 @@ class Writer:
         return session, cold, view.line_bytes if view and is_shown and turn.size <= LARGE else b""
 
     def _put_head(
-        self, unwritten: _Unwritten, session: Session, cold: Sequence[Entry], latest_line_bytes: bytes
+        self, pending: _PendingSession, session: Session, cold: Sequence[Entry], latest_line_bytes: bytes
     ) -> None:
-        if unwritten.applied:  # the first may be applied again, where background work was faster
-            unwritten.turns[unwritten.applied] = without_view(unwritten.turns[unwritten.applied])
-        unwritten.applied += 1
-        unwritten.cold += cold
+        if pending.applied:  # the first may be applied again, where background work was faster
+            pending.turns[pending.applied] = without_view(pending.turns[pending.applied])
+        pending.applied += 1
+        pending.cold += cold
         version = draw_version()
-        unwritten.head_versions.append(version)
-        self.store.heads[unwritten.key] = unwritten.head = StoredSession(session, version, latest_line_bytes)
+        pending.head_versions.append(version)
+        self.store.heads[pending.key] = pending.head = StoredSession(session, version, latest_line_bytes)
 
-    async def write(self, unwritten: _Unwritten) -> bool:
+    async def write(self, pending: _PendingSession) -> bool:
         """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
-        key, head, cold = unwritten.key, unwritten.head, tuple(unwritten.cold)
+        key, head, cold = pending.key, pending.head, tuple(pending.cold)
         assert head is not None  # noqa: S101 - turns are applied to one
         put = SessionWrite(
             head.session,
-            unwritten.base.version,
+            pending.base.version,
             self.limits.ttl,
             cold,
-            unwritten.turns[0].at,
+            pending.turns[0].at,
             new_version=head.version,
             latest_line_bytes=head.latest_line_bytes,
-            instead_of=tuple(unwritten.head_versions[:-1]),
+            instead_of=tuple(pending.head_versions[:-1]),
         )
         if await self.store.save(key, put):
-            await self._refuse_erased(key, unwritten.base.session, put)
-            unwritten.base = head
-            del unwritten.cold[: len(cold)], unwritten.head_versions[: len(put.instead_of) + 1]
+            await self._refuse_erased(key, pending.base.session, put)
+            pending.base = head
+            del pending.cold[: len(cold)], pending.head_versions[: len(put.instead_of) + 1]
             self.notify(key, head.session)
             return True
         stored = await self.store.load(key, background=True)
-        if stored is None and unwritten.base.version:
+        if stored is None and pending.base.version:
             # What has read a session is older than its deletion, whatever the clocks of two hosts say.
             deleted_at = await self.store.deleted(key)
             if deleted_at is not None and deleted_at > head.session.created:
                 raise SessionDeleted("the session was deleted")
-        async with unwritten.lock:  # nothing may be applied to the session as it was
-            unwritten.has_lost = True
-            unwritten.reset(stored)
+        async with pending.lock:  # nothing may be applied to the session as it was
+            pending.has_lost_race = True
+            pending.reset(stored)
         return False
 
     async def _refuse_erased(self, key: Key, base: Session, put: SessionWrite) -> None:
@@ -524,7 +524,7 @@ class Writer:
         for user, at in said_at.items():
             if user is None or user == owner:
                 continue
-            erased_at = await self._erased(Owner(key.tenant, user))
+            erased_at = await self._erased_at(Owner(key.tenant, user))
             if erased_at is not None and erased_at > at:
                 await erase_from_session(self.store, key, user)
                 self.session_written(key, self.store.written_due(key))
@@ -535,14 +535,14 @@ class Writer:
 
         Raises StoreError, and SessionDeleted where all that the change brings was deleted.
         """
-        before, version, _ = await self._stored(key)
+        before, version, _ = await self._load(key)
 
         def work() -> SessionWrite:
             changed, cold = prepare_write(before, change(before), self.limits, now=at)
             return SessionWrite(changed, version, self.limits.ttl, cold, at)
 
         put = await asyncio.to_thread(work)  # the change may be the history of a call
-        if not version and before.forgotten and not put.session.entries:
+        if not version and before.deletion and not put.session.entries:
             raise SessionDeleted("the session was deleted")  # and nothing in it is new
         written = await self.store.save(key, put)
         if written:
@@ -561,7 +561,7 @@ class Writer:
         for listener in self._write_listeners:
             listener(key, due)
 
-    async def _stored(
+    async def _load(
         self, key: Key, view: SessionView | None = None, *, at: float = math.inf
     ) -> StoredSession:
         """The session as it is stored, or as a turn read it.
@@ -658,7 +658,7 @@ class Backlog:
             "Memory cannot be written: %s", "Memory is written again (turns that waited: %d, lost: %d)"
         )
 
-    def refused(self, key: Key, error: StoreError, turns: int) -> None:
+    def add_refused(self, key: Key, error: StoreError, turns: int) -> None:
         """So many turns of a session wait, as the first of them was not taken."""
         if isinstance(error, Unreadable):
             if False not in self.sessions.values():
@@ -670,12 +670,12 @@ class Backlog:
             self.sessions[key] = True
             self._waiting += turns
 
-    def joined(self, key: Key) -> None:
+    def add_turn(self, key: Key) -> None:
         """One more turn waits, if others of its session do."""
         if self.sessions.get(key):
             self._waiting += 1
 
-    def lost(self, tenant: str) -> None:
+    def count_loss(self, tenant: str) -> None:
         """A turn found no room to wait; without an outage it is logged, and counted by the minute."""
         if self._outage.active:
             self._lost += 1
@@ -686,7 +686,7 @@ class Backlog:
         """Logs what was counted since."""
         self._overflow.flush()
 
-    def settled(self, key: Key) -> None:
+    def remove_turn(self, key: Key) -> None:
         """The first turn of a session waits no more."""
         del self.sessions[key]
         self._end_outage()

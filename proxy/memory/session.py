@@ -361,7 +361,7 @@ class LineDigests(NamedTuple):
     stamp: bytes = b""
 
 
-class Forgotten(Extensible, frozen=True, kw_only=True, gc=False):
+class Deletion(Extensible, frozen=True, kw_only=True, gc=False):
     """What was said before a deletion, ``at`` seconds since 1970, and is never to be recorded again.
 
     ``open`` is whether no window has come since: the first one shows what is forgotten. ``whole`` is whether
@@ -468,7 +468,7 @@ class Session(Extensible, frozen=True, kw_only=True, gc=False):
     """Whether others have spoken whom nothing tells from ``user``."""
     scale: float = 0.0
     """How many tokens the model counts for each that is estimated, 0 where it has not said."""
-    forgotten: Forgotten | None = None
+    deletion: Deletion | None = msgspec.field(default=None, name="forgotten")
     """What was deleted and an engine may still show."""
     prompts: tuple[str, ...] = ()
     """The hashes of what the engine was seen to say by itself, against a silence or for a failure."""
@@ -476,7 +476,7 @@ class Session(Extensible, frozen=True, kw_only=True, gc=False):
     @property
     def has_older(self) -> bool:
         """Whether there was talk before the oldest entry: moved to the cold part, or forgotten."""
-        return self.cold_count > 0 or (self.forgotten is not None and self.forgotten.whole)
+        return self.cold_count > 0 or (self.deletion is not None and self.deletion.whole)
 
     @property
     def summarized_until(self) -> TurnRef:

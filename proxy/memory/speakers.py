@@ -7,7 +7,7 @@ import msgspec
 
 from filters.injection import one_line
 from filters.message import Message, newest_user
-from proxy.memory.session import Entry, Forgotten, Session, ShownFacts, message_of
+from proxy.memory.session import Deletion, Entry, Session, ShownFacts, message_of
 from proxy.memory.wording import text_hash
 
 NOBODY: Final = ""
@@ -126,7 +126,7 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     a result goes with its call. ``entries`` are in order, and each turn whole.
     """
     own = {None, session.user, session.alias}
-    unasked = None if session.forgotten is None else NOBODY
+    unasked = None if session.deletion is None else NOBODY
     turn: tuple[int, int] | None = None
     owners: list[str | None] = []
     asking = calling = unasked
@@ -151,7 +151,7 @@ def session_of_entries(user: str, entries: Sequence[Entry]) -> Session:
     """
     names = [entry.speaker for entry in entries if entry.role == "user" and not entry.is_injected]
     alias = names[0] if names and user not in names else None
-    return Session(user=user, alias=alias, entries=tuple(entries), forgotten=Forgotten(at=0.0))
+    return Session(user=user, alias=alias, entries=tuple(entries), deletion=Deletion(at=0.0))
 
 
 def label(role: str, name: str | None) -> str:

@@ -108,7 +108,7 @@ class UserValues(Generic[T]):
             return False
         return await self._store.delete(key)
 
-    async def erased(self, user: Owner) -> float | None:
+    async def erased_at(self, user: Owner) -> float | None:
         """When a user was erased last, in seconds since 1970, while that is remembered."""
         if not await self._has_secret(background=True):
             return None

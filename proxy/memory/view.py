@@ -16,7 +16,7 @@ import msgspec
 from filters.base import Snapshot
 from filters.message import SYSTEM, Message, as_covered, epoch_seconds, newest_user, turn_id_of
 from filters.tool_groups import call_id, call_ids
-from proxy.memory.align.alignment import FORGOTTEN, NEW, REPEATED, Alignment
+from proxy.memory.align.alignment import DELETED, NEW, REPEATED, Alignment
 from proxy.memory.align.strategies import align
 from proxy.memory.merge.continuation import NEW_LINES, continuation
 from proxy.memory.merge.entries import renew_entry, retracted, with_signatures, without_ellipsis
@@ -572,7 +572,7 @@ def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]
         place = places[i]
         if place >= 0:
             verdict, following = place < covered, place
-        elif place == FORGOTTEN:
+        elif place == DELETED:
             verdict = False  # what memory knows nothing of goes on as the client sends it
         elif place == REPEATED:
             at = bisect_left(answers, i)

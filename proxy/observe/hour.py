@@ -68,7 +68,7 @@ class MinuteStats:
             self.first_token.add(turn.first_token)
         if turn.upstream is None:
             return
-        added = turn.added
+        added = turn.overhead
         self.added.add(added)
         if turn.first_token is not None:
             if turn.upstream not in self.upstreams:

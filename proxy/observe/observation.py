@@ -96,7 +96,7 @@ class TurnReport(msgspec.Struct, kw_only=True, gc=False):
     cached_tokens: int | None = None
 
     @property
-    def added(self) -> float:
+    def overhead(self) -> float:
         """The seconds that passed here before the upstream was asked."""
         return self.lead + sum([seconds for stage, seconds in self.stages if stage != "upstream"])
 
@@ -231,20 +231,20 @@ class HasMessages(Protocol):
 class Observation(msgspec.Struct, eq=False):
     """What is observed of one request; it is a turn once its ``report`` names a pipeline.
 
-    ``listener`` is called when a turn's first token is sent and when the turn has ended. ``content`` is
-    what was said, where that may be kept, ``sent`` the body that an upstream was sent for it, ``route`` the
-    pipeline itself and ``size`` the length of the client's body in bytes. ``answer`` is a copy of what the
-    client got of a model's answer. ``reason`` is why the turn failed, with the setting to
-    look at, in words that may be logged.
+    ``on_progress`` is called with the observation as the model is asked, as the first token is sent, and as
+    the turn ends. ``content`` is what was said, where that may be kept. ``sent_body`` is what the upstream
+    that was asked last was sent. ``route`` is the pipeline, and ``size`` how many bytes the client sent.
+    ``answer`` is a copy of what the client got of a model's answer. ``reason`` is why the turn failed, in
+    words that may be logged.
     """
 
     report: TurnReport = msgspec.field(default_factory=TurnReport)
-    listener: Callable[["Observation"], None] = lambda _: None
+    on_progress: Callable[["Observation"], None] = lambda _: None
     timer: StageTimer = msgspec.field(default_factory=StageTimer)
     answer: AnswerCopy = msgspec.field(default_factory=AnswerCopy)
     reason: str | None = None
     content: HasMessages | None = None
-    sent: bytes = b""
+    sent_body: bytes = b""
     route: object = None
     size: int = 0
     trace_context: TraceContext | None = None
@@ -252,7 +252,7 @@ class Observation(msgspec.Struct, eq=False):
     def mark_first_token(self) -> None:
         """Notes that the beginning of a stream has been written to the client."""
         self.report.first_token = time.perf_counter() - self.timer.start
-        self.listener(self)
+        self.on_progress(self)
 
     def end(self, outcome: Outcome) -> None:
         """Ends the turn with ``outcome``, unless another outcome has been set."""
@@ -260,7 +260,7 @@ class Observation(msgspec.Struct, eq=False):
         if report.pipeline:
             report.outcome = report.outcome or outcome
             report.duration = time.perf_counter() - self.timer.start
-            self.listener(self)
+            self.on_progress(self)
 
     def complete(self) -> TurnReport:
         """The report, with what the timer and the answer tell by now."""

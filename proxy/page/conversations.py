@@ -70,7 +70,7 @@ async def _list(request: PageRequest) -> Response:
         return redirect(_HERE, name)
     text = request.query.get("q", "").strip()[:_LONGEST_SEARCH]
     page = _position(request.query.get("page"), _LAST_PAGE) if "page" in request.query else 1
-    await request.memory.written(request.tenant)
+    await request.memory.wait_written(request.tenant)
     listed = await request.memory.store.list(request.tenant, limit=_LISTED + 1)
     newest = sorted(listed[:_LISTED], key=attrgetter("updated"), reverse=True)
     stored = len(newest)
@@ -172,7 +172,7 @@ def _are_neighbours(one: SearchResult, other: SearchResult) -> bool:
 
 async def _show(request: PageRequest) -> Response:
     key, store = request.session_key, request.memory.store
-    await request.memory.written(*key)
+    await request.memory.wait_written(*key)
     if "at" in request.query:
         return await _find(request, key)
     if request.memory.archiving and await store.read(key, background=True) is None:
@@ -257,14 +257,14 @@ def _position_at(entries: Sequence[Entry], at: float, role: str | None, turn: st
 
 
 def _mark(trace: Trace) -> TurnMark:
-    report, written = trace.report, trace.written
+    report, written = trace.report, trace.written_at
     return TurnMark(
         id=report.id,
         at=report.at,
         state=report.state,
         first_token=report.first_token,
-        added=report.added,
-        written=None if written is None else report.at + written - trace.start,
+        overhead=report.overhead,
+        written_at=None if written is None else report.at + written - trace.start,
     )
 
 

@@ -101,7 +101,7 @@ async def _replay(request: PageRequest) -> Response:
 def _sent(traces: Sequence[Trace]) -> Sequence[SentPrompt]:
     sent = []
     for trace in traces:
-        if trace.content and trace.content.sent and trace.pipeline:
+        if trace.content and trace.content.sent_body and trace.pipeline:
             target = trace.target_of(trace.pipeline)
             sent.append(SentPrompt(trace.content, target.provider.name))
     return sent

@@ -157,8 +157,8 @@ class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     state: str
     first_token: float | None
-    added: float
-    written: float | None
+    overhead: float
+    written_at: float | None
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,9 +241,10 @@ def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]
                 Wait(
                     x=x(span.start),
                     width=round(x(span.end) - x(span.start), 1),
-                    own=round(max(1.0, mark.added * SECOND), 1),
+                    own=round(max(1.0, mark.overhead * SECOND), 1),
                     label=took(mark.first_token),
-                    title=f"First token after {took(mark.first_token)}; Turnkeeper added {took(mark.added)}",
+                    title=f"First token after {took(mark.first_token)}; "
+                    f"Turnkeeper added {took(mark.overhead)}",
                 )
                 for mark, span in waits
             ],
@@ -254,7 +255,9 @@ def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]
             for gap in scale.gaps
             if gap.end - gap.start >= _NAMED_SILENCE
         ],
-        writes=[Mark(x(mark.written), "Written to memory") for mark in answers if mark.written is not None],
+        writes=[
+            Mark(x(mark.written_at), "Written to memory") for mark in answers if mark.written_at is not None
+        ],
         ticks=scale.ticks(),
     )
 

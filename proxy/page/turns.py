@@ -251,8 +251,8 @@ def timelines(trace: Trace) -> Sequence[Timeline]:
     spans += [span for span in stages if span[0] == "upstream"]
     if chunks:
         spans += [("first-token", first, first), ("chunks", first, trace.end)]
-    if trace.written is not None:
-        spans.append(("record", trace.end, max(trace.end, trace.written)))
+    if trace.written_at is not None:
+        spans.append(("record", trace.end, max(trace.end, trace.written_at)))
     whole = _timeline("The whole turn", spans, chunks)
     return [
         msgspec.structs.replace(whole, seconds=trace.end - trace.start),
@@ -365,7 +365,7 @@ def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def sent_body(trace: Trace) -> bytes:
     """The body as it was sent to the upstream that was asked last; empty where none was."""
-    return trace.content.sent if trace.content else b""
+    return trace.content.sent_body if trace.content else b""
 
 
 ROUTES: Final = (("GET", "/turns/{id}", _show), ("POST", "/turns/{id}/run", _run))

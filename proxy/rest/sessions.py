@@ -93,7 +93,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
     await traces.erase(key.tenant, session=key.session)
     if memory is None:
         return True
-    await memory.written(*key)
+    await memory.wait_written(*key)
     if memory.archiving:
         with contextlib.suppress(StoreError, *UNREADABLE):  # to delete it matters more
             as_of = wall_time()
@@ -114,7 +114,7 @@ async def _list(request: ApiRequest) -> Response:
         sessions = list(archived.items())
     else:
         memory = request.memory
-        await memory.written(tenant)
+        await memory.wait_written(tenant)
         stored = await memory.store.list(tenant, after=after, limit=limit + 1)
         sessions = [(each.session, each.updated) for each in stored]
     data = [{"id": name, "updated": updated} for name, updated in sessions[:limit]]
@@ -162,7 +162,7 @@ async def _import(request: ApiRequest) -> Response:
         lambda: session_from(non_null(raw_fields(body, _EXAMPLE)), memory.redaction)
     )
     hot, cold = await _split(memory, session)
-    await memory.written(*key)
+    await memory.wait_written(*key)
     for _ in range(_ATTEMPTS):
         stored = await memory.store.read(key, background=True)
         version = stored.version if stored else 0
@@ -205,7 +205,7 @@ async def _patch_state(request: ApiRequest) -> Response:
 
 async def _update_state(request: ApiRequest, change: Callable[[State], State]) -> Response:
     memory, key = request.memory, request.key
-    await memory.written(*key)
+    await memory.wait_written(*key)
 
     def changed(session: Session) -> Session:
         state = memory.redaction.rules.value(change(session.state))
@@ -284,7 +284,7 @@ async def _list_turns(request: ApiRequest) -> Response:
 
 
 async def _read_or_404(memory: Memory, key: Key) -> Session:
-    await memory.written(*key)
+    await memory.wait_written(*key)
     session = await memory.store.session(key)
     if session is None:
         raise session_not_found(key)

@@ -98,7 +98,7 @@ class Profile(ApiModel):
 async def _list(request: ApiRequest) -> Response:
     memory, tenant = request.memory, request.tenant
     after, limit = request.page
-    await memory.written(tenant)
+    await memory.wait_written(tenant)
     names, seen = await list_users(memory, tenant, after=after, limit=limit + 1)
     data: list[dict[str, object]] = []
     for user in names[:limit]:
@@ -134,7 +134,7 @@ async def list_users(
                 names = {session.user, *(entry.speaker for entry in session.entries)}
                 for name in filter(None, names):
                     times.setdefault(name, []).append(listed.updated)
-    stored_facts = memory.facts.stored if memory.facts else None
+    stored_facts = memory.facts.values if memory.facts else None
     for users in (memory.calls.users(tenant), stored_facts.users(tenant) if stored_facts else None):
         if users:
             async for name in users:
@@ -145,7 +145,7 @@ async def list_users(
 async def forget_user(runtime: Runtime, owner: Owner) -> None:
     """Removes all of a user; raises SessionsUnreadable, once all else is gone, and StoreError."""
     if runtime.memory:
-        await runtime.memory.written(owner.tenant)
+        await runtime.memory.wait_written(owner.tenant)
     try:
         await runtime.privacy.forget(owner)
     except UnreadableSessions as error:
@@ -180,7 +180,7 @@ async def _export(request: ApiRequest) -> Response:
     owner, runtime = request.owner, request.runtime
     await request.admit()
     if runtime.memory:
-        await runtime.memory.written(owner.tenant)
+        await runtime.memory.wait_written(owner.tenant)
     return long_response(await runtime.privacy.export(owner))
 
 

@@ -28,8 +28,8 @@ from proxy.memory.call_notes import CallNotes
 from proxy.memory.compaction import SessionLimits
 from proxy.memory.episodes.episodes import open_episodes, with_redaction
 from proxy.memory.facts.extraction import FactExtraction
+from proxy.memory.facts.fact_values import FactValues
 from proxy.memory.facts.mem0 import Mem0, open_mem0
-from proxy.memory.facts.stored import StoredFacts
 from proxy.memory.facts.user_facts import MAX_FACTS, FactReader, FactSearch, FactStore, UserFacts
 from proxy.memory.memory import Archiving, FactMemory, Memory
 from proxy.memory.past_calls import PastCalls
@@ -246,7 +246,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         mem0 = open_mem0(own.facts.mem0) if own.facts and own.facts.store == "mem0" else None
     except ValueError as error:
         raise ConfigError(f"memory.facts: {error}") from None
-    stored_facts = StoredFacts(stores.calls)
+    stored_facts = FactValues(stores.calls)
     facts = _build_facts(own, stores, mem0 or archive or stored_facts)
     search: Searcher | None = retriever
     if facts and (mem0 or archive is None):
@@ -280,7 +280,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         reasoning=own.reasoning,
         health=health,
         redaction=view,
-        erased=calls.erased,
+        erased_at=calls.erased_at,
     )
     episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
     file = Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
@@ -354,7 +354,7 @@ def _build_facts(settings: MemorySettings, stores: Stores, place: FactStore) -> 
         conversation=settings.window.ttl,
         redaction=stores.redaction,
     )
-    stored = place if isinstance(place, StoredFacts) else None
+    stored = place if isinstance(place, FactValues) else None
     is_bounded = stored is not None and stores.calls.rounds == 0
     reader = FactReader(users, deadline=settings.deadline, is_bounded=is_bounded)
     return FactMemory(users, reader, place if isinstance(place, Mem0) else None, stored)

@@ -145,7 +145,7 @@ def replay(
             content, request, provider = kept[match]
             del kept[: match + 1]
             user, messages, at = content.identity.user, [*request.messages], content.now
-            before = _prompt(content.sent, provider)
+            before = _prompt(content.sent_body, provider)
             after = _run(request, content.identity, pipeline, at, content.memory)
         else:
             at, user = newest.at, newest.speaker or recording.session.user

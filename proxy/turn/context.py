@@ -145,7 +145,7 @@ async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tu
     if key is None:
         return Snapshot(), None
     recorder, store = memory.recorder, memory.store
-    applied = recorder.is_written(key) or await recorder.applied(key, within=store.deadline)
+    applied = recorder.is_written(key) or await recorder.wait_applied(key, within=store.deadline)
     request = RequestView(turn.request.messages, turn.attempt, memory.redaction, turn.size, wall_time())
     try:
         view, prompt = await read_session(store, key, request, turn.pipeline.chain_needs)

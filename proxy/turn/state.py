@@ -68,9 +68,9 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What was said in a turn, as bytes: they are read where somebody looks, and hardly ever are.
 
-    ``body`` is the client's, ``sent`` the one of the upstream that was asked last, empty where none was.
+    ``body`` is the client's, ``sent_body`` the one of the upstream that was asked last, empty where none was.
     ``marked`` are the client's messages with their interrupted answers marked, where that changed any.
-    ``memory`` is what filters knew at ``now``; in the last call that it tells of, ``told_speakers`` spoke.
+    ``memory`` is what filters knew at ``now``; in the last call of it, ``last_call_speakers`` spoke.
     """
 
     headers: Mapping[str, str]
@@ -80,13 +80,13 @@ class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     marked: Messages | None
     now: float
     memory: Snapshot
-    told_speakers: Sequence[str] = ()
-    sent: bytes = b""
+    last_call_speakers: Sequence[str] = msgspec.field(default=(), name="told_speakers")
+    sent_body: bytes = msgspec.field(default=b"", name="sent")
 
-    def without_credentials(self, sent: bytes) -> Self:
-        """The content as it may be kept, with the body that was ``sent`` for it."""
+    def without_credentials(self, sent_body: bytes) -> Self:
+        """The content as it may be kept, with the body that was sent for it."""
         headers = {name: value for name, value in self.headers.items() if name not in _CREDENTIALS}
-        return msgspec.structs.replace(self, headers=headers, sent=sent)
+        return msgspec.structs.replace(self, headers=headers, sent_body=sent_body)
 
     @property
     def request(self) -> ClientRequest:

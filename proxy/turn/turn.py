@@ -75,7 +75,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
                 marked=None if turn.window is turn.request.messages else turn.window,
                 now=turn.context.now,
                 memory=turn.context.memory,
-                told_speakers=shown.speakers if shown else (),
+                last_call_speakers=shown.speakers if shown else (),
             )
             observation.content, observation.route = content, pipeline
         composed = await _prompt(turn, reply, large_work)
@@ -83,7 +83,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
         dispatch = Dispatch(turn.chat, pipeline.targets, pipeline.limits, report.attempts, composed)
         report.primary_model = report.model = dispatch.model
         observation.timer.begin("upstream")
-        observation.listener(observation)
+        observation.on_progress(observation)
         reply.note_sent = observation.answer.add
         context, memory = turn.context, pipeline.memory
         record = _begin_record(turn, dispatch.model, memory) if turn.key and memory else None
@@ -99,7 +99,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
             raise
         finally:  # nothing below may wait
             report.model, report.upstream = dispatch.model, dispatch.upstream
-            observation.sent = dispatch.sent
+            observation.sent_body = dispatch.sent_body
             report.fell_back = dispatch.upstream != pipeline.targets[0].name
             if record and memory and observation.answer.size:
                 answer, dialogue = observation.answer, dispatch.dialogue

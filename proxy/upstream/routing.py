@@ -68,7 +68,7 @@ class Dispatch:
         first = targets[0]
         if composed is None:
             composed = request.to(first)
-        self.model, self.upstream, self.sent = composed.model, first.name, composed.body
+        self.model, self.upstream, self.sent_body = composed.model, first.name, composed.body
         self._candidates = [Candidate(0, first, composed, first.health.breaker(composed.model))]
         for rank, target in enumerate(targets[1:], 1):
             if request.names_model(target):
@@ -108,7 +108,7 @@ class Dispatch:
                 request, run_tools = candidate.request, None
                 if request is None or self.dialogue:
                     request, run_tools = self._compose(candidate), partial(self._with_tools, candidate)
-                self.sent = request.body
+                self.sent_body = request.body
                 answer = await attempt(target, request, breaker, deadlines, run_tools)
             except UpstreamError as error:
                 self._fail(candidate, error, began)
@@ -117,7 +117,7 @@ class Dispatch:
                 target.health.record_answer()
             if self._answer is None:
                 self._answer = answer
-                self.model, self.upstream, self.sent = answer.model, answer.upstream, request.body
+                self.model, self.upstream, self.sent_body = answer.model, answer.upstream, request.body
                 if self.dialogue:
                     self.dialogue.assign_to(answer.response)
             else:  # another run was faster

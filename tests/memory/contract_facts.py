@@ -8,8 +8,8 @@ import pytest
 
 from proxy.memory.archive.archive import ArchiveHolder, open_archive
 from proxy.memory.archive.records import Fact, Query
+from proxy.memory.facts.fact_values import FactValues
 from proxy.memory.facts.mem0 import Mem0
-from proxy.memory.facts.stored import StoredFacts
 from proxy.memory.facts.user_facts import FactDraft, FactSearch, FactStore, UserFacts
 from proxy.memory.privacy import DataHolder
 from proxy.memory.stores.codec import Plain
@@ -56,7 +56,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[Place]:
         codec = Encryption([bytes(32)]) if kind.startswith("sealed") else Plain()
         driver = open_driver(await SESSIONS[kind](request), deadline=2.0)
         store = SessionStore(driver, codec, deadline=math.inf)
-        stored = StoredFacts(store)
+        stored = FactValues(store)
         yield Place(stored, stored)
         await store.aclose()
 

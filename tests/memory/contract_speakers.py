@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from proxy.memory.archive.archive import Archive
-from proxy.memory.session import Entry, Forgotten, Session
+from proxy.memory.session import Deletion, Entry, Session
 from proxy.memory.stores.store import Key
 from tests.memory.contract_archive import (
     ANN,
@@ -131,7 +131,7 @@ async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: A
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
     assert await vectors_left(archive) == 4
-    left = talk(*TALK[:2], *TALK[3:], forgotten=Forgotten(at=NOW))
+    left = talk(*TALK[:2], *TALK[3:], forgotten=Deletion(at=NOW))
     await archive.save_session(KEY, left, as_of=NOW)
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT

@@ -15,8 +15,8 @@ from proxy.memory.past_calls import PastCall, UserRecord
 from proxy.memory.privacy import _without_speaker
 from proxy.memory.session import (
     Agents,
+    Deletion,
     Entry,
-    Forgotten,
     LatestRequest,
     Segment,
     Session,
@@ -54,7 +54,7 @@ WHOLE = Session(
     summaries=(Segment(text="They met.", call=0, turn=0),),
     shown_facts=ShownFacts(user="bob", epoch=b"1", at=2.0),
     shown_call=ShownCall(call=0, user="bob"),
-    forgotten=Forgotten(at=1.0),
+    deletion=Deletion(at=1.0),
 )
 RECORD = UserRecord(
     profile="Likes tea.",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from proxy.memory.errors import SessionDeleted, Unreadable
-from proxy.memory.facts.stored import StoredFacts
+from proxy.memory.facts.fact_values import FactValues
 from proxy.memory.past_calls import PastCall, PastCalls, UserRecord
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.drivers import open_driver
@@ -133,7 +133,7 @@ async def test_a_call_is_not_listed_once_one_who_spoke_in_it_is_erased(
 async def test_without_its_key_all_is_forgotten_all_the_same(store: SessionStore, tmp_path: Path) -> None:
     await PastCalls(store).save(ANN, call("secret", speakers=("ann", "bob")), at=NOW)
     other = SessionStore(open_driver(f"sqlite:{tmp_path / 'm.db'}", deadline=2.0), Encryption([b"1" * 32]))
-    calls, facts = PastCalls(other), StoredFacts(other)
+    calls, facts = PastCalls(other), FactValues(other)
     with pytest.raises(Unreadable):
         await calls.record(ANN)
     assert await calls.export(ANN) == {"unreadable": ["calls"]}

@@ -398,7 +398,7 @@ def test_a_turn_that_has_to_wait_keeps_nothing_of_what_it_read() -> None:
                 )
             )
         await asyncio.sleep(0.02)
-        kept = [turn.view for turn in recorder._unwritten[KEY].turns]
+        kept = [turn.view for turn in recorder._pending_sessions[KEY].turns]
         await recorder.drain()
         return kept, await texts(store)
 
@@ -474,7 +474,7 @@ def test_who_waits_for_turns_waits_for_the_successor_that_writes_them() -> None:
         store = Slow(memory())
         recorder, heir = (Recorder(Writer(sessions(store), SessionLimits())) for _ in range(2))
         recorder.put(said(0))
-        waiting = asyncio.create_task(recorder.written("default", "s1", within=60))
+        waiting = asyncio.create_task(recorder.wait_written("default", "s1", within=60))
         await asyncio.sleep(0.02)
         recorder.transfer(heir)
         await asyncio.sleep(0.02)
@@ -603,7 +603,7 @@ def test_of_one_who_is_erased_between_two_turns_that_wait_nothing_is_left() -> N
         async def erased_at(user: Owner) -> float | None:
             return erased.get(user.user)
 
-        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased=erased_at))
+        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased_at=erased_at))
         window: list[Message] = []
         for text, name, at in (("Hello", "ann", 30), ("My secret is 5", "bob", 20), ("Good bye", "bob", 5)):
             window = [*window, Message(role="user", content=text, metadata={"user": name})]
@@ -633,7 +633,7 @@ def test_the_background_hears_of_a_write_of_which_an_erasure_took_a_part_back() 
             heard.append(key)
 
         recorder = Recorder(
-            Writer(sessions(store), SessionLimits(), write_listeners=[listen], erased=erased_at)
+            Writer(sessions(store), SessionLimits(), write_listeners=[listen], erased_at=erased_at)
         )
         hello = Message(role="user", content="Hello", metadata={"user": "ann"})
         recorder.put(TurnRecord(key=KEY, window=[hello], answer=stream_of("ok"), at=now - 30, user="ann"))

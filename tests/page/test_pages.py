@@ -475,7 +475,7 @@ def test_a_new_configuration_lets_the_events_of_the_old_one_end_and_keeps_the_tu
     assert proxy.app.traces.retention.turns == 40
     assert visit.get(f"/turns/{turn}").status_code == 200
     talk(proxy, channel="room-2")
-    written = next(proxy.app.traces.newest("default")).written
+    written = next(proxy.app.traces.newest("default")).written_at
     assert written is not None
 
 

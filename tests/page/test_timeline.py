@@ -36,8 +36,8 @@ marks = st.lists(
         at=clocks,
         state=st.just("done"),
         first_token=st.none() | st.floats(0, 5),
-        added=st.floats(0, 5),
-        written=st.none() | clocks,
+        overhead=st.floats(0, 5),
+        written_at=st.none() | clocks,
     ),
     max_size=4,
 )
@@ -90,7 +90,7 @@ def drawn(*entries: Entry, marks: tuple[TurnMark, ...] = ()):
 
 
 def test_an_answer_begins_with_its_first_token_and_shows_our_share() -> None:
-    mark = TurnMark(id="t", at=NOW + 5, state="done", first_token=0.5, added=0.1, written=NOW + 6)
+    mark = TurnMark(id="t", at=NOW + 5, state="done", first_token=0.5, overhead=0.1, written_at=NOW + 6)
     timeline = drawn(entry("user", 5), entry("assistant", 5), marks=(mark,))
     caller, agent = timeline.bars
     (wait,) = timeline.waits
@@ -125,7 +125,7 @@ def test_a_platform_s_clock_that_is_wrong_makes_no_silence(behind: float) -> Non
     cut = {"original": "Hello there, friend", "interrupted": True, "interrupt_timestamp": NOW + 1.2 - behind}
     window = [said("user", 0, 20), said("assistant", 0.5, 20, **cut), said("user", 20, 20)]
     answer = Entry(role="assistant", turn=0, content="Hello", recorded_at=NOW + 20)
-    mark = TurnMark(id="t", at=NOW + 20, state="done", first_token=0.3, added=0.0, written=None)
+    mark = TurnMark(id="t", at=NOW + 20, state="done", first_token=0.3, overhead=0.0, written_at=None)
     timeline = drawn(*window, answer, marks=(mark,))
     assert [silence.text for silence in timeline.silences] == ["17.7 s"]
     assert timeline.bars[1].interrupted and timeline.bars[1].x < timeline.bars[2].x < timeline.bars[3].x
@@ -134,9 +134,9 @@ def test_a_platform_s_clock_that_is_wrong_makes_no_silence(behind: float) -> Non
 def test_each_line_leads_to_the_turn_that_brought_it() -> None:
     """A first request may bring lines that were said before."""
     lines = lines_of((), [entry("assistant", 0), entry("user", 0), entry("assistant", 0.1)], 0)
-    mark = TurnMark(id="t", at=NOW + 0.05, state="done", first_token=None, added=0.0, written=None)
+    mark = TurnMark(id="t", at=NOW + 0.05, state="done", first_token=None, overhead=0.0, written_at=None)
     assert turns_of_lines(lines, [mark]) == {1: mark, 2: mark}
-    late = TurnMark(id="u", at=NOW + 9, state="failed", first_token=None, added=0.0, written=None)
+    late = TurnMark(id="u", at=NOW + 9, state="failed", first_token=None, overhead=0.0, written_at=None)
     assert turns_of_lines(lines, [late]) == {}
 
 
@@ -147,7 +147,7 @@ def test_labels_are_whole_or_not_there() -> None:
         for i, (role, text) in enumerate(said)
     ]
     marks = [
-        TurnMark(id=str(i), at=NOW + i, state="done", first_token=0.45, added=0.001, written=None)
+        TurnMark(id=str(i), at=NOW + i, state="done", first_token=0.45, overhead=0.001, written_at=None)
         for i in range(4)
     ]
     lines = lines_of((), entries, 0)

@@ -76,14 +76,14 @@ async def test_words_are_removed_from_a_session_alone_and_the_rest_of_its_turns_
     traces, shared = sharing(turns)
     mine, other = end(traces, session="s"), end(traces, session="other")
     (trace,) = traces.newest("t", "s")
-    shared.set_written(msgspec.structs.replace(trace, written=trace.start + 2.5))
+    shared.set_written(msgspec.structs.replace(trace, written_at=trace.start + 2.5))
     shared.remove_contents(Key("t", "s"))
     await shared.aclose()
     found = {each.report.id: each for each in await shared.with_content(await shared.reports("t"))}
     assert {id_: bool(each.content) for id_, each in found.items()} == {mine: False, other: True}
-    assert found[mine].written
-    assert found[mine].written - found[mine].start == pytest.approx(2.5)
-    assert found[other].written is None
+    assert found[mine].written_at
+    assert found[mine].written_at - found[mine].start == pytest.approx(2.5)
+    assert found[other].written_at is None
 
 
 async def test_what_was_sent_is_not_sent_again(turns: RedisTurns, monkeypatch: pytest.MonkeyPatch) -> None:

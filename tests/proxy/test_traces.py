@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.base import Snapshot
-from proxy.memory.align import forgotten
+from proxy.memory.align import deletion
 from proxy.memory.archive.records import TombstoneKeys, Tombstones
 from proxy.memory.archive.statements import SESSION, USER
 from proxy.memory.session import Entry, Session
@@ -203,9 +203,9 @@ def test_when_memory_has_a_turn_is_noted_for_every_turn_that_waited():
     traces = traces_of()
     one, two, other = end(traces, session="s"), end(traces, session="s"), end(traces, session="x")
     traces.session_written(Key("t", "s"), Session())
-    assert traces.find("t", one).written is not None
-    assert traces.find("t", two).written is not None
-    assert traces.find("t", other).written is None
+    assert traces.find("t", one).written_at is not None
+    assert traces.find("t", two).written_at is not None
+    assert traces.find("t", other).written_at is None
 
 
 def test_nothing_is_left_of_what_was_let_go():
@@ -325,7 +325,7 @@ def test_turns_that_show_forgotten_lines_lose_their_words(monkeypatch: pytest.Mo
     for session in ("s", "other"):
         end(traces, session=session)
     spoken = [Entry(role="user", turn=0, content=pin["content"], recorded_at=time.time())]
-    traces.session_written(Key("t", "s"), forgotten.forget_entries(Session(), spoken, now=time.time()))
+    traces.session_written(Key("t", "s"), deletion.forget_entries(Session(), spoken, now=time.time()))
     words = {trace.report.session: (trace.content is not None, trace.answer) for trace in traces.newest("t")}
     assert words == {"s": (False, b""), "other": (True, b"ab")}
 

@@ -30,7 +30,7 @@ NEW: Final = -1
 """The place of a line that is not recorded."""
 REPEATED: Final = -2
 """The place of an answer that the window shows a second time."""
-FORGOTTEN: Final = -3
+DELETED: Final = -3
 """The place of a line that was deleted and that the engine still shows."""
 
 
@@ -55,7 +55,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Where each line of a window's speech is recorded.
 
     ``entries`` are those of the window's call: none where it begins a new one. ``lines`` are in the order of
-    their turns, ``places`` their positions in ``entries``, or ``NEW``, ``REPEATED``, ``FORGOTTEN``, and
+    their turns, ``places`` their positions in ``entries``, or ``NEW``, ``REPEATED``, ``DELETED``, and
     ``positions`` their positions in the window. ``end`` is the place from which on entries are newer than the
     window. ``shows_answers`` is whether the window tells what the assistant said. ``pause`` is for how many
     seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
@@ -95,7 +95,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def question(self) -> int | None:
         """The index of the newest words of the user."""
         newest = newest_user(self.lines)
-        while newest is not None and self.places[newest] == FORGOTTEN:
+        while newest is not None and self.places[newest] == DELETED:
             newest = newest_user(self.lines[:newest])
         return newest
 
@@ -166,16 +166,16 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             else {},
         )
 
-    def with_forgotten(
-        self, lines: Sequence[Message], positions: Sequence[int], forgotten: set[int]
+    def with_deleted(
+        self, lines: Sequence[Message], positions: Sequence[int], deleted: set[int]
     ) -> "Alignment":
         """The alignment of all ``lines`` of a window of which the ``forgotten`` ones were left out."""
         rest = iter(zip(self.lines, self.places, self.positions, strict=True))
         merged = [
-            (line, FORGOTTEN, position) if i in forgotten else next(rest)
+            (line, DELETED, position) if i in deleted else next(rest)
             for i, (line, position) in enumerate(zip(lines, positions, strict=True))
         ]
-        kept = [i for i in range(len(lines)) if i not in forgotten]
+        kept = [i for i in range(len(lines)) if i not in deleted]
         return msgspec.structs.replace(
             self,
             lines=[line for line, _, _ in merged],

@@ -20,7 +20,7 @@ from proxy.memory.align.alignment import (
     spread_places,
 )
 from proxy.memory.align.anchors import align_lines, mark_repeated
-from proxy.memory.align.forgotten import forgotten_lines, without_marks
+from proxy.memory.align.deletion import deleted_lines, without_marks
 from proxy.memory.align.line import ALIKE, CUT, WORDS, Line, similarity
 from proxy.memory.align.turn_ids import begins_call, contradicts, first_newer, match_turn_ids, order_by_turn
 from proxy.memory.session import ARRIVES_NOW, Arrival, Entry, LatestRequest, Session, request_fingerprint
@@ -97,8 +97,8 @@ def align(
     order = order_by_turn(speech.lines)
     lines: Sequence[Message] = [speech.lines[i] for i in order] if order else speech.lines
     positions = [speech.positions[i] for i in order] if order else speech.positions
-    if session.forgotten is not None and (forgotten := forgotten_lines(session, lines)):
-        kept = [i for i in range(len(lines)) if i not in forgotten]
+    if session.deletion is not None and (deleted := deleted_lines(session, lines)):
+        kept = [i for i in range(len(lines)) if i not in deleted]
         rest = Speech(
             [lines[i] for i in kept],
             speech.shows_answers,
@@ -106,7 +106,7 @@ def align(
             partial=True,
         )
         alignment = align(without_marks(session), rest, arrival, kind)
-        return alignment.with_forgotten(lines, positions, forgotten)
+        return alignment.with_deleted(lines, positions, deleted)
     # An answer in pieces is several lines of the assistant in a row.
     in_a_row = ("assistant", "assistant") in pairwise(map(_role, lines))
     if not session.entries and not in_a_row:

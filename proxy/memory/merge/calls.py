@@ -239,11 +239,11 @@ def _insert_call(
     number, and nothing changes.
     """
     call, first = session.call, sum(entry.call < session.call for entry in session.entries)
-    forgotten = session.forgotten
-    is_deleted = forgotten is not None and (agent.start is None or agent.start <= forgotten.at)
+    deletion = session.deletion
+    is_deleted = deletion is not None and (agent.start is None or agent.start <= deletion.at)
     if is_deleted or (session.cold_count and not first):
         return session, None
-    alone = merge_history(Session(call=call, forgotten=forgotten), messages, now=now)
+    alone = merge_history(Session(call=call, deletion=deletion), messages, now=now)
     if not alone.entries:
         return session, None
     agents = _agents(session)
@@ -297,7 +297,7 @@ def _merge_call(session: Session, call: int, messages: Sequence[Message], now: f
         call=call,
         next_turn=1 + max(entry.turn for entry in own),
         cold_count=session.cold_count if first == 0 else 0,
-        forgotten=session.forgotten,
+        deletion=session.deletion,
     )
     entries = merge_history(alone, messages, now=now).entries
     latest = session.latest_request

@@ -55,7 +55,7 @@ def continuation(
     last = entries[-1]
     turn_id, next_turn_id = last.turn_id, turn_id_of(words)
     if (
-        session.forgotten is not None
+        session.deletion is not None
         or entries[0].call != session.call
         # Its bytes may be those of a field within a line.
         or lines[0].content != entries[-count - 1].content
@@ -164,7 +164,7 @@ def can_be_continued(session: Session, speech: Speech, alignment: Alignment | No
         or lines[-1].role != "user"
         or entries[-1].role != "assistant"
         or entries[0].call != session.call
-        or session.forgotten is not None
+        or session.deletion is not None
     ):
         return False
     if not unchanged:

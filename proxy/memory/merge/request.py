@@ -4,7 +4,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.align.alignment import NEW, Alignment
-from proxy.memory.align.forgotten import close_forgotten
+from proxy.memory.align.deletion import close_deletion
 from proxy.memory.align.strategies import WindowKind, align, has_slid, is_other_turn, is_single
 from proxy.memory.merge.answer import question_before, question_ref
 from proxy.memory.merge.builder import SessionBuilder
@@ -76,8 +76,8 @@ def _merge(
         alignment = align(session, speech, arrival, WindowKind.OVERTAKEN if is_late else WindowKind.LATEST)
     if alignment.is_stale or not (alignment.lines or speech.instructions):
         return session
-    if session.forgotten is not None:
-        session = close_forgotten(session, alignment.lines)
+    if session.deletion is not None:
+        session = close_deletion(session, alignment.lines)
     if latest and is_late:
         session = _merge_overtaken(session, alignment, latest, now=now)
         overtaken = session.latest_request and session.latest_request.with_overtaken(

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from proxy.memory.align.forgotten import deleted_session
+from proxy.memory.align.deletion import deleted_session
 from proxy.memory.session import Session, decode, encode
 from tests.memory.call import Call, message, shown
 
@@ -71,8 +71,8 @@ def test_no_word_can_be_read_from_what_is_kept():
     assert b"mango" not in encode(call.held).lower()
     other = Call(deleted_session(6.0))
     other.ask("u:my secret is mango", "a:it is mango", "u:yes", answer="ok")
-    marks = {mark.words for mark in call.held.forgotten.marks}
-    assert marks.isdisjoint(mark.words for mark in other.held.forgotten.marks)
+    marks = {mark.words for mark in call.held.deletion.marks}
+    assert marks.isdisjoint(mark.words for mark in other.held.deletion.marks)
 
 
 def test_a_session_that_was_never_deleted_is_as_it_was():

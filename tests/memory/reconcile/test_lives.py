@@ -17,7 +17,7 @@ from proxy.memory.merge.calls import (
     plausible_time,
     with_event,
 )
-from proxy.memory.session import Forgotten, Segment, Session, TurnRef, decode, encode
+from proxy.memory.session import Deletion, Segment, Session, TurnRef, decode, encode
 from tests.memory.call import Call, asked, message, reconcile
 
 T = 1_790_000_000.0
@@ -171,7 +171,7 @@ def test_what_a_session_says_of_its_current_call_moves_along_with_it():
 
 
 def test_of_a_call_before_a_deletion_nothing_comes_back():
-    session = msgspec.structs.replace(heard(Session(), B), forgotten=Forgotten(at=T + 150))
+    session = msgspec.structs.replace(heard(Session(), B), deletion=Deletion(at=T + 150))
     assert texts(after(session, "told", A)) == TALK["b"]
 
 

@@ -127,7 +127,7 @@ def test_a_turn_that_was_kept_is_compared_with_what_was_sent(pipeline):
         marked=None,
         now=T + 20.0,
         memory=Snapshot(),
-        sent=b'{"model": "m", "messages": [{"role": "user", "content": "as sent"}]}',
+        sent_body=b'{"model": "m", "messages": [{"role": "user", "content": "as sent"}]}',
     )
     sent = SentPrompt(content, "openai")
     turns = list(replay(recording(), pipeline("[]"), pipeline(), sent=[sent]))

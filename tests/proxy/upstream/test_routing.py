@@ -94,7 +94,7 @@ pipelines: {default: {upstreams: [main, reserve], hedge: 10ms}}
         await second.asked.wait()
         first.told.set()
         await running
-        return dispatch.upstream, dispatch.sent
+        return dispatch.upstream, dispatch.sent_body
 
     upstream, sent = asyncio.run(run())
     assert (upstream, msgspec.json.decode(sent)["model"]) == ("main", "a")

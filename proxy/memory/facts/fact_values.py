@@ -18,7 +18,7 @@ class _Facts(UserValue, frozen=True):
     facts: tuple[Fact, ...] = ()
 
 
-class StoredFacts:
+class FactValues:
     """The facts of users in a session store, one value for each user. Every method may raise StoreError.
 
     Of superseded facts, the newest hundred are kept. One that was found in what a user said before being

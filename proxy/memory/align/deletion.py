@@ -14,7 +14,7 @@ import msgspec
 
 from filters.message import Message
 from proxy.memory.align.line import Line, similarity
-from proxy.memory.session import Entry, Forgotten, LineDigests, Session
+from proxy.memory.session import Deletion, Entry, LineDigests, Session
 
 _DIGEST_BYTES: Final = 8
 # As much of an answer as is heard of most that are cut off.
@@ -24,50 +24,50 @@ _MAX_MARKS: Final = 1000
 
 def deleted_session(at: float) -> Session:
     """What is left of a session that was deleted at a time, in seconds since 1970."""
-    return Session(forgotten=Forgotten(at=at, whole=True, open=True))
+    return Session(deletion=Deletion(at=at, whole=True, open=True))
 
 
 def forget_entries(session: Session, entries: Iterable[Entry], *, now: float) -> Session:
     """The session with marks of some entries that are deleted from it."""
-    forgotten = session.forgotten or Forgotten(at=now)
-    return _with_marks(session, forgotten, map(Line, entries))
+    deletion = session.deletion or Deletion(at=now)
+    return _with_marks(session, deletion, map(Line, entries))
 
 
-def close_forgotten(session: Session, lines: Sequence[Message]) -> Session:
+def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
     """The session with marks of what the first window since its deletion shows."""
-    forgotten = session.forgotten
-    if forgotten is None or not forgotten.open or not lines:
+    deletion = session.deletion
+    if deletion is None or not deletion.open or not lines:
         return session
     recorded = [Line(entry) for entry in session.entries]
     shown = (line for line in map(Line, lines[: _end_of_history(lines)]) if not _is_recorded(line, recorded))
-    return _with_marks(session, msgspec.structs.replace(forgotten, open=False), shown)
+    return _with_marks(session, msgspec.structs.replace(deletion, open=False), shown)
 
 
 def without_marks(session: Session) -> Session:
     """The session as a window is aligned with it of which nothing is forgotten any more."""
-    forgotten = session.forgotten
+    deletion = session.deletion
     return msgspec.structs.replace(
-        session, forgotten=forgotten and msgspec.structs.replace(forgotten, marks=(), open=False)
+        session, deletion=deletion and msgspec.structs.replace(deletion, marks=(), open=False)
     )
 
 
-def forgotten_lines(session: Session, messages: Sequence[Message]) -> set[int]:
+def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
     """The indices of a window's lines that were deleted; the newest words of the user never are."""
-    if session.forgotten is None:
+    if session.deletion is None:
         return set()
-    forgotten = close_forgotten(session, messages).forgotten
-    if forgotten is None or not forgotten.marks:
+    deletion = close_deletion(session, messages).deletion
+    if deletion is None or not deletion.marks:
         return set()
     lines = [Line(message) for message in messages]
-    marks = [_mark(line, forgotten.at) for line in lines]
-    if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(forgotten.marks) and not forgotten.whole:
+    marks = [_mark(line, deletion.at) for line in lines]
+    if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(deletion.marks) and not deletion.whole:
         return set()
     recorded = [Line(entry) for entry in session.entries if entry.call == session.call]
-    own = [_mark(line, forgotten.at) for line in recorded]
+    own = [_mark(line, deletion.at) for line in recorded]
     # Of words that were said again since, the first ones were deleted.
     history = marks[: _end_of_history(messages)]
-    stamps = {mark.stamp for mark in forgotten.marks} - {mark.stamp for mark in own} - {b""}
-    left = Counter(mark.words for mark in forgotten.marks)
+    stamps = {mark.stamp for mark in deletion.marks} - {mark.stamp for mark in own} - {b""}
+    left = Counter(mark.words for mark in deletion.marks)
     spare = Counter(mark.words for mark in history)
     spare.subtract(mark.words for mark in own)
     matching = set()
@@ -76,7 +76,7 @@ def forgotten_lines(session: Session, messages: Sequence[Message]) -> set[int]:
             matching.add(i)
             left[mark.words] -= 1
             spare[mark.words] -= 1
-    if not matching or not forgotten.whole:
+    if not matching or not deletion.whole:
         return matching
     # The answers behind the last of these lines go with it.
     behind = range(max(matching) + 1, len(lines))
@@ -93,9 +93,9 @@ def _is_recorded(line: Line, recorded: Sequence[Line]) -> bool:
     return any(similarity(line, other) for other in recorded)
 
 
-def _with_marks(session: Session, forgotten: Forgotten, lines: Iterable[Line]) -> Session:
-    marks = (*forgotten.marks, *(_mark(line, forgotten.at) for line in lines))[-_MAX_MARKS:]
-    return msgspec.structs.replace(session, forgotten=msgspec.structs.replace(forgotten, marks=marks))
+def _with_marks(session: Session, deletion: Deletion, lines: Iterable[Line]) -> Session:
+    marks = (*deletion.marks, *(_mark(line, deletion.at) for line in lines))[-_MAX_MARKS:]
+    return msgspec.structs.replace(session, deletion=msgspec.structs.replace(deletion, marks=marks))
 
 
 def _mark(line: Line, at: float) -> LineDigests:
