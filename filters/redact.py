@@ -148,7 +148,12 @@ class Redact(RequestFilter, AnswerFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, with marks for what is personal."""
-        redacted = [self._message(m) if self._applies(m) else m for m in messages]
+        # Summaries and facts repeat what the user said, whatever role they are put in.
+        roles, injected = self._all_roles, "user" in self.roles
+        redacted = [
+            self._message(m) if m.role in roles or (injected and isinstance(m, Injected)) else m
+            for m in messages
+        ]
         same = all(new is old for new, old in zip(redacted, messages, strict=True))
         return messages if same else redacted
 
@@ -161,17 +166,15 @@ class Redact(RequestFilter, AnswerFilter):
         """A text with marks for what is personal; the very same object where nothing is."""
         return Replacer(lambda text: self.sensitive.marked(text, self.marks))
 
-    def _applies(self, message: Message) -> bool:
-        """Summaries and facts repeat what the user said, whatever role they are put in."""
-        return message.role in self._all_roles or ("user" in self.roles and isinstance(message, Injected))
-
     def _message(self, message: Message) -> Message:
         changed: dict[str, Any] = {}
-        if message.content and (content := self._content(message.content)) is not message.content:
-            changed["content"] = content
+        if content := message.content:
+            shown = self.text(content) if isinstance(content, str) else _changed(content, self._part)
+            if shown is not content:
+                changed["content"] = shown
         calls = message.tool_calls if self.arguments else None
-        if calls and (shown := _changed(calls, self._call)) is not calls:
-            changed["tool_calls"] = shown
+        if calls and (redacted := _changed(calls, self._call)) is not calls:
+            changed["tool_calls"] = redacted
         if isinstance(message.metadata, dict):
             metadata = _with(message.metadata, "original", str, self.text)
             if metadata is not message.metadata:
@@ -184,9 +187,6 @@ class Redact(RequestFilter, AnswerFilter):
             if others is not message.others:
                 changed["others"] = others
         return msgspec.structs.replace(message, **changed) if changed else message
-
-    def _content(self, content: str | list[dict[str, Any]]) -> str | list[dict[str, Any]]:
-        return self.text(content) if isinstance(content, str) else _changed(content, self._part)
 
     def _part(self, part: dict[str, Any]) -> dict[str, Any]:
         return _with(_with(part, "text", str, self.text), "refusal", str, self.text)

@@ -72,10 +72,6 @@ def transcript(answer: bytes) -> Transcript:
         messages = [message for choice in choices if isinstance(message := choice.get("message"), dict)]
         finished = body is not None and bool(messages)
         return _transcript_of(messages, finished=finished)
-    return _stream_transcript(answer)
-
-
-def _stream_transcript(answer: bytes) -> Transcript:
     if b"\r" in answer or b"\n\n\n" in answer:
         payloads = [data for event in events(answer) if (data := data_of(event))]
     else:

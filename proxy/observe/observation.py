@@ -4,8 +4,8 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, Protocol, Self
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -264,14 +264,11 @@ class Observation(msgspec.Struct, eq=False):
 
     def complete(self) -> TurnReport:
         """The report, with what the timer and the answer tell by now."""
-        report, timer, usage = self.report, self.timer, _usage_fields(self.answer.tail)
+        report, timer, usage = self.report, self.timer, usage_of(self.answer.tail)
         report.lead = timer.marks[0][1] - timer.start if timer.marks else 0.0
         report.stages = timer.stages
         report.filters = tuple(report.filters)  # filters in a thread go on when their client has left
-        report.input_tokens = _count(usage.get("prompt_tokens"))
-        report.output_tokens = _count(usage.get("completion_tokens"))
-        details = usage.get("prompt_tokens_details")
-        report.cached_tokens = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+        report.input_tokens, report.output_tokens, report.cached_tokens = usage
         return report
 
     def progress(self, *, with_excerpt: bool) -> TurnReport:
@@ -315,24 +312,24 @@ class Usage(NamedTuple):
 
     input: int | None = None
     output: int | None = None
+    cached: int | None = None
 
 
 def usage_of(answer: bytes) -> Usage:
     """The last usage that an upstream gives at the end of an answer, streamed or whole."""
-    fields = _usage_fields(answer)
-    return Usage(_count(fields.get("prompt_tokens")), _count(fields.get("completion_tokens")))
-
-
-def _usage_fields(answer: bytes) -> Mapping[str, Any]:
     tail = answer[-_USAGE_TAIL:]
     key = tail.rfind(_USAGE_KEY)
     if key < 0:
-        return {}
+        return Usage()
     try:
         usage, _ = _decoder.raw_decode(tail[key + len(_USAGE_KEY) :].decode("utf-8", "replace").lstrip())
     except (ValueError, RecursionError):
-        return {}
-    return usage if isinstance(usage, dict) else {}
+        return Usage()
+    if not isinstance(usage, dict):
+        return Usage()
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
 
 
 def _count(value: object) -> int | None:

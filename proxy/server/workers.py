@@ -101,38 +101,34 @@ class Workers:
                 metrics.share_between_processes(folder)
             gc.collect()
             gc.freeze()
-            return self._supervise()
+            signal.signal(signal.SIGCHLD, lambda *_: None)
+            # A forked process inherits the mask, and takes signals once it can.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+            well, stopped_at = True, 0.0
+            self._fork_missing()
+            while self._running or not self._stopping:
+                sign = signal.sigwait(SIGNALS)
+                is_end = sign in {signal.SIGTERM, signal.SIGINT}
+                if is_end and not self._stopping:
+                    self._stopping, stopped_at = True, time.monotonic()
+                    self._close_sockets()
+                    signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
+                    self._send(signal.SIGTERM, to=range(self._count))
+                elif is_end and time.monotonic() - stopped_at > _SAME_SIGNAL:
+                    self._send(signal.SIGKILL)
+                elif sign == signal.SIGHUP and not self._stopping and self._reload():
+                    self._send(signal.SIGHUP)
+                elif sign == signal.SIGALRM and self._stopping:
+                    self._send(signal.SIGKILL)
+                well = self._reap() and well
+                if not self._stopping:
+                    self._fork_missing()
+                elif {index for index, _ in self._running.values()} == {_BACKGROUND}:
+                    self._send(signal.SIGTERM)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            return well
 
     # --- in the first process
-
-    def _supervise(self) -> bool:
-        """Keeps all processes running until they are to end; returns whether all ended well."""
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        # A forked process inherits the mask, and takes signals once it can.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        well, stopped_at = True, 0.0
-        self._fork_missing()
-        while self._running or not self._stopping:
-            sign = signal.sigwait(SIGNALS)
-            is_end = sign in {signal.SIGTERM, signal.SIGINT}
-            if is_end and not self._stopping:
-                self._stopping, stopped_at = True, time.monotonic()
-                self._close_sockets()
-                signal.setitimer(signal.ITIMER_REAL, self._timeout, 1.0)
-                self._send(signal.SIGTERM, to=range(self._count))
-            elif is_end and time.monotonic() - stopped_at > _SAME_SIGNAL:
-                self._send(signal.SIGKILL)
-            elif sign == signal.SIGHUP and not self._stopping and self._reload():
-                self._send(signal.SIGHUP)
-            elif sign == signal.SIGALRM and self._stopping:
-                self._send(signal.SIGKILL)
-            well = self._reap() and well
-            if not self._stopping:
-                self._fork_missing()
-            elif {index for index, _ in self._running.values()} == {_BACKGROUND}:
-                self._send(signal.SIGTERM)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        return well
 
     def _reload(self) -> bool:
         """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""

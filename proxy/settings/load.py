@@ -180,8 +180,14 @@ def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
     It is checked as a whole configuration is, but nothing is read from the environment or from files: a
     ``$`` is a ``$``.
     """
+    data = text.encode("utf-8", "surrogatepass")
     try:
-        document = _parse_steps(text)
+        if len(data) > _MAX_STEPS_BYTES:
+            raise DocumentError(f"a pipeline to be tried has at most {_MAX_STEPS_BYTES // 1024} KiB")
+        text = decode(data)
+        lines = map(str.strip, text.splitlines())
+        is_empty = all(not line or line.startswith("#") for line in lines)
+        document = Document({}, {}, []) if is_empty else parse(text, ("request", "answer"))
     except DocumentError as error:
         return Checked(None, [_document_error("pipeline", error)], [])
     unreadable = {problem.path for problem in document.problems}
@@ -193,16 +199,6 @@ def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
         for i, message in order_warnings(steps.request)
     ]
     return Checked(steps, [], warnings)
-
-
-def _parse_steps(text: str) -> Document:
-    data = text.encode("utf-8", "surrogatepass")
-    if len(data) > _MAX_STEPS_BYTES:
-        raise DocumentError(f"a pipeline to be tried has at most {_MAX_STEPS_BYTES // 1024} KiB")
-    lines = decode(data).splitlines()
-    if all(not line.strip() or line.strip().startswith("#") for line in lines):
-        return Document({}, {}, [])
-    return parse(decode(data), ("request", "answer"))
 
 
 # --- pydantic's errors

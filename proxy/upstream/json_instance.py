@@ -70,7 +70,9 @@ class _Instances:
             case "array":
                 return self._array(expanded, refs)
             case "string":
-                return self._string(expanded)
+                count = _count(expanded, "minLength")
+                self._spend(count)
+                return _FORMATS.get(str(expanded.get("format")), "").ljust(count, "x")
             case "integer" | "number" as kind:
                 return _number(expanded, whole=kind == "integer")
             case other:
@@ -143,12 +145,6 @@ class _Instances:
         count = _count(schema, "minItems")
         self._spend(count)
         return [self.of(first[i] if i < len(first) else others, refs) for i in range(count)]
-
-    def _string(self, schema: Schema) -> str:
-        text = _FORMATS.get(str(schema.get("format")), "")
-        count = _count(schema, "minLength")
-        self._spend(count)
-        return text.ljust(count, "x")
 
 
 def _merged(one: Schema, other: Schema) -> dict[str, Any]:

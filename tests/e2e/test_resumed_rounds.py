@@ -158,7 +158,7 @@ def test_the_next_upstream_goes_on_from_what_was_carried_out(
     assert roles(reserve.last) == ["user", "assistant", "tool"]
     assert json.loads(reserve.last.json["messages"][-1]["content"])["stored"] is True
     assert facts(proxy) == ["main says 1."]
-    assert usage_of(got.content) == (110, 2)
+    assert usage_of(got.content)[:2] == (110, 2)
     assert (got.content.count(b'"role"'), got.content.count(DONE)) == (1, 1)
 
 
@@ -175,7 +175,7 @@ def test_so_it_does_with_a_whole_answer(
         "role": "assistant",
         "content": "Noted. reserve knows.",
     }
-    assert usage_of(got.content) == (110, 2)
+    assert usage_of(got.content)[:2] == (110, 2)
     assert roles(reserve.last) == ["user", "assistant", "tool"]
     assert facts(proxy) == ["main says 1."]
 

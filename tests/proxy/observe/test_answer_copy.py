@@ -30,4 +30,4 @@ def test_the_end_of_a_long_answer_says_how_many_tokens_it_had() -> None:
     copy.add(b'data: {"usage": {"prompt_tokens": 5, "completion_tokens": 2}}\n\n')
     copy.add(b"data: [DONE]\n\n")
     assert len(copy.data) == observation.LARGEST_COPY
-    assert observation.usage_of(copy.tail) == (5, 2)
+    assert observation.usage_of(copy.tail)[:2] == (5, 2)
