@@ -2,7 +2,7 @@
 
 import ast
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from textwrap import dedent
 from types import MappingProxyType
@@ -40,26 +40,23 @@ def settings_schema(registry: FilterRegistry) -> Schema:
     whole = lenient(model_schema(Settings))
     definitions = whole.pop("$defs")
     for kind in (RequestFilter, AnswerFilter):
-        filters = {name: registry.get(name, kind) for name in registry.names(kind)}
-        for name, each in filters.items():
-            place = f"{kind.__name__}.{name}"
-            definitions[place] = lenient(model_schema(each, f"#/$defs/{place}"))
-        definitions[kind.__name__] = _step_schema(kind.__name__, filters)
+        steps: dict[str, Schema] = {}
+        bare = []
+        for name in registry.names(kind):
+            place, step = f"{kind.__name__}.{name}", registry.get(name, kind)
+            definitions[place] = lenient(model_schema(step, f"#/$defs/{place}"))
+            steps[name] = {"$ref": f"#/$defs/{place}"}
+            if _has_defaults(step):
+                bare.append(name)
+                steps[name] = {"if": {"type": "null"}, "else": steps[name]}
+        # A name, or an object of one name; alternatives would make an editor's messages vague.
+        one = {"type": "object", "properties": steps, "minProperties": 1, "maxProperties": 1}
+        definitions[kind.__name__] = {
+            "if": {"type": "string"},
+            "then": {"if": {"pattern": r"\$"}, "else": {"enum": bare}},
+            "else": {**one, "additionalProperties": False},
+        }
     return {"$schema": _DIALECT, "title": "A configuration of Turnkeeper", **whole, "$defs": definitions}
-
-
-def _step_schema(kind: str, filters: Mapping[str, type[Filter]]) -> Schema:
-    """A name, or an object of one name; alternatives would make an editor's messages vague."""
-    properties: dict[str, Schema] = {name: {"$ref": f"#/$defs/{kind}.{name}"} for name in filters}
-    bare = [name for name, each in filters.items() if _has_defaults(each)]
-    for name in bare:
-        properties[name] = {"if": {"type": "null"}, "else": properties[name]}
-    one = {"type": "object", "properties": properties, "minProperties": 1, "maxProperties": 1}
-    return {
-        "if": {"type": "string"},
-        "then": {"if": {"pattern": r"\$"}, "else": {"enum": bare}},
-        "else": {**one, "additionalProperties": False},
-    }
 
 
 def _has_defaults(kind: type[Filter]) -> bool:

@@ -80,17 +80,12 @@ def read_request(
         check_count(raw, "messages", max_messages, "'listen.max_messages' sets the limit of {limit}")
     messages, dropped = read_messages(raw)
     # Now that they are in the processor's caches, this takes a sixth of what it took behind the answer.
-    ignored = (*dropped, *_unusable_extensions(fields, messages))
-    return ClientRequest(headers=headers, query=query, fields=fields, messages=messages, ignored=ignored)
-
-
-def _unusable_extensions(fields: Mapping[str, Raw], messages: Sequence[Message]) -> list[str]:
-    unusable: list[str] = []
+    ignored = [*dropped]
     for name, types in _TOP_LEVEL_EXTENSIONS.items():
         if name in fields:
             value: Any = decode_raw(fields[name])
             if type(value) not in types or (value is not None and abs(value) > LARGEST):
-                unusable.append(name)
+                ignored.append(name)
     for i, message in enumerate(messages):
         for marks, place in ((message.metadata, ".metadata"), (message.others, "")):
             if not marks:
@@ -100,8 +95,10 @@ def _unusable_extensions(fields: Mapping[str, Raw], messages: Sequence[Message])
                 if expected is None:
                     continue
                 if type(value) not in expected or (name == "user" and REPLACEMENT in str(value)):
-                    unusable.append(f"messages[{i}]{place}.{name}")
-    return unusable
+                    ignored.append(f"messages[{i}]{place}.{name}")
+    return ClientRequest(
+        headers=headers, query=query, fields=fields, messages=messages, ignored=tuple(ignored)
+    )
 
 
 def check_count(raw: Raw, field: str, limit: int, advice: str) -> None:

@@ -73,20 +73,20 @@ async def test_each_round_counts_once(form, size):
     )
     assert len(done) == 3
     assert transcript(seen).text == "Let me see. Ann."
-    assert usage_of(seen) == (70, 11)
+    assert usage_of(seen)[:2] == (70, 11)
 
 
 @every_form
 async def test_what_a_round_of_mixed_calls_took_counts_as_well(form):
     seen, _, _ = await shown(form(10, "memory_recall"), form(20, "memory_store", "weather", words=["Hm. "]))
-    assert usage_of(seen) == (30, 6)
+    assert usage_of(seen)[:2] == (30, 6)
     assert transcript(seen).tool_calls[0]["function"]["name"] == "weather"
 
 
 @every_form
 async def test_what_the_clients_own_calls_took_counts_behind_a_round_of_ours(form):
     seen, _, _ = await shown(form(10, "memory_recall"), form(20, "weather"))
-    assert usage_of(seen) == (30, 4)
+    assert usage_of(seen)[:2] == (30, 4)
 
 
 async def test_what_is_told_in_every_chunk_grows():
@@ -115,8 +115,8 @@ def whole(prompt, *names, usage=True):
 
 async def test_so_it_is_with_whole_answers():
     rounds = [whole(10, "memory_recall"), whole(20, "memory_recall"), whole(40)]
-    assert usage_of((await shown(*rounds, headers=JSON))[0]) == (70, 3)
+    assert usage_of((await shown(*rounds, headers=JSON))[0])[:2] == (70, 3)
     rounds = [whole(10, "memory_recall"), whole(20, "memory_store", "weather")]
-    assert usage_of((await shown(*rounds, headers=JSON))[0]) == (30, 2)
+    assert usage_of((await shown(*rounds, headers=JSON))[0])[:2] == (30, 2)
     rounds = [whole(10, "memory_recall"), whole(20, usage=False)]
-    assert usage_of((await shown(*rounds, headers=JSON))[0]) == (10, 1)
+    assert usage_of((await shown(*rounds, headers=JSON))[0])[:2] == (10, 1)
