@@ -1,6 +1,8 @@
 from functools import cached_property
 from typing import ClassVar
 
+from msgspec import UNSET
+from msgspec.structs import replace
 from pydantic import Field
 
 from filters.base import Context, Example, Messages, RequestFilter
@@ -21,7 +23,7 @@ class RepairHistory(RequestFilter):
     behind their call; messages that say nothing go; so do control words that a framework put into the
     user's mouth, and an answer that was committed twice. What the user said twice stays. A tool call at
     the very end still waits for its results and is left alone. A ``function_call``, which came before tools,
-    counts as one of them.
+    counts as one of them. A ``name`` or calls that are ``null``, as an SDK writes out an answer, go always.
 
     Put it first: what the other steps see is then in order. An answer of which nothing was played goes as
     well, its ``original`` included; switch ``empty`` off to have ``restore_interrupted`` tell of it.
@@ -112,6 +114,7 @@ class RepairHistory(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """The messages, put right; groups first, for they are judged by where they stood."""
+        messages = _without_nulls(messages)
         if self.tools and _has_calls(messages):
             whole = close_groups(messages, self.stub if self.unanswered == "stub" else None, waits=True)
             if len(whole) != len(messages) or any(a is not b for a, b in zip(whole, messages, strict=True)):
@@ -158,6 +161,25 @@ class RepairHistory(RequestFilter):
         if newest in empty or all(i in gone for i, m in enumerate(messages) if m.role == "user"):
             gone.discard(-1 if newest is None else newest)
         return [m for i, m in enumerate(messages) if i not in gone]
+
+
+def _without_nulls(messages: Messages) -> Messages:
+    """The messages, less optional fields that hold ``null``: Groq and older OpenAI models refuse them."""
+    repaired: list[Message] | None = None
+    for i, message in enumerate(messages):
+        if (
+            message.name is None
+            or message.tool_calls is None
+            or (message.others and None in message.others.values())
+        ):
+            repaired = repaired or list(messages)
+            repaired[i] = replace(
+                message,
+                name=UNSET if message.name is None else message.name,
+                tool_calls=UNSET if message.tool_calls is None else message.tool_calls,
+                others={name: value for name, value in message.others.items() if value is not None},
+            )
+    return repaired or messages
 
 
 def _has_calls(messages: Messages) -> bool:

@@ -23,6 +23,8 @@ def test_a_plain_request_is_taken(vendor):
         ("groq", body({"metadata": {}}), 400, "property 'metadata' is unsupported"),
         ("groq", body({"id": "1"}), 400, "property 'id' is unsupported"),
         ("groq", body({"name": "Ann"}), 400, "property 'name' is unsupported"),
+        ("groq", body({"tool_calls": None}), 400, "property 'tool_calls' is unsupported"),
+        ("groq", body({"role": "assistant", "tool_calls": None}), 400, "Value is not nullable"),
         ("groq", body(store=False), 400, "property 'store' is unsupported"),
         ("groq", body(n=2), 400, "'n'"),
         ("openai", body(turn_id=1), 400, "Unrecognized request argument supplied: turn_id"),

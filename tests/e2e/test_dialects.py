@@ -61,6 +61,19 @@ def test_every_kind_of_upstream_takes_every_dialect(
         assert got.status_code == 200, f"{dialect}: {got.text}"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_as_an_sdk_writes_it_out_is_taken_back(
+    serve: Serve, upstream: FakeUpstream, kind: str
+) -> None:
+    proxy = serve(AGORA.read_text().replace(":-openai}", f":-{kind}}}"))
+    upstream.script = strict(kind)
+    nulls = {"name": None, "refusal": None, "audio": None, "function_call": None, "tool_calls": None}
+    answered = {"role": "assistant", "content": "Hello.", "annotations": [], **nulls}
+    got = proxy.chat([{"role": "user", "content": "Hi"}, answered, {"role": "user", "content": "Go on."}])
+    assert got.status_code == 200, got.text
+    assert upstream.last.json["messages"][1] == {"role": "assistant", "content": "Hello."}
+
+
 def test_agoras_published_body_arrives_with_its_interruption_restored(
     agora: ProxyServer, upstream: FakeUpstream
 ) -> None:

@@ -63,11 +63,19 @@ def _groq_messages(body: Body) -> Refusal | None:
     for place, unknown in unknown_keys(body["messages"]):
         i = int(place.split(".")[1])
         return _groq_message_error(i, body["messages"][i]["role"], unknown)
+    for i, message in enumerate(body["messages"]):
+        for key in ("function_call", "tool_calls"):
+            if key in message and message[key] is None:
+                return _groq_refusal(i, message["role"], f"'messages.{i}.{key}' : Value is not nullable")
     return None
 
 
 def _groq_message_error(i: int, role: str, key: str) -> Refusal:
-    inner = f"('messages.{i}' : property '{key}' is unsupported)"
+    return _groq_refusal(i, role, f"'messages.{i}' : property '{key}' is unsupported")
+
+
+def _groq_refusal(i: int, role: str, why: str) -> Refusal:
+    inner = f"({why})"
     return _groq_error(f"'messages.{i}' : for 'role:{role}' the following must be satisfied[{inner}]")
 
 
