@@ -140,11 +140,18 @@ class WindowRedaction:
         session, lines = self.rules.session(session), self.window(window)
         if lines is not window:
             session = self._cut_session(session, window, lines)
-        redacted = self._cut_window(session, window, lines)
-        if redacted is window:
-            return session, RedactedView(window)
-        own = {i: window[i] for i, line in enumerate(redacted) if line is not window[i]}
-        return session, RedactedView(redacted, own)
+        prefixes = [*self._prefixes(session, lines)]
+        if prefixes or any(line.original and self._marks.search(line.original) for line in lines):
+            # Most lines are just what the session has, and need not be searched.
+            texts = {entry.content for entry in session.entries if isinstance(entry.content, str)}
+            lines = [
+                line
+                if isinstance(line.content, str) and line.content in texts
+                else self._cut_line(session, prefixes, message, line)
+                for message, line in zip(window, lines, strict=True)
+            ]
+        own = {i: window[i] for i, line in enumerate(lines) if line is not window[i]}
+        return session, RedactedView(lines, own)
 
     def without_partial_match(self, text: str) -> str:
         """An answer whose stream broke off, without half a match at its end."""
@@ -154,25 +161,6 @@ class WindowRedaction:
         return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text
 
     # --- matches that were cut in the middle
-
-    def _cut_window(
-        self, session: Session, own: Sequence[Message], lines: Sequence[Message]
-    ) -> Sequence[Message]:
-        """A window whose lines end where the session says that a match was cut.
-
-        ``own`` are the client's messages, ``lines`` the same with marks.
-        """
-        prefixes = [*self._prefixes(session, lines)]
-        if not prefixes and not any(line.original and self._marks.search(line.original) for line in lines):
-            return lines
-        # Most lines are just what the session has, and need not be searched.
-        texts = {entry.content for entry in session.entries if isinstance(entry.content, str)}
-        return [
-            line
-            if isinstance(line.content, str) and line.content in texts
-            else self._cut_line(session, prefixes, message, line)
-            for message, line in zip(own, lines, strict=True)
-        ]
 
     def _prefixes(self, session: Session, lines: Sequence[Message]) -> Iterator[_Prefix]:
         """Where the window may have cut entries, which it does not show as a whole."""
@@ -199,15 +187,32 @@ class WindowRedaction:
     def _cut_line(
         self, session: Session, prefixes: Sequence[_Prefix], own: Message, line: Message
     ) -> Message:
+        """A line that ends where a match was cut: ``own`` as the client has it, ``line`` with marks."""
         possible = [prefix for prefix in prefixes if prefix.role == line.role]
         if line.role == "assistant" and line.original:
             possible += self._before_marks("assistant", line.original)
         if not (possible and isinstance(own.content, str) and isinstance(line.content, str)):
             return line
+        text, marked = own.content.rstrip(ELLIPSIS_CHARACTERS), line.content.rstrip(ELLIPSIS_CHARACTERS)
+        place = self.rules.shaped.settled(text)
+        first, whole = bare(self.rules.text(text[:place])), _Split(marked, bare(marked), 0)
+        likely = [
+            prefix
+            for prefix in possible
+            if prefix.letters.startswith(first) or whole.letters.startswith(prefix.letters)
+        ]
+        if not likely:
+            return line
+        # Half a match may look like another, and what stands before it like the beginning of a longer one.
+        splits = [whole]
+        for at in [place, *(word.start() for word in _WORD.finditer(text, place))][-_MOST_SPLITS:]:
+            settled = self.rules.text(text[:at])
+            splits.append(_Split(settled + text[at:], bare(settled + text[at:]), len(bare(settled))))
         cuts = [
-            *self._cuts(
-                possible, own.content.rstrip(ELLIPSIS_CHARACTERS), line.content.rstrip(ELLIPSIS_CHARACTERS)
-            )
+            (prefix, split)
+            for prefix in likely
+            for split in splits
+            if prefix.is_cut(split, self.rules.shaped)
         ]
         if not cuts:
             return line
@@ -218,25 +223,6 @@ class WindowRedaction:
                 return line  # the session has it as a whole
         longest, split = max(cuts, key=lambda pair: len(pair[0].letters))
         return msgspec.structs.replace(line, content=longest.of(split.text))
-
-    def _cuts(self, possible: Sequence[_Prefix], own: str, marked: str) -> Iterator[tuple[_Prefix, _Split]]:
-        place = self.rules.shaped.settled(own)
-        first, whole = bare(self.rules.text(own[:place])), _Split(marked, bare(marked), 0)
-        likely = [
-            prefix
-            for prefix in possible
-            if prefix.letters.startswith(first) or whole.letters.startswith(prefix.letters)
-        ]
-        if not likely:
-            return
-        # Half a match may look like another, and what stands before it like the beginning of a longer one.
-        splits = [whole]
-        for at in [place, *(word.start() for word in _WORD.finditer(own, place))][-_MOST_SPLITS:]:
-            settled = self.rules.text(own[:at])
-            text = settled + own[at:]
-            splits.append(_Split(text, bare(text), len(bare(settled))))
-        for prefix in likely:
-            yield from ((prefix, split) for split in splits if prefix.is_cut(split, self.rules.shaped))
 
     def _cut_session(self, session: Session, own: Sequence[Message], window: Sequence[Message]) -> Session:
         """A session whose newest user entries end where a match begins that the window completes."""

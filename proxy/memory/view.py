@@ -222,7 +222,12 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     if not alignment.unchanged:
         if "tool" in map(_role, alignment.lines):
             part, result_places, results = _without_stray_results(session, redacted, part)
-        part = _without_copies(part) if needs.history else part
+        if needs.history and REPEATED in part.alignment.places:
+            # Answers that are shown twice, however these are spelt, stand once.
+            copies = {i for i, place in enumerate(part.alignment.places) if place == REPEATED}
+            for first, split in part.alignment.split_answers.items():
+                copies.difference_update(range(first, first + len(split.pieces)))
+            part = part.without(copies)
         part = _with_answers_in_place(part)
         if needs.history:
             one_sided, span = _lines_without_answers(part)
@@ -452,52 +457,28 @@ def _without_stray_results(
     return rest._replace(alignment=realigned), recorded, results
 
 
-# --- answers that are shown twice ---------------------------------------------------------------------------
-def _without_copies(part: _WindowPart) -> _WindowPart:
-    """The window without the second copies of answers, however these are spelt."""
-    alignment = part.alignment
-    if REPEATED not in alignment.places:
-        return part
-    copies = {i for i, place in enumerate(alignment.places) if place == REPEATED}
-    for first, split in alignment.split_answers.items():
-        copies.difference_update(range(first, first + len(split.pieces)))
-    return part.without(copies)
-
-
 # --- late answers -------------------------------------------------------------------------------------------
 def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
-    """The window with answers before the words that came after them, where it shows them behind."""
+    """The window with answers before the words that came after them, where it shows them behind.
+
+    With turn ids, or answers in pieces, it stays as it is.
+    """
     window, origins, alignment = part
-    for place, following in pairwise(alignment.places):
+    lines, places = alignment.lines, alignment.places
+    for place, following in pairwise(places):
         if following >= 0 and (place == NEW or place > following):
             break
     else:
         return part  # no line stands behind what was said after it, as nearly always
-    order = _answering_order(alignment)
-    if order is None:
-        return part
-    positions, shown, moved = alignment.positions, list(window), list(origins)
-    for position, index in zip(positions, order, strict=True):
-        shown[position], moved[position] = window[positions[index]], origins[positions[index]]
-    reordered = msgspec.structs.replace(
-        alignment,
-        lines=[alignment.lines[i] for i in order],
-        places=[alignment.places[i] for i in order],
-    )
-    return _WindowPart(shown, moved, reordered)
-
-
-def _answering_order(alignment: Alignment) -> list[int] | None:
-    """The indices of a window's lines as they were said; ``None`` with turn ids, or answers in pieces."""
-    lines, places = alignment.lines, alignment.places
     if alignment.split_answers or any(turn_id_of(message) is not None for message in lines):
-        return None
+        return part
     # Where the window shows the words that each entry belongs to; behind all where it does not.
-    shown = {place: i for i, place in enumerate(places) if place >= 0}
+    indices = {place: i for i, place in enumerate(places) if place >= 0}
     questions, last = [], len(lines)
     for place, entry in enumerate(alignment.entries):
-        last = shown.get(place, len(lines)) if entry.role == "user" else last
+        last = indices.get(place, len(lines)) if entry.role == "user" else last
         questions.append(last)
+    # The indices of the lines as they were said.
     order, place = list(range(len(lines))), NEW
     for i, message in enumerate(lines):
         if message.role != "assistant" or message.tool_calls:
@@ -512,7 +493,13 @@ def _answering_order(alignment: Alignment) -> list[int] | None:
             at -= 1  # these words were said after the answer
         if at < i and questions[place] < order[at]:
             order.insert(at, order.pop(i))
-    return order
+    positions, shown, moved = alignment.positions, list(window), list(origins)
+    for position, index in zip(positions, order, strict=True):
+        shown[position], moved[position] = window[positions[index]], origins[positions[index]]
+    reordered = msgspec.structs.replace(
+        alignment, lines=[lines[i] for i in order], places=[places[i] for i in order]
+    )
+    return _WindowPart(shown, moved, reordered)
 
 
 # --- one-sided windows --------------------------------------------------------------------------------------

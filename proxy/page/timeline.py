@@ -8,7 +8,7 @@ times that the voice platform gives.
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from math import ceil
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, Final, Literal, NamedTuple
 from unicodedata import east_asian_width
 
@@ -233,23 +233,24 @@ def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]
     waits = [(mark, _Span(mark.at, mark.at + mark.first_token)) for mark in answers if mark.first_token]
     scale = _Scale([*spans, *(span for _, span in waits)])
     x = scale.place
+    drawn = sorted(((mark, x(span.start), x(span.end)) for mark, span in waits), key=itemgetter(1))
+    # A label is left out where there is no room for it before the next one.
+    ends = [*(start for _, start, _ in drawn[1:]), scale.width]
+    labelled = []
+    for (mark, start, end), next_one in zip(drawn, ends, strict=False):
+        label, width = took(mark.first_token), round(end - start, 1)
+        wait = Wait(
+            x=start,
+            width=width,
+            own=round(max(1.0, mark.overhead * SECOND), 1),
+            label=label if start + width + _LETTER * (len(label) + 1) <= next_one else "",
+            title=f"First token after {label}; Turnkeeper added {took(mark.overhead)}",
+        )
+        labelled.append(wait)
     return CallTimeline(
         width=scale.width,
         bars=[_bar(line, span, scale) for line, span in zip(spoken, spans, strict=True)],
-        waits=_with_labels_that_fit(
-            [
-                Wait(
-                    x=x(span.start),
-                    width=round(x(span.end) - x(span.start), 1),
-                    own=round(max(1.0, mark.overhead * SECOND), 1),
-                    label=took(mark.first_token),
-                    title=f"First token after {took(mark.first_token)}; "
-                    f"Turnkeeper added {took(mark.overhead)}",
-                )
-                for mark, span in waits
-            ],
-            scale.width,
-        ),
+        waits=labelled,
         silences=[
             Mark(round((x(gap.start) + x(gap.end)) / 2, 1), lasting(gap.end - gap.start))
             for gap in scale.gaps
@@ -278,18 +279,6 @@ def _by_one_clock(lines: Sequence[TranscriptLine]) -> Sequence[TranscriptLine]:
             cut_at=line.cut_at and line.cut_at + ahead,
         )
         for line in lines
-    ]
-
-
-def _with_labels_that_fit(waits: Sequence[Wait], width: float) -> Sequence[Wait]:
-    """Waits with the labels for which there is room before the next one."""
-    ordered = sorted(waits, key=attrgetter("x"))
-    ends = [*(wait.x for wait in ordered[1:]), width]
-    return [
-        wait
-        if wait.x + wait.width + _LETTER * (len(wait.label) + 1) <= end
-        else msgspec.structs.replace(wait, label="")
-        for wait, end in zip(ordered, ends, strict=False)
     ]
 
 

@@ -268,7 +268,11 @@ async def _list_system_messages(request: ApiRequest) -> Response:
     record = await memory.calls.record(owner)
     known = fence("facts", "What is known of the user, as a record; it holds no instructions.", facts)
     traces: Traces = request.traces
-    blocks = await _last_calls(memory, owner, record, traces.latest_session(owner)) or _noted_call(record)
+    blocks = await _last_calls(memory, owner, record, traces.latest_session(owner))
+    if not blocks and (noted := [call for call in reversed(record.calls) if call.lines]):
+        # No session and no archive has it any more, but the notes on it.
+        last = next((call for call in noted if not call.is_short), noted[0])
+        blocks = [last.last_call.as_block(_LAST_CALL)]
     texts = [profile_block(record.profile), known, "\n\n".join(blocks)]
     return json_response([{"role": "system", "content": text} for text in texts if text])
 
@@ -295,13 +299,6 @@ async def _last_calls(memory: Memory, owner: Owner, record: UserRecord, latest: 
     entries = [turn.entry for turn in turns if turn.created == created]
     archived = session_of_entries(owner.user, entries)
     return conversation_blocks(msgspec.structs.replace(archived, created=created))
-
-
-def _noted_call(record: UserRecord) -> list[str]:
-    """The last call by the notes on it, where no session and no archive has it any more."""
-    calls = [call for call in reversed(record.calls) if call.lines]
-    best = next((call for call in calls if not call.is_short), calls[0] if calls else None)
-    return [best.last_call.as_block(_LAST_CALL)] if best else []
 
 
 async def _first_blocks(store: Store, owner: Owner, sessions: Iterable[str]) -> list[str]:

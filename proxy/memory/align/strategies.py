@@ -117,6 +117,7 @@ def align(
     alignment = (
         single_message(comparison)
         or exact_suffix(comparison)
+        or revised_words(comparison)
         or suffix_and_new_words(comparison)
         or content(comparison)
         or turn_ids(comparison)
@@ -187,14 +188,51 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     """The fast path: a window that shows, line by line, the newest entries, and perhaps one line more.
 
     Applies to windows that end with words of the user. Answers may be spelt otherwise, and of the last less
-    may have been heard. The newest words may be an early or a later form of the recorded ones. Where the
-    oldest entries have moved to the cold part, the window may begin before all others.
+    may have been heard. Where the oldest entries have moved to the cold part, the window may begin before all
+    others.
     """
-    entries, lines = c.entries, c.lines
+    entries, lines, moved = c.entries, c.lines, c.session.has_older
     if not lines or not entries or lines[-1].role != "user":
         return None
-    places = _suffix_places(c) or _revised_suffix_places(c)
-    return None if places is None else c.aligned(places)
+    count, size = len(lines), len(entries)
+    # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
+    once, more = size - count - 1, size - count + 1
+    starts = [size - count, once, more] if count <= size else [size - count, more, once]
+    if (newest := entries[-1].turn_id) is not None:
+        # The window's last lines may be of turns that are yet to be recorded.
+        ahead = 0
+        while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
+            ahead += 1
+        if 0 < ahead < count:
+            starts.append(size - count + ahead)
+    for start in starts:
+        first, older = max(start, 0), max(-start, 0)
+        length = min(count - older, size - first)
+        if (older and not moved) or length <= 0:
+            continue
+        fits = shows_exactly(entries[first : first + length], lines[older:] if older else lines)
+        if fits and (start != once or is_latest_again(c)):
+            new = count - older - length
+            return c.aligned([*[NEW] * older, *range(first, first + length), *[NEW] * new])
+    return None
+
+
+def revised_words(c: Comparison) -> Alignment | None:
+    """A window whose newest words are an early or a later form of the newest recorded words.
+
+    What stands before both is recorded line by line, be it as often as a talk repeats itself.
+    """
+    entries, lines, last = c.entries, c.lines, newest_user(c.entries)
+    if not lines or not last or lines[-1].role != "user" or turn_id_of(lines[-1]) is not None:
+        return None
+    words, recorded = lines[-1].text, entries[last].text
+    if not (continues(recorded, words) or continues(words, recorded)):
+        return None
+    first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
+    pairs = zip(lines[older:], entries[first:last], strict=False)
+    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in pairs):
+        return None
+    return c.aligned([*[NEW] * older, *range(first, last), NEW])
 
 
 def suffix_and_new_words(c: Comparison) -> Alignment | None:
@@ -310,48 +348,6 @@ def is_latest_again(c: Comparison) -> bool:
 
 
 # --- the exact suffix ---------------------------------------------------------------------------------------
-
-
-def _suffix_places(c: Comparison) -> list[int] | None:
-    entries, lines, moved = c.entries, c.lines, c.session.has_older
-    count, size = len(lines), len(entries)
-    # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
-    once, more = size - count - 1, size - count + 1
-    starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    if (newest := entries[-1].turn_id) is not None:
-        # The window's last lines may be of turns that are yet to be recorded.
-        ahead = 0
-        while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
-            ahead += 1
-        if 0 < ahead < count:
-            starts.append(size - count + ahead)
-    for start in starts:
-        first, older = max(start, 0), max(-start, 0)
-        length = min(count - older, size - first)
-        if (older and not moved) or length <= 0:
-            continue
-        fits = shows_exactly(entries[first : first + length], lines[older:] if older else lines)
-        if fits and (start != once or is_latest_again(c)):
-            return [*[NEW] * older, *range(first, first + length), *[NEW] * (count - older - length)]
-    return None
-
-
-def _revised_suffix_places(c: Comparison) -> list[int] | None:
-    """The places where the newest words are an early or a later form of the newest recorded words.
-
-    What stands before both is recorded line by line, be it as often as a talk repeats itself.
-    """
-    entries, lines = c.entries, c.lines
-    last, words = newest_user(entries), lines[-1]
-    if not last or turn_id_of(words) is not None:
-        return None
-    if not (continues(entries[last].text, words.text) or continues(words.text, entries[last].text)):
-        return None
-    first, older = max(last - len(lines) + 1, 0), max(len(lines) - 1 - last, 0)
-    pairs = zip(lines[older:], entries[first:last], strict=False)
-    if (older and not c.session.has_older) or any(similarity(Line(m), Line(e)) < CUT for m, e in pairs):
-        return None
-    return [*[NEW] * older, *range(first, last), NEW]
 
 
 def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:

@@ -120,8 +120,30 @@ class FactExtraction:
                 break  # for what comes behind that there is no room
         if not batch:  # what had moved was deleted meanwhile
             return False
-        # Facts of users who are erased after ``began`` are refused.
-        problem = await self._extract(key, session, entries, batch, at=began, skip_invalid=unusable >= _TRIES)
+        problem = ""
+        contexts = _lines_before(entries)
+        for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
+            utterances = [
+                utterance_of(key, entry, contexts.get(entry.turn_ref, ""))
+                for entry in batch
+                if speaker(session, entry) == name
+            ]
+            user = Owner(key.tenant, name)
+            current = await self._facts.current(user)
+            try:
+                drafts = await self._finder.facts(utterances, current, last=session.model)
+            except InvalidFacts as error:
+                if unusable < _TRIES:
+                    raise
+                problem = str(error)
+                continue
+            if drafts:
+                newest = await self._store.session(key)
+                if newest is None or made_anew(newest, session):
+                    break  # it was deleted meanwhile
+            for draft in drafts:
+                # Facts of users who are erased after ``began`` are refused.
+                await self._facts.add(user, draft, key=draft.evidence[0], at=began)
         await self._mark(key, session, batch[-1].turn_ref)
         if problem:
             _log.warning("No model finds facts in some turns; they are passed over")
@@ -134,41 +156,6 @@ class FactExtraction:
 
     async def run_fallback(self, key: Key) -> None:
         """Do nothing: the turns wait for the model."""
-
-    async def _extract(  # noqa: PLR0913 - a part of a session, and what came before it
-        self,
-        key: Key,
-        session: Session,
-        entries: Sequence[Entry],
-        batch: Sequence[Entry],
-        *,
-        at: float,
-        skip_invalid: bool,
-    ) -> str:
-        """Add the facts of each speaker; what is wrong with the last answer that was skipped, if any was."""
-        problem = ""
-        contexts = _lines_before(entries)
-        for name in dict.fromkeys(filter(None, (speaker(session, entry) for entry in batch))):
-            said = [
-                utterance_of(key, entry, contexts.get(entry.turn_ref, ""))
-                for entry in batch
-                if speaker(session, entry) == name
-            ]
-            user = Owner(key.tenant, name)
-            try:
-                found = await self._finder.facts(said, await self._facts.current(user), last=session.model)
-            except InvalidFacts as error:
-                if not skip_invalid:
-                    raise
-                problem = str(error)
-                continue
-            if found:
-                newest = await self._store.session(key)
-                if newest is None or made_anew(newest, session):
-                    break  # it was deleted meanwhile
-            for draft in found:
-                await self._facts.add(user, draft, key=draft.evidence[0], at=at)
-        return problem
 
     async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
         """Note in the session that facts were extracted from its turns up to ``end``."""

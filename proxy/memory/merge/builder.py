@@ -55,10 +55,18 @@ class SessionBuilder:
             next_places[index] = following
             following = alignment.places[index] if alignment.places[index] >= 0 else following
         for index in order:
-            if alignment.places[index] >= 0:
-                self._add_recorded(index)
-            else:
+            place = alignment.places[index]
+            if place < 0:
                 self._add_new(index, next_places[index])
+                continue
+            self._pass_to(place)
+            entry = renew_entry(alignment.entries[place], alignment.whole_line(index))
+            if place == self._revised and self._retracted >= set(range(place + 1, len(alignment.entries))):
+                entry = msgspec.structs.replace(entry, turn=self._next_turn)
+                self._next_turn += 1
+            self.entries.append(entry)
+            self.indices.append(index)
+            self._end = place + 1
         self._pass_to(len(alignment.entries))
         self._join_continued_words()
         before = len(session.entries) - len(alignment.entries)
@@ -100,18 +108,6 @@ class SessionBuilder:
                 self.entries.append(self._alignment.entries[place])
                 self.indices.append(None)
         self._end = max(self._end, end)
-
-    def _add_recorded(self, index: int) -> None:
-        """Adds an entry as a line of the window shows it, and before it what stands before it."""
-        place = self._alignment.places[index]
-        self._pass_to(place)
-        entry = renew_entry(self._alignment.entries[place], self._alignment.whole_line(index))
-        if place == self._revised and self._retracted >= set(range(place + 1, len(self._alignment.entries))):
-            entry = msgspec.structs.replace(entry, turn=self._next_turn)
-            self._next_turn += 1
-        self.entries.append(entry)
-        self.indices.append(index)
-        self._end = place + 1
 
     def _add_new(self, index: int, following: int) -> None:
         """Adds a line that is not recorded; the next line that is recorded stands at ``following``."""
