@@ -288,7 +288,7 @@ pipelines: {default: {upstreams: [main], request: []}}
 @pytest.mark.parametrize(
     "step",
     [
-        "proxy.memory.summaries.digest_segment",
+        "proxy.memory.summaries.extractive_segment",
         "proxy.memory.summaries.entries_fingerprint",
         "proxy.memory.summaries.session_from_messages",
         "proxy.rest.sessions.read_messages",
