@@ -276,6 +276,8 @@ def invalid_filter_result(step: object) -> FilterFailed:
 # --- upstreams
 
 
+CHECK_ADDRESS: Final = "; check its address"
+"""How the message of an upstream ends that cannot be connected to."""
 _SETTINGS: Final = {
     "400": "{0}.accepts",
     "401": "{0}.api_key",
@@ -312,8 +314,11 @@ class UpstreamError(TurnkeeperError):
         return self._with_setting(self.message)
 
     def _with_setting(self, message: str) -> str:
+        """The message with the setting to look at, unless it says itself what to check."""
+        if self.upstream and message.endswith(CHECK_ADDRESS):
+            return f"{message.removesuffix(CHECK_ADDRESS)}; check upstreams.{self.upstream}.base_url"
         setting = _SETTINGS.get(self.outcome)
-        if not (setting and self.upstream):
+        if not (setting and self.upstream) or "check " in message:
             return message
         return f"{message.rstrip('.')}; check {setting.format(f'upstreams.{self.upstream}')}"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from proxy.answer.response import Headers, Response
-from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
+from proxy.errors import CHECK_ADDRESS, UpstreamBroken, UpstreamError, UpstreamTimeout, UpstreamUnreachable
 from proxy.upstream.connection import Connection, HttpResponse, StaleConnection, decoded
 from proxy.upstream.dial import Route, Trust, system_trust
 
@@ -190,7 +190,7 @@ class Pool:
             if self.closed:
                 raise UpstreamUnreachable(self._closing) from None
             raise UpstreamTimeout(
-                f"no connection to {self._peer} in time ({self._connect:g} s at most); check its address"
+                f"no connection to {self._peer} in time ({self._connect:g} s at most){CHECK_ADDRESS}"
             ) from None
         finally:
             self._dials.discard(dial)

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from proxy.answer.response import Headers
-from proxy.errors import ConfigError, TooManyOpenFiles, UpstreamUnreachable
+from proxy.errors import CHECK_ADDRESS, ConfigError, TooManyOpenFiles, UpstreamUnreachable
 from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.upstream.connection import Connection
 
@@ -270,7 +270,7 @@ class Route:
             what = f"cannot connect to {self}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
                 raise TooManyOpenFiles(f"{what}; let this server have more of them (ulimit -n)") from None
-            raise UpstreamUnreachable(f"{what}; check its address") from None
+            raise UpstreamUnreachable(what + CHECK_ADDRESS) from None
 
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:
         """``tls`` is for the way to the proxy."""
