@@ -37,6 +37,10 @@ from proxy.trial.testing import Result, recorded_case, run_test, with_cases
 from proxy.turn.pipeline import Pipeline
 
 _QUOTED_WORDS = 60
+_NOT_RECORDED = (
+    "Not recorded, and so not replayed: the client's system messages and parameters, passages from other "
+    "calls, and episodes."
+)
 
 
 def explain(
@@ -143,7 +147,8 @@ def replay(  # noqa: PLR0913 - whose call, and through what
 ) -> None:
     """Show each prompt of a recorded conversation as another configuration would send it, as a diff.
 
-    Nothing is sent, and memory stays as it is.
+    Nothing is sent, and memory stays as it is. The client's system messages and parameters, passages from
+    other calls, and episodes are not recorded, and so are not replayed.
     """
 
     async def read(memory: Memory, tenant: str) -> Recording:
@@ -213,6 +218,7 @@ def _row(turn: ReplayedTurn) -> dict[str, object]:
 
 def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iterator[render.StyledLine]:
     """The prompts that differ, as differences; ``whole`` shows them all as they are."""
+    yield render.line(_NOT_RECORDED, "dim")
     for turn in turns:
         time = datetime.fromtimestamp(turn.at, UTC)
         words = turn.words if len(turn.words) <= _QUOTED_WORDS else f"{turn.words[:_QUOTED_WORDS]}…"
@@ -232,6 +238,8 @@ def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iter
         if turn.before.error:
             yield render.line(f"  before, nothing would be sent: {turn.before.error}", "red")
         yield from render.render_diff(turn.before.messages, turn.after.messages)
+        if turn.before.parameters != turn.after.parameters:
+            yield render.line("~ parameters", "yellow")
         for name in {**turn.before.parameters, **turn.after.parameters}:
             old, new = (each.parameters.get(name, msgspec.UNSET) for each in (turn.before, turn.after))
             if old != new:

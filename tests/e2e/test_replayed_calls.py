@@ -34,6 +34,7 @@ pipelines:
       - drop_messages: {sources: [silence]}
       - restore_interrupted
       - user_context: {template: "{user}: "}
+      - set_parameters: {set: {temperature: 0.3}}
     # What must hold.
     tests:
       - name: mine
@@ -90,6 +91,17 @@ def test_each_prompt_is_shown_as_the_other_configuration_would_send_it(recorded,
     assert done.stdout.splitlines()[-1] == "room-1: 3 of 3 prompts differ"
     assert '+ content: "ann: No, a story"' in done.stdout
     assert "caller did not hear" in done.stdout
+    # What is no message stands under a heading of its own.
+    assert done.stdout.count("\n~ parameters\n  + temperature: 0.3\n") == 3
+
+
+def test_it_says_what_a_recording_does_not_have(recorded, turnkeeper) -> None:
+    first, _ = turnkeeper("replay", "room-1").stdout.split("\n", 1)
+    assert first == (
+        "Not recorded, and so not replayed: the client's system messages and parameters, passages from other "
+        "calls, and episodes."
+    )
+    assert json.loads(turnkeeper("replay", "room-1", "--json").stdout)
 
 
 def test_nothing_differs_under_the_same_configuration(recorded, turnkeeper) -> None:
