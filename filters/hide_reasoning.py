@@ -134,7 +134,11 @@ class Reasoning(Rewriter):
                 return start, arriving.text[i:start]
             end = self._enter(arriving, i)
             return (end, "") if end else (i + 1, "<")
-        return self._first(arriving, i)
+        if self._begun:
+            return len(arriving.text), arriving.text[i:]
+        end = self._enter(arriving, arriving.past(_BLANKS, i))
+        self._begun = end is None
+        return end or i, ""
 
     def _hidden(self, arriving: Arriving, i: int) -> tuple[int, str]:
         start = arriving.text.find("<", i)
@@ -145,13 +149,6 @@ class Reasoning(Rewriter):
         if end:
             self._inside, self._trimming = (), True
         return end or i + 1, ""
-
-    def _first(self, arriving: Arriving, i: int) -> tuple[int, str]:
-        if self._begun:
-            return len(arriving.text), arriving.text[i:]
-        end = self._enter(arriving, arriving.past(_BLANKS, i))
-        self._begun = end is None
-        return end or i, ""
 
     def _enter(self, arriving: Arriving, i: int) -> int | None:
         for tag in self._tags:

@@ -92,17 +92,16 @@ class TimestampPrefix(RequestFilter):
         prefix_at = self._since_start(messages, context) if self.relative else self._clock
         timed: list[Message] | None = None
         for i, message in enumerate(messages):
-            seconds = message.seconds if self._applies(message) else None
+            if message.role not in self.roles or not message.content:
+                continue
+            if self.sources and message.source not in self.sources:
+                continue
+            seconds = message.seconds
             prefix = None if seconds is None else prefix_at(seconds)
             if prefix is not None:
                 timed = timed or list(messages)
                 timed[i] = message.prefixed(prefix)
         return timed or messages
-
-    def _applies(self, message: Message) -> bool:
-        if message.role not in self.roles or not message.content:
-            return False
-        return not self.sources or message.source in self.sources
 
     def _clock(self, seconds: float) -> str | None:
         if not _is_time(seconds):

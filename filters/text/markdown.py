@@ -24,8 +24,6 @@ _TARGET = re.compile(r"[^\s()]+")
 _TITLE = {'"': re.compile(r'[^"\n]{0,120}'), "'": re.compile(r"[^'\n]{0,120}")}
 _BLANKS = re.compile(r"[ \t]{0,60}")
 _ENDS = frozenset({"", " ", "\t", "\n"})
-_TICKS = re.compile("`{0,10}")
-_TILDES = re.compile("~{0,10}")
 _LANGUAGE = re.compile(r"[^`~\n]{0,40}")
 _DASHES = re.compile("-{0,60}")
 _BULLETS = frozenset("-+*•◦‣▪●○")
@@ -270,7 +268,14 @@ def _opening(arriving: Arriving, i: int, *, within: bool) -> _BlockOpening | Non
             is_heading = end - i < 7 and arriving.at(end) in _ENDS  # noqa: PLR2004
             return _BlockOpening(end, "heading") if is_heading else None
         case "`" | "~":
-            return _fence(arriving, i)
+            if not _is_triple(arriving, i):
+                return None
+            language = arriving.past(_FENCE[mark], i)
+            end = arriving.past(_LANGUAGE, language)
+            after = arriving.at(end)
+            is_last = not after and len(arriving.text[language:end].split()) < 2  # noqa: PLR2004
+            is_fence = after == "\n" or is_last
+            return _BlockOpening(end + len(after), "fence", mark) if is_fence else None
         case "|":
             return _row(arriving, i)
         case _:
@@ -280,17 +285,6 @@ def _opening(arriving: Arriving, i: int, *, within: bool) -> _BlockOpening | Non
                 is_rule = mark in {"-", "="} or arriving.at(i + 3) in _ENDS | {mark}
                 return _BlockOpening(i + 3, "rule", rule) if is_rule else None
     return _BlockOpening(end) if end > i else None
-
-
-def _fence(arriving: Arriving, i: int) -> _BlockOpening | None:
-    if not _is_triple(arriving, i):
-        return None
-    mark = arriving.at(i)
-    named = arriving.past(_TICKS if mark == "`" else _TILDES, i)
-    end = arriving.past(_LANGUAGE, named)
-    after = arriving.at(end)
-    is_last = not after and len(arriving.text[named:end].split()) < 2  # noqa: PLR2004
-    return _BlockOpening(end + len(after), "fence", mark) if after == "\n" or is_last else None
 
 
 def _row(arriving: Arriving, i: int) -> _BlockOpening | None:

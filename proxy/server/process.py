@@ -177,7 +177,12 @@ class Server(uvicorn.Server):
         rest = max(0.0, grace - (clock() - start))
         self.config.timeout_graceful_shutdown = rest  # type: ignore[assignment]
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
-        await self._close(sockets or [])
+        # No more is listened to. Connections that the kernel has made are served: it would reset them.
+        waiting = [connection for each in sockets or [] for connection in accept_all(each)]
+        for server in self.servers:
+            server.close()
+        for connection in waiting:
+            await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         await super().shutdown(sockets)
 
     def _accept_more(self) -> None:
@@ -190,15 +195,6 @@ class Server(uvicorn.Server):
         for listening in self._sockets:
             for connection in itertools.islice(accept_all(listening), _MOST_ACCEPTED):
                 self._connecting.start(loop.connect_accepted_socket(self._protocol, connection))
-
-    async def _close(self, sockets: Sequence[socket.socket]) -> None:
-        """Stops listening. Connections that the kernel has made are served: it would reset them."""
-        waiting = [connection for each in sockets for connection in accept_all(each)]
-        for server in self.servers:
-            server.close()
-        loop = asyncio.get_running_loop()
-        for connection in waiting:
-            await loop.connect_accepted_socket(self._protocol, connection)
 
     def _protocol(self) -> Protocol:
         return Protocol(self.config, self.server_state, self.lifespan.state)
