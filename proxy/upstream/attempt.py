@@ -67,14 +67,14 @@ class HoldBack(msgspec.Struct, eq=False):
 
     A role alone, metadata, usage, comments and what cannot be read carry nothing. An error event, or an end
     without anything, means that the upstream has not answered, whatever its status was. With ``content``,
-    reasoning does not begin the answer; it sets ``thinking``.
+    reasoning does not begin the answer; it sets ``thinking``. ``size`` is how many bytes came so far.
     """
 
     framing: Framing
     content: bool = False
     thinking: bool = False
+    size: int = 0
     _pieces: list[bytes] = []
-    _size: int = 0
 
     def feed(self, data: bytes) -> bytes | None:
         """Return all bytes so far once the answer has begun, ``None`` until then.
@@ -82,6 +82,7 @@ class HoldBack(msgspec.Struct, eq=False):
         Raises UpstreamRefused for an error event, and UpstreamBroken where the stream ends first or is longer
         than 16 MB by then.
         """
+        self.size += len(data)
         whole = data if data.endswith(b"\n\n") and not self.framing.rest else self.framing.feed(data)
         self._pieces.append(whole)
         # Where none of several says that it failed, the newest is read first: a role alone goes before it.
@@ -92,8 +93,7 @@ class HoldBack(msgspec.Struct, eq=False):
         for event in events(whole) if b"data" in whole else ():
             if self._begins(event):
                 return b"".join(self._pieces)
-        self._size += len(whole)
-        if self._size > _LONGEST_OPENING:
+        if self.size > _LONGEST_OPENING:
             raise UpstreamBroken("The upstream sent more than 16 MB before it had answered anything.")
         return None
 
@@ -244,10 +244,9 @@ async def attempt(
             response = wrap(response, deadlines.first)
         if streams:
             framing = Framing()
-            hold_back, size = HoldBack(framing, deadlines.content is not None), 0
+            hold_back = HoldBack(framing, deadlines.content is not None)
             while piece := await response.read():
-                size += len(piece)
-                large = size > _THREAD_SIZE
+                large = hold_back.size + len(piece) > _THREAD_SIZE
                 data = await asyncio.to_thread(hold_back.feed, piece) if large else hold_back.feed(piece)
                 if data is not None:
                     break
