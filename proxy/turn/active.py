@@ -31,16 +31,16 @@ _MOST_RIVALS = 16
 Slot = tuple[Key, str]
 """A session, and the pipeline that it talks through."""
 GlobalId = tuple[bytes, int, int]
-"""A host, a process on it, and the process's number of a turn or of a message."""
+"""An id that is unique among hosts: the host, a process on it, and that process's counter."""
 TurnOrder = tuple[float] | tuple[float, int] | tuple[float, GlobalId]
-"""When a turn entered, by one clock for all that are compared, and what decides between two of one time."""
+"""When a turn entered, and a tie-breaker; turns that are compared have it from one clock."""
 
 
 class ActiveTurns:
-    """One process's turns that are being answered, by session and pipeline.
+    """The turns that this process is answering, by session and pipeline.
 
-    ``publish``, where there are other processes, gets each turn that enters, a moment later. ``large_work``
-    is what their large bodies are read and written with.
+    ``publish`` is called with each turn that enters, a moment later; it is set where there are other
+    processes. ``large_work`` decodes and encodes large bodies in a thread, one at a time.
     """
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class ActiveTurns:
         return slot in self._turns
 
     def add(self, slot: Slot, turn: "ActiveTurn") -> Sequence["ActiveTurn"]:
-        """Takes a turn in, and cancels those that it supersedes; the turns that were active before it.
+        """Adds a turn and cancels those that it supersedes; returns the turns that were active before.
 
-        Where it is one that was sent before another and read behind it, it is cancelled itself.
+        A turn that was sent before another and read after it is cancelled itself.
         """
         turns = self._turns.setdefault(slot, [])
         others = tuple(turns)
@@ -83,7 +83,7 @@ class ActiveTurns:
         return others
 
     def remove(self, slot: Slot, turn: "ActiveTurn") -> None:
-        """Lets a turn go."""
+        """Removes a turn that has ended."""
         turns = self._turns[slot]
         turns.remove(turn)
         if not turns:
@@ -91,7 +91,7 @@ class ActiveTurns:
             self._rivals.pop(slot, None)
 
     def cancel_superseded(self, slot: Slot, at: float, claim: "Callable[[], TurnClaim]") -> None:
-        """Cancels the turns that a turn supersedes which has entered in another process."""
+        """Cancels the turns that are superseded by one of another process, which entered ``at`` that time."""
         others = [turn for turn in self._turns.get(slot, ()) if turn.is_cancellable]
         others = [turn for turn in others if turn.entered_at < at + _JITTER]
         if not others:
@@ -102,7 +102,7 @@ class ActiveTurns:
                 turn.cancel(at)
 
     def set_order(self, slot: Slot, own: GlobalId, at: float) -> None:
-        """Notes when one of these turns entered, by the clock that all hosts share."""
+        """Sets when one of these turns entered, by the clock that all hosts share."""
         for turn in self._turns.get(slot, ()):
             if turn.number == own[2]:
                 turn.shared_order = own, at
@@ -110,7 +110,7 @@ class ActiveTurns:
                     turn.contend(rival)
 
     def contend(self, slot: Slot, rival: "Rival") -> Sequence["ActiveTurn"]:
-        """Cancels the turns that a turn of another host supersedes; those that supersede it."""
+        """Cancels the turns that a rival supersedes; returns those that supersede the rival."""
         turns = self._turns.get(slot)
         if not turns:
             return ()
@@ -122,7 +122,7 @@ class ActiveTurns:
 
 
 class Rival(msgspec.Struct, frozen=True):
-    """A turn of another host, and when it entered, by the clock that all hosts share."""
+    """A turn that another host answers; it entered ``at`` a time of the clock that all hosts share."""
 
     id: GlobalId
     at: float
@@ -130,7 +130,7 @@ class Rival(msgspec.Struct, frozen=True):
 
 
 class ActiveTurn:
-    """One turn, from when it was read until it is answered; leaving it raises Superseded where it was.
+    """A turn while it is answered, as a context manager: its end raises Superseded where it was superseded.
 
     ``shared_order`` is its id and when it entered by the clock that all hosts share, once that is known.
     """
@@ -169,11 +169,11 @@ class ActiveTurn:
 
     @property
     def claim(self) -> "TurnClaim":
-        """What its request shows of it."""
+        """What decides which of two turns supersedes the other."""
         return self._claim if self._read_claim is None else self._read_claim()
 
     def release_claim(self, read: "Callable[[], TurnClaim]") -> None:
-        """Lets the request's messages go: ``read`` reads them again, where another turn comes meanwhile."""
+        """Frees the request's messages; ``read`` decodes them again if another turn of the session comes."""
         if self._turns.publish is None:  # else it is asked for with each turn
             self._claim, self._read_claim = NO_CLAIM, read
 
@@ -183,25 +183,19 @@ class ActiveTurn:
         return self._newer_entered_at is None and not self._reply.ending
 
     def asked_at(self, at: float) -> float:
-        """When it is recorded as asked for, in place of ``at``: before the turn that has taken its place.
-
-        That may have entered a little earlier.
-        """
+        """The time under which the turn is recorded: ``at``, but before a turn that superseded it."""
         if self._newer_entered_at is None:
             return at
         return min(at, wall_time() - (time.monotonic() - self._newer_entered_at))
 
     @property
     def is_over(self) -> bool:
-        """Whether its client has got all that it will get, or has left, or may have."""
+        """Whether its last bytes are being sent, or its client has left or may have."""
         reply = self._reply
         return reply.ending or reply.may_have_left or self.task.cancelling() > self._cancellations
 
     async def others_ended(self, *, within: float) -> None:
-        """Returns once other turns of the session that are over are recorded.
-
-        After so many seconds it returns in any case.
-        """
+        """Waits until the session's other turns that are over are recorded, ``within`` so many seconds."""
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
         if ending := {turn.task for turn in self.others if turn.is_over}:
@@ -210,7 +204,7 @@ class ActiveTurn:
     def contend(self, rival: "Rival") -> bool:
         """Cancels the turn if a rival supersedes it; returns whether it supersedes the rival.
 
-        The rival's host comes to the same.
+        The rival's host decides the same.
         """
         if self.shared_order is None or not self.is_cancellable:
             return False
@@ -222,23 +216,23 @@ class ActiveTurn:
         return is_newer(self.claim, (at, own), rival.claim, (rival.at, rival.id))
 
     def cancel(self, newer_entered_at: float) -> None:
-        """Ends the turn in favour of a newer one, which entered then by this process's clock."""
+        """Cancels the turn in favour of a newer one; ``newer_entered_at`` is by this process's clock."""
         self._newer_entered_at = newer_entered_at
         self.task.cancel()
 
 
 class TurnClaim(msgspec.Struct, frozen=True, gc=False):
-    """What a request shows of the turn that it asks for; with ``short``, digests stand for most of it."""
+    """What decides which of two turns is newer; if ``short``, hashes stand for all but the newest words."""
 
     turn_id: int | None = msgspec.field(name="number")
     messages: Sequence[Message]
     short: bool = False
 
     def condensed(self) -> Self:
-        """The newest words, and a digest of the rest: few bytes.
+        """The newest words, and a hash of the rest: few bytes.
 
-        It compares as the whole does, except that an earlier line which the engine spells otherwise is no
-        longer equal: comparing word by word would block the loop for milliseconds.
+        It compares as the whole does, but earlier lines must be equal to the letter: a comparison word by
+        word would block the event loop for milliseconds.
         """
         newest = newest_user(self.messages)
         history = _speech(self.messages[: newest or 0])
@@ -281,7 +275,7 @@ def is_newer(claim: TurnClaim, order: TurnOrder, other: TurnClaim, other_order: 
 
 
 def _goes_on(claim: TurnClaim, other: TurnClaim) -> bool:
-    """Whether the newest words of a turn say what another's say, and then more."""
+    """Whether the newest words of a turn begin with the other's, and go on."""
     texts = []
     for messages in (claim.messages, other.messages):
         newest = newest_user(messages)
@@ -290,7 +284,7 @@ def _goes_on(claim: TurnClaim, other: TurnClaim) -> bool:
 
 
 def supersedes(newer: TurnClaim, older: TurnClaim) -> bool:
-    """Whether ``newer`` asks for an answer to the turn of ``older``, and shows it otherwise than that did.
+    """Whether ``newer`` asks for the same turn as ``older``, with other messages.
 
     The platform's turn ids decide where both have one; else the user's newest words, which continue the
     older's after an equal history.

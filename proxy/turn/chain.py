@@ -18,11 +18,11 @@ _LONGEST_NAME: Final = 40
 
 
 class FilterLog(msgspec.Struct):
-    """What a run of the chain leaves behind besides the messages.
+    """What a run of the filters yields besides the messages.
 
-    ``times`` are each filter's module and the seconds that it took. ``failed`` takes the names of filters
-    that fail; where it is ``None``, none may. ``omissions`` name what was left out for want of room, and
-    ``room`` is how many user messages had some.
+    ``times`` are pairs of a filter's module and the seconds that it took. ``failed`` are the names of filters
+    that failed; with ``None`` a failure is raised. ``omissions`` name what did not fit into the prompt, and
+    ``room`` is how many user messages did.
     """
 
     times: list[tuple[str, float]] = []
@@ -34,7 +34,7 @@ class FilterLog(msgspec.Struct):
 def run(
     filters: Iterable[RequestFilter], messages: Messages, context: Context, log: FilterLog | None = None
 ) -> Messages:
-    """The messages as the last filter leaves them. Raises FilterFailed for one that fails and may not."""
+    """Applies each filter to the messages of the one before. Raises FilterFailed unless the log takes it."""
     log = log or FilterLog()
     start = time.perf_counter()
     for step in filters:
@@ -64,7 +64,7 @@ def run(
 def set_fields(
     filters: Iterable[RequestFilter], fields: Fields, context: Context, log: FilterLog | None = None
 ) -> Fields:
-    """The request's other fields as the last filter leaves them. Raises FilterFailed as ``run`` does."""
+    """Applies each filter to the request's other fields. Raises FilterFailed unless the log takes it."""
     for step in filters:
         if type(step).set is RequestFilter.set:  # as of nearly all: it changes nothing
             continue
@@ -76,7 +76,7 @@ def set_fields(
 
 
 def no_messages_left(filters: Iterable[RequestFilter], messages: Messages, context: Context) -> RequestError:
-    """The error for a request of which no message is left; it says which filter dropped what."""
+    """The error for a request whose messages were all dropped; it says which filter dropped what."""
     dropped: list[str] = []
     for step in filters:  # run again, one by one: they do no I/O, and the same in gives the same out
         rest = run((step,), messages, context, FilterLog(failed=[]))

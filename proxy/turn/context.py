@@ -31,17 +31,18 @@ from proxy.turn.state import Turn
 
 T = TypeVar("T")
 OnMissing = Callable[[str], None]
-"""Takes the name of something that memory could not tell."""
+"""Called with the name of what memory could not provide."""
 _log = logging.getLogger("turnkeeper")
 # So many have room in each prompt.
 _FEW_FACTS = 5
 
 
 async def read_memory(turn: Turn, on_missing: OnMissing) -> None:
-    """Fills ``context``, and with a session ``window``, ``view`` and ``shown_facts``.
+    """Fills ``context`` and, where there is a session, ``window``, ``view`` and ``shown_facts``.
 
-    All is asked at once, under the stores' own deadline. A store that fails costs neither the turn nor what
-    the others tell. A window with more speech than memory takes in is neither asked for nor recorded.
+    All stores are read at once, each under its own deadline. What fails is reported to ``on_missing``, and
+    the turn goes on without it. A window with more speech than memory takes in is not to be recorded: then
+    ``key`` becomes ``None``.
     """
     memory = turn.pipeline.memory
     if memory is None or turn.identity.background:
@@ -58,7 +59,7 @@ async def read_memory(turn: Turn, on_missing: OnMissing) -> None:
 
 
 def filter_context(identity: Identity, snapshot: Snapshot, pipeline: Pipeline, *, now: float) -> Context:
-    """What filters may know of a turn."""
+    """The context that filters are handed."""
     return Context(
         now=now,
         tenant=identity.tenant,
@@ -123,7 +124,7 @@ async def _read_snapshot(turn: Turn, memory: Memory, on_missing: OnMissing) -> S
 
 
 def _side_lookups(turn: Turn, memory: Memory) -> dict[str, Callable[[], Awaitable[Any]]]:
-    """The queries for what the agent did lately, and for what is recalled for the user's newest words."""
+    """The queries besides the session: recent episodes, and passages that match the newest words."""
     pipeline, identity, now = turn.pipeline, turn.identity, wall_time()
     lookups: dict[str, Callable[[], Awaitable[Any]]] = {}
     if lookup := pipeline.episode_lookup:
@@ -140,7 +141,7 @@ def _side_lookups(turn: Turn, memory: Memory) -> dict[str, Callable[[], Awaitabl
 
 
 async def _read_session(turn: Turn, memory: Memory, on_missing: OnMissing) -> tuple[Snapshot, bytes | None]:
-    """Fills ``view`` and ``window``; the session's part of the snapshot, and its epoch where it was read."""
+    """Fills ``view`` and ``window``; returns the session's snapshot, and its epoch if it could be read."""
     key = turn.key
     if key is None:
         return Snapshot(), None
@@ -197,10 +198,10 @@ def offer_memory_tools(
     *,
     at: float,
 ) -> Tools | None:
-    """The pipeline's memory tools: in every request of a session, and in none without one.
+    """The pipeline's memory tools; ``None`` without a session, or where the request cannot have them.
 
-    The request arrived ``at`` that time, in seconds since 1970. They do not find what was ``retracted``, and
-    show what they find as the pipeline redacts it.
+    ``at`` is when the request arrived, in seconds since 1970. Results leave out what was ``retracted``, and
+    are redacted as the pipeline redacts tool results.
     """
     memory = pipeline.memory
     if (

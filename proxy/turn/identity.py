@@ -1,4 +1,4 @@
-"""The session and the user that a request names, and the places where their ids may stand."""
+"""The session and the user of a request, and where in it their ids may stand."""
 
 import ast
 import hashlib
@@ -97,9 +97,9 @@ def identifier(value: object) -> str | None:
 
 
 def header_text(value: str) -> str:
-    """A header's value as it was written: UTF-8 where its bytes are that, else Latin-1.
+    """A header's value decoded: as UTF-8 where its bytes are that, else as Latin-1.
 
-    Half a character counts as UTF-8. Servers hand a header on with a character for each byte.
+    ``value`` has a character for each byte. Half a surrogate pair counts as UTF-8.
     """
     if value.isascii():
         return value
@@ -148,10 +148,10 @@ class UserProof:
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """Whose turn it is; the same id under two tenants is two ids. ``background`` work has no memory.
+    """Whose turn it is. Ids are unique within a tenant. A ``background`` request has no memory.
 
-    ``ignored`` names the places of values that cannot be ids. ``user_from_message`` is whether the newest
-    message names the user, without proof.
+    ``ignored`` are the places whose values cannot be ids. ``user_from_message`` is whether the user's id
+    comes from the newest message, without an HMAC.
     """
 
     tenant: str
@@ -168,9 +168,10 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
 
 
 class IdPlaces(msgspec.Struct, frozen=True):
-    """Where to look for the session and the user, in this order; the first usable id counts.
+    """Where the ids of the session and the user may stand; the first usable one counts.
 
-    With a ``proof``, a user has to come with an HMAC.
+    ``default_session`` is the session of a request that names none. With a ``proof``, a user's id needs an
+    HMAC.
     """
 
     session: tuple[IdPlace, ...]
@@ -245,7 +246,7 @@ ATTEMPT_PLACES: Final = _places(
 
 
 def identify(request: ClientRequest, places: IdPlaces, tenant: str) -> Identity:
-    """Whose turn a request is for; a value that cannot be an id is passed over and named."""
+    """Finds the session and the user of a request; unusable values are skipped and listed in ``ignored``."""
     ids = _RequestIds(request)
     session, _ = ids.find(places.session)
     user, place = ids.find(places.user)
@@ -260,7 +261,7 @@ def identify(request: ClientRequest, places: IdPlaces, tenant: str) -> Identity:
 
 
 def attempt_of(request: ClientRequest) -> Attempt:
-    """Which request this is, and whether it is a retry, as far as the client says so."""
+    """The request's own name, and whether it is a retry, as far as the client says so."""
     # OpenAI's own clients count how often they have tried.
     retries = request.headers.get(_RETRIES)
     is_retry = None if retries is None or not retries.isdecimal() else bool(retries.strip("0"))
@@ -274,7 +275,7 @@ def find_id(request: ClientRequest, places: Iterable[IdPlace]) -> tuple[str, IdP
 
 
 def is_from_platform(request: ClientRequest) -> bool:
-    """Whether a voice platform has sent it: it numbers turns, or says how a message came about."""
+    """Whether a voice platform sent the request: it has turn ids, or messages with a source."""
     return not _NUMBERING.isdisjoint(request.fields) or any(
         isinstance(message.turn_id, int) or message.source is not None for message in request.messages
     )
@@ -286,7 +287,7 @@ def header_value(id: str) -> str:  # noqa: A002 - an id is called an id
 
 
 class _RequestIds:
-    """The values at the places of one request; an object is decoded once, and only for a place inside it."""
+    """Looks ids up in one request; an object is decoded once, and only for a place inside it."""
 
     __slots__ = ("_messages", "_objects", "_sources", "ignored")
 
@@ -316,7 +317,7 @@ class _RequestIds:
         return None, None
 
     def has_flag(self, places: Iterable[IdPlace]) -> bool:
-        """Whether any of these places says yes."""
+        """Whether the value at any of these places is true."""
         for place in places:
             if place.name in self._sources[place.source]:
                 flag = self._value(place)
@@ -325,7 +326,7 @@ class _RequestIds:
         return False
 
     def _value(self, place: IdPlace) -> object:
-        """What stands at a place whose name is there; ``None`` where that cannot be read."""
+        """The value at a place whose name is present; ``None`` where it cannot be read."""
         value = self._sources[place.source][place.name]
         if place.source == "header":
             return header_text(value)
@@ -340,7 +341,7 @@ class _RequestIds:
         return inner.get(place.steps[-1])
 
     def _newest_user_fields(self) -> Mapping[str, Any]:
-        """What the newest user message holds besides its words."""
+        """The fields of the newest user message besides its content."""
         for message in reversed(self._messages):
             if message.role == "user":
                 metadata, others = message.metadata, message.others

@@ -16,9 +16,9 @@ from proxy.upstream.target import Target
 
 
 class EpisodeLookup(msgspec.Struct, frozen=True):
-    """Which agent's episodes a prompt tells, from how many hours and how many at most.
+    """Whose episodes a prompt shows: at most ``limit``, from the last ``hours``.
 
-    Without an ``agent``, its id stands at ``place`` in the request.
+    Where ``agent`` is ``None``, the agent's id stands at ``place`` in the request.
     """
 
     agent: str | None
@@ -45,13 +45,13 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] = ()
     tool_rounds: int = 0
     shown_tools: tuple[str, ...] = ()
-    """The memory tools that a trial shows as offered, where there is no memory to carry them out."""
+    """The memory tools that a trial without memory shows as offered."""
     max_recalled: int = 0
     """How many passages are recalled for each turn; 0 where no filter uses them."""
     max_messages: int = sys.maxsize
     """How many messages a request may have."""
     zone: tzinfo = UTC
-    """The time zone of the days that users speak of."""
+    """The time zone in which 'yesterday' and the like are resolved."""
     chain_needs: ChainNeeds = ChainNeeds()
     """What its filters need of a session."""
     max_facts: int = 0
@@ -59,7 +59,7 @@ class Pipeline(msgspec.Struct, frozen=True, kw_only=True):
     max_fact_tokens: int = 0
     """How many tokens these may have."""
     tells_last_call: bool = False
-    """Whether a filter tells the user's last call."""
+    """Whether a filter shows the user's last call."""
     model: str | None = None
     token_counter: TokenCounter | None = None
     limits: TimeLimits

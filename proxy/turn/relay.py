@@ -33,7 +33,7 @@ _CHECKS_PER_PERIOD = 8
 
 
 async def relay_answer(pipeline: Pipeline, context: Context, dispatch: Dispatch, reply: Reply) -> None:
-    """Asks the models of a pipeline, and passes the answer on to its end."""
+    """Asks the pipeline's upstreams and relays the answer to its end."""
     keep_alive = None
     answer = FilteredAnswer(pipeline.answer_filters, context) if pipeline.answer_filters else None
     if dispatch.streaming and (answer or pipeline.keep_alive):
@@ -53,10 +53,10 @@ async def relay_answer(pipeline: Pipeline, context: Context, dispatch: Dispatch,
 async def pass_on(
     upstream: UpstreamAnswer, answer: FilteredAnswer | None, reply: Reply, dialogue: Dialogue | None = None
 ) -> None:
-    """Passes an answer on to its end, and closes it; the changes of its ``dialogue`` are made before that.
+    """Relays an answer to its end and closes it; what its ``dialogue`` stores is stored before the end.
 
-    How it went is reported to the circuit breaker. Raises UpstreamError where a stream breaks off; all that
-    was there has been passed on by then.
+    Success and failure are recorded with the circuit breaker. Raises UpstreamError where a stream breaks off,
+    once all that had arrived is relayed.
     """
     response, breaker = upstream.response, upstream.breaker
     try:
@@ -86,10 +86,10 @@ async def pass_on(
 
 
 class _RelayedStream(msgspec.Struct, eq=False):
-    """A stream on its way to the client.
+    """A stream that is relayed to the client.
 
-    What arrives while the client keeps up goes on at once, from within the upstream's own callback, and wakes
-    no task. All else goes through the task.
+    While the client keeps up, data is written from within the upstream's own callback (``take``), which wakes
+    no task. All else goes through ``run``.
     """
 
     upstream: UpstreamAnswer
@@ -100,13 +100,13 @@ class _RelayedStream(msgspec.Struct, eq=False):
     copy: AnswerCopy
     budget: int
     _in_event: bool = False
-    """Whether an event came in part."""
+    """Whether the last event has arrived in part."""
     _done: bool = False
     _error: UpstreamError | None = None
     _failure: Exception | None = None
 
     async def run(self) -> None:
-        """Passes the stream on to its end."""
+        """Relays the stream to its end."""
         response, reply, dialogue = self.upstream.response, self.reply, self.dialogue
         opening = self.upstream.data
         if opening.rfind(ERROR_KEY) >= 0:
@@ -155,7 +155,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         await reply.write(rest + self._close_filters() if self.answer else rest, ends=True)
 
     async def _read_to_end(self) -> bytes:
-        """Passes on what was not taken; returns the last events where the end came with them."""
+        """Relays what ``take`` refused; returns the last events if the stream's end came with them."""
         response, reply = self.upstream.response, self.reply
         if self._error:
             raise self._error
@@ -179,7 +179,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         return b""
 
     def take(self, data: bytes) -> bool:
-        """Passes data on, if the client reads."""
+        """Writes data to the client; false where that has to wait, and ``run`` does it."""
         reply, size = self.reply, len(data)
         if not reply.is_writable or size > _LARGEST_PUSH:
             return False
@@ -218,7 +218,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
         return True
 
     def _whole_events(self, data: bytes) -> bytes:
-        """The events that are whole by now, up to an error, which ``_error`` then is."""
+        """The events that are complete, up to an error event, which is kept in ``_error``."""
         self.budget -= len(data)
         if self.budget < 0:
             raise UpstreamBroken("The upstream's answer has more than 64 MB.")
@@ -237,7 +237,7 @@ class _RelayedStream(msgspec.Struct, eq=False):
             self.upstream.response.due(asyncio.get_running_loop().time() + _LINGER)
 
     def _filter(self, events: bytes) -> bytes:
-        """What the filters let through, up to an error, which ``_error`` then is."""
+        """The events behind the filters, up to an error, which is kept in ``_error``."""
         if self.answer is None or not events:
             return events
         passed = self.answer.feed(events)
@@ -252,9 +252,9 @@ class _RelayedStream(msgspec.Struct, eq=False):
 
 
 class KeepAlive:
-    """Says the filler's phrase if the answer is late, and sends comments while nothing else goes out.
+    """Sends the filler's phrase if the answer is late, and SSE comments while nothing else is sent.
 
-    ``model`` is what is asked. The first of these to go out starts the reply. ``stop`` ends both.
+    Whichever comes first begins the reply. ``model`` is the name of the model in the phrase's chunk.
     """
 
     def __init__(
@@ -271,7 +271,7 @@ class KeepAlive:
             self._tasks.append(asyncio.create_task(self._send_comments(pipeline.keep_alive)))
 
     def stop(self) -> None:
-        """Says nothing more."""
+        """Ends the phrase and the comments."""
         for task in self._tasks:
             task.cancel()
 

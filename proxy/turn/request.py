@@ -1,4 +1,4 @@
-"""A chat completion request, read once from its bytes: fields stay raw JSON, messages become values."""
+"""A chat completion request, decoded once: messages become values, other fields stay raw JSON."""
 
 import json
 import math
@@ -41,7 +41,7 @@ _MARKS: Final[Mapping[str, frozenset[object]]] = {
 
 
 class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One chat completion as a client asked for it.
+    """A chat completion request as the client sent it.
 
     Header names are in lower case. ``fields`` holds the body's top level as raw JSON, in the client's
     order, without ``messages``. ``ignored`` are paths of extension fields whose values cannot be used.
@@ -61,11 +61,11 @@ class ClientRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def read_request(
     body: bytes, headers: Mapping[str, str], query: Mapping[str, str], max_messages: int = sys.maxsize
 ) -> ClientRequest:
-    """The request that a body holds.
+    """Decodes a request's body.
 
-    Raises RequestError, naming the field and what it must be, where OpenAI's own fields are wrong, and
-    TooLarge for more than ``max_messages``. A wrong *extension* field
-    (``turn_id``, ``timestamp``, ``metadata``) is dropped.
+    Raises RequestError, naming the field and what it must be, where a field of OpenAI's is wrong, and
+    TooLarge for more than ``max_messages``. A wrong *extension* field (``turn_id``, ``timestamp``,
+    ``metadata``) is dropped.
     """
     fields = raw_fields(body)
     raw = fields.pop("messages", None)
@@ -102,7 +102,7 @@ def read_request(
 
 
 def check_count(raw: Raw, field: str, limit: int, advice: str) -> None:
-    """Raises TooLarge for a field of more items than the limit, before any of them is decoded."""
+    """Raises TooLarge for an array of more items than the limit, before any item is decoded."""
     try:
         count = len(_decode_items(raw))
     except (msgspec.DecodeError, RecursionError):  # read_messages says what is wrong
@@ -131,10 +131,10 @@ def raw_fields(body: bytes, example: str = '{"messages": [...]}') -> dict[str, R
 
 
 def mend_json(body: bytes) -> bytes:
-    """JSON with a replacement character for each half of one, as in a text cut inside an emoji.
+    """JSON with a replacement character for each lone surrogate, as in a text cut inside an emoji.
 
-    Raises ValueError for what is wrong otherwise, and for more than a megabyte: the standard library's parser
-    would hold up all calls. Raises RecursionError for what is nested too deeply.
+    Raises ValueError for any other error, and for more than a megabyte: the standard library's parser would
+    hold up all calls. Raises RecursionError for what is nested too deeply.
     """
     if len(body) > _LARGEST_MENDED:
         raise ValueError("it is too large to be mended")

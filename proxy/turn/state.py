@@ -20,7 +20,7 @@ _CREDENTIALS: Final = frozenset({"authorization", "proxy-authorization", "api-ke
 
 
 class Turn(msgspec.Struct, kw_only=True, eq=False):
-    """A turn, as far as it has come: each step of ``answer_turn`` fills its fields.
+    """One turn: each step of ``answer_turn`` fills some of its fields.
 
     ``key`` names the session in memory, and is ``None`` where nothing is remembered. ``turn_id`` is the
     platform's number of the turn.
@@ -36,13 +36,13 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
     size: int = 0
     """The bytes of the request's body."""
     is_memorable: bool = True
-    """Whether there is no more speech in the window than memory takes in."""
+    """Whether memory takes in as much speech as the window has."""
     window: Sequence[Message]
-    """The client's messages, its interrupted answers marked once memory was read."""
+    """The client's messages; once memory is read, interrupted answers in them are marked."""
     view: SessionView | None = None
     shown_facts: ShownFacts | None = None
     shown_call: ShownCall | None = None
-    """The earlier call in the prompt, where the session does not have it yet."""
+    """The earlier call that the prompt shows, where the session does not have it yet."""
     context: Context = Context(now=0.0)
 
     filter_log: FilterLog
@@ -58,7 +58,7 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def retracted_texts(self) -> RetractedTexts:
-        """What the archive holds of this session as said, and was not."""
+        """What the archive has of this session and was retracted since."""
         view = self.view
         if view is None:
             return RetractedTexts()
@@ -66,11 +66,11 @@ class Turn(msgspec.Struct, kw_only=True, eq=False):
 
 
 class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was said in a turn, as bytes: they are read where somebody looks, and hardly ever are.
+    """The content of a turn, as bytes that are decoded only where a trace is looked at.
 
-    ``body`` is the client's, ``sent_body`` the one of the upstream that was asked last, empty where none was.
-    ``marked`` are the client's messages with their interrupted answers marked, where that changed any.
-    ``memory`` is what filters knew at ``now``; in the last call of it, ``last_call_speakers`` spoke.
+    ``body`` is the client's, and ``sent_body`` what the upstream that was asked last was sent, empty where
+    none was. ``marked`` are the client's messages with interrupted answers marked, if any were. ``memory`` is
+    the snapshot that filters had at ``now``, and ``last_call_speakers`` are the speakers of its last call.
     """
 
     headers: Mapping[str, str]
@@ -84,7 +84,7 @@ class TurnContent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sent_body: bytes = msgspec.field(default=b"", name="sent")
 
     def without_credentials(self, sent_body: bytes) -> Self:
-        """The content as it may be kept, with the body that was sent for it."""
+        """The content without secrets in its headers, and with the body that was sent for it."""
         headers = {name: value for name, value in self.headers.items() if name not in _CREDENTIALS}
         return msgspec.structs.replace(self, headers=headers, sent_body=sent_body)
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 class RawRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request for a turn as it came over HTTP. Header names are in lower case."""
+    """An HTTP request for a turn. Header names are in lower case."""
 
     headers: Mapping[str, str]
     query: Mapping[str, str]
@@ -39,7 +39,7 @@ class RawRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_turns: ActiveTurns) -> None:
-    """Answers one turn: reads it, filters it, asks a model and passes the answer on.
+    """Answers one turn: decodes the request, filters it, asks a model and relays the answer.
 
     Raises TurnkeeperError where there is no answer, or only the beginning of one, and Superseded at any time.
     """
@@ -122,7 +122,7 @@ async def answer_turn(raw: RawRequest, pipeline: Pipeline, reply: Reply, active_
 
 
 def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
-    """Says whose turn it is; raises Unauthorized where that needs a proof."""
+    """Reports whose turn it is; raises Unauthorized where the user's id lacks its HMAC."""
     identity, report = turn.identity, reply.observation.report
     if not identity.background:  # which is part of no session, and whose words are kept nowhere
         report.session, report.user, report.turn_id = identity.session, identity.user, turn.turn_id
@@ -134,7 +134,7 @@ def _announce(turn: Turn, raw: RawRequest, reply: Reply) -> None:
 
 
 async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRequest:
-    """What the first target is sent."""
+    """Filters the turn, and composes what the first target is sent."""
     target, messages = turn.pipeline.targets[0], len(turn.window) + len(turn.context.memory.dropped)
     if turn.size >= LARGE or messages >= MANY_MESSAGES:
         # Filters give way to other threads, and an encoder does not.
@@ -153,7 +153,7 @@ async def _prompt(turn: Turn, reply: Reply, large_work: LargeWork) -> UpstreamRe
 
 
 def read_turn(raw: RawRequest, pipeline: Pipeline) -> Turn:
-    """The turn that a request asks for, and whose it is; raises RequestError."""
+    """The turn of a request, with its session and user; raises RequestError."""
     request = read_request(raw.body, raw.headers, raw.query, pipeline.max_messages)
     identity = identify(request, pipeline.id_places, raw.tenant)
     key = identity.key
@@ -201,7 +201,7 @@ def _claim(turn_id: int | None, content: TurnContent) -> TurnClaim:
 
 
 def _begin_record(turn: Turn, model: str, memory: Memory) -> TurnRecord:
-    """What memory is handed of a turn, but for what comes of it."""
+    """The record of a turn for memory, still without its answer."""
     identity, view, chat = turn.identity, turn.view, turn.chat
     if view and turn.size < LARGE:
         view = view.condensed()

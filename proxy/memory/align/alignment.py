@@ -169,7 +169,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def with_deleted(
         self, lines: Sequence[Message], positions: Sequence[int], deleted: set[int]
     ) -> "Alignment":
-        """The alignment of all ``lines`` of a window of which the ``forgotten`` ones were left out."""
+        """The alignment of all ``lines`` of a window of which the ``deleted`` ones were left out."""
         rest = iter(zip(self.lines, self.places, self.positions, strict=True))
         merged = [
             (line, DELETED, position) if i in deleted else next(rest)
