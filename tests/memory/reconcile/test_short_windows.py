@@ -14,7 +14,7 @@ from proxy.memory.merge.answer import Answer, apply_answer
 from proxy.memory.merge.request import apply_request
 from proxy.memory.session import Session, attempt
 from proxy.memory.speech import speech_of
-from tests.memory.call import messages, missing, shown
+from tests.memory.call import Call, messages, missing, shown
 
 NORMAL = pytest.param(200, id="200 calls")
 LONG = pytest.param(2000, id="2000 calls", marks=[pytest.mark.long, pytest.mark.timeout(1800)])
@@ -122,3 +122,35 @@ def test_turns_that_failed_do_not_make_a_new_one_old():
     talk.truth.append("u:question 3")  # it got no answer, so nothing was recorded
     talk.ask("no", "Fine.")
     assert words(talk.memory) == words(talk.truth)
+
+
+def test_words_that_were_said_before_a_turn_that_failed_are_new_behind_it():
+    call = Call()
+    call.ask("u:A table, please", answer="For two?")
+    call.ask("u:A table, please", "a:For two?", "u:yes", answer="Okay, done.")
+    # What was said next got no answer, so nothing was recorded.
+    call.ask("a:Okay, done.", "u:Hello there", "u:yes", answer="I am here.")
+    assert call.memory == [
+        "u:A table, please",
+        "a:For two?",
+        "u:yes",
+        "a:Okay, done.",
+        "u:Hello there",
+        "u:yes",
+        "a?:I am here.",
+    ]
+
+
+def test_an_answer_that_was_not_heard_is_not_the_same_words_further_up():
+    call = Call()
+    call.ask("u:I want to book", answer="At five.")
+    call.ask("u:I want to book", "a:At five.", "u:My number is 509", answer="At five.")
+    call.ask("a:At five.", "u:My number is 509", "u:Yes", "u:Two", answer="All right.")
+    assert call.memory == [
+        "u:I want to book",
+        "a:At five.",
+        "u:My number is 509",
+        "u:Yes",
+        "u:Two",
+        "a?:All right.",
+    ]
