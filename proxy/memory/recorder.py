@@ -62,9 +62,9 @@ async def _never_erased(_: Owner) -> None:
 class Recorder:
     """Applies turns to their sessions as they end, and writes the sessions in the background.
 
-    A session whose turns are not written yet has a head in the store's ``heads``: what is asked next goes on
-    from there. Turns that end while one is being written are written together. The recorders of a server's
-    configurations, one after the other, share ``current``: calls of an earlier one may end later.
+    A session whose turns are not written yet has a head in the store's ``heads``, which the next request
+    reads. Turns of a session that end during a write are written together, in the next one. ``current`` is
+    the recorder of the newest configuration: calls that began under an older one are recorded by it.
     """
 
     def __init__(self, writer: "Writer") -> None:
@@ -85,18 +85,18 @@ class Recorder:
 
     @property
     def failing(self) -> bool:
-        """Whether turns wait for a store that did not take them."""
+        """Whether turns wait because the store fails or is late."""
         return bool(self.backlog.sessions) or self._health.write_late
 
     def is_behind(self, key: Key) -> bool:
-        """Whether turns of this session wait for the store, or one that is recorded now would have to."""
+        """Whether turns of this session wait for the store, or would if they were recorded now."""
         waiting = self.backlog.sessions
         if waiting and (self._health.write_failed or key in waiting):
             return True
         return self._health.write_late
 
     def put(self, turn: TurnRecord) -> None:
-        """Takes a turn without waiting. Beyond 128 MB of pending turns, the newest are lost, and counted."""
+        """Queues a turn without waiting. Beyond 128 MB of pending turns the newest are lost, and counted."""
         if self.current.recorder is not self:
             self.current.recorder.put(turn)
             return
@@ -129,7 +129,7 @@ class Recorder:
         return key not in self._pending_sessions
 
     async def wait_applied(self, key: Key, *, within: float) -> bool:
-        """Whether the turns of a session that have ended are applied, after so many seconds at most."""
+        """Waits, ``within`` so many seconds, for the ended turns of a session; whether all are applied."""
         pending = self._pending_sessions.get(key)
         if pending is None:
             return True
@@ -138,9 +138,9 @@ class Recorder:
         return pending.applied == len(pending.turns)
 
     async def wait_written(self, tenant: str, session: str | None = None, *, within: float) -> None:
-        """Returns once the turns that have ended are written, after so many seconds at most.
+        """Waits, ``within`` so many seconds, until the ended turns of a tenant or a session are written.
 
-        These are a tenant's turns, or those of one session; a successor may write them.
+        After a change of the configuration, the next recorder may write them.
         """
         until = time.monotonic() + within
         tasks = [
@@ -154,7 +154,7 @@ class Recorder:
             await self.current.recorder.wait_written(tenant, session, within=until - time.monotonic())
 
     def transfer(self, successor: "Recorder") -> None:
-        """Leaves pending and later turns to another recorder; a turn that both write changes nothing."""
+        """Hands pending and later turns to another recorder; writing a turn twice changes nothing."""
         for task in self._tasks:
             task.cancel()
         successor.current, self.current.recorder = self.current, successor
@@ -178,7 +178,7 @@ class Recorder:
             _log.error("%d turns could not be written to memory", self.lost_turns)
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> None:
-        """Changes a session once its pending turns are written; tries for two seconds.
+        """Applies a change to a session, behind its pending turns; tries for two seconds.
 
         ``at`` is the time of the change, in seconds since 1970. Raises StoreError.
         """
@@ -217,7 +217,7 @@ class Recorder:
                 pending.set_applied()
 
     async def _apply_later(self, pending: "_PendingSession") -> None:
-        """Applies the turns of a session that another task writes; that one sees what fails."""
+        """Applies the turns of a session that another task writes; failures are left to that task."""
         with suppress(StoreError):
             await self._apply(pending)
 
@@ -251,7 +251,7 @@ class Recorder:
         self._writer.store.heads.pop(key, None)
 
     async def _pause(self, seconds: float) -> None:
-        """Waits for so many seconds, or until a session that waited, too, has been written."""
+        """Waits for so many seconds, or until the write of another session that waited has succeeded."""
         over = asyncio.get_running_loop().create_future()
         self._pauses[over] = None
         try:
@@ -260,18 +260,18 @@ class Recorder:
             self._pauses.pop(over, None)
 
     def _end_a_pause(self) -> None:
-        """Has the session try again that has waited longest; once it is written, it has the next one try.
+        """Ends the longest pause, so that its session is written next; that write ends the next pause.
 
-        All of them at once would hold up calls, and find no connection free.
+        All at once would hold up calls, and find no free connection.
         """
         if over := next(iter(self._pauses), None):
             del self._pauses[over]
             over.set_result(None)
 
     async def _drop_first(self, pending: "_PendingSession", *, is_lost: bool = False) -> None:
-        """Takes out the oldest turn, and has the others applied to the session as it is without it.
+        """Drops the oldest turn; the others are applied again, to the session as it is stored then.
 
-        Unless ``is_lost``, its session was deleted.
+        The turn is lost, or else its session was deleted.
         """
         async with pending.lock:
             self._drop(pending, 0, is_lost=is_lost)
@@ -282,7 +282,7 @@ class Recorder:
                 self._writer.store.discard(pending.key)
 
     def _drop(self, pending: "_PendingSession", place: int, *, is_lost: bool = False) -> None:
-        """Takes out a turn that is written, or never will be."""
+        """Removes a turn that is written, or never will be."""
         self._pending_bytes -= pending.turns[place].size + _RECORD_SIZE
         del pending.turns[place]
         if place < pending.applied:
@@ -290,14 +290,14 @@ class Recorder:
         self._pending -= 1
         self.lost_turns += is_lost
         if pending.key in self.backlog.sessions:
-            self.backlog.remove_turn(pending.key)
+            self.backlog.remove(pending.key)
 
 
 class CurrentRecorder:
-    """The recorder of a server that takes turns now, the only one that those before it refer to.
+    """A reference to the newest recorder of a server, shared by all of its recorders.
 
-    A server freezes its first configuration for the garbage collector (``gc.freeze``): whatever that refers
-    to is never freed, and so it refers to no recorder but the last.
+    The first configuration is frozen for the garbage collector (``gc.freeze``). What it refers to is never
+    freed, so that older recorders must not refer to each other.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -307,11 +307,11 @@ class CurrentRecorder:
 class _PendingSession:
     """A session whose newest turns are not written yet.
 
-    ``task`` writes it. Of ``turns``, the oldest first, so many are ``applied``: ``head`` is the session after
-    them. It is to replace ``base``, which is stored, and ``cold`` goes to the cold part. ``is_applied`` is
-    false while turns are being applied, or are about to be, and ``has_lost_race`` whether another writer was
-    faster than one of its writes. ``head_versions`` are those of its heads that were not written, which calls
-    may have read. ``may_apply_at_once`` until its first turn is applied, or a second one comes.
+    ``task`` writes it. ``turns`` are in order, the oldest first. ``head`` is the session after the first
+    ``applied`` of them; it replaces ``base``, the session as stored, and ``cold`` goes to the cold part.
+    ``is_applied`` is false while turns are being applied or wait for that. ``has_lost_race`` is whether
+    another writer was faster. ``head_versions`` are the versions of heads that were not written, and that
+    calls may have read. ``may_apply_at_once`` is true until a turn was applied or a second one has come.
     """
 
     def __init__(self, key: Key) -> None:
@@ -325,7 +325,7 @@ class _PendingSession:
         self.reset()
 
     def reset(self, stored: StoredSession | None = None) -> None:
-        """Has all turns applied again: to the session that is ``stored``, else as it is stored by then."""
+        """Starts over: all turns are applied again, to ``stored`` or to the session as it is read then."""
         self.is_applied = False
         self.applied = 0
         self.head, self.base = stored, stored or NOT_STORED
@@ -335,7 +335,7 @@ class _PendingSession:
 
     @cached_property
     def lock(self) -> asyncio.Lock:
-        """A lock for the task that applies turns."""
+        """Held by the task that applies turns."""
         return asyncio.Lock()
 
     def applied_event(self) -> asyncio.Event:
@@ -345,7 +345,7 @@ class _PendingSession:
         return self._on_applied
 
     def set_applied(self) -> None:
-        """Ends the waiting for turns that were being applied."""
+        """Marks all turns as applied, and wakes what waits for that."""
         self.is_applied = True
         if self._on_applied is not None:
             self._on_applied.set()
@@ -353,10 +353,11 @@ class _PendingSession:
 
 
 class Writer:
-    """Applies turns to sessions, writes these, and notifies the listeners.
+    """Applies turns to sessions, writes the sessions, and notifies the listeners.
 
-    ``limits`` bound each session; ``health`` watches the writes that are under way. ``erased``
-    tells when a user was: what was said before that makes no session. ``scales`` are those of the models.
+    ``limits`` bound each session, and ``health`` watches the writes under way. ``erased_at`` returns when a
+    user was erased, or ``None``: what was said before is not written. ``scales`` are those of the models'
+    token counts.
     """
 
     def __init__(  # noqa: PLR0913 - where it writes, and what it minds
@@ -382,7 +383,7 @@ class Writer:
         self.scales = Scales()
 
     async def apply(self, turn: TurnRecord, pending: _PendingSession) -> bool:
-        """Applies the next turn of a session; whether it is one to be remembered: a failed one is not.
+        """Applies the next turn of a session; false for a turn without an answer, which is not recorded.
 
         Raises StoreError, TurnTooLong included.
         """
@@ -405,9 +406,9 @@ class Writer:
         return True
 
     def try_apply_at_once(self, pending: _PendingSession) -> bool:
-        """Applies the only turn of a session without waiting, and returns whether that was possible.
+        """Applies the only turn of a session without waiting; whether that was possible.
 
-        It is where the turn is short and has read a session, and it is tried once.
+        It is possible for a short turn that has read a stored session.
         """
         pending.may_apply_at_once = False
         (turn,) = pending.turns
@@ -435,7 +436,7 @@ class Writer:
     def _session_after(
         self, head: StoredSession, turn: TurnRecord, answer: Transcript
     ) -> tuple[Session, Sequence[Entry], bytes]:
-        """The session after a turn, the entries for its cold part, and the lines that the turn showed."""
+        """The session after a turn, the entries for its cold part, and the encoded lines of its window."""
         before, version, _ = head
         # What the turn read can be used if no turn was recorded since.
         view = turn.view
@@ -473,7 +474,7 @@ class Writer:
         self.store.heads[pending.key] = pending.head = StoredSession(session, version, latest_line_bytes)
 
     async def write(self, pending: _PendingSession) -> bool:
-        """Whether the head of a session is written: another writer may be faster. Raises StoreError."""
+        """Writes the head of a session; false where another writer was faster. Raises StoreError."""
         key, head, cold = pending.key, pending.head, tuple(pending.cold)
         assert head is not None  # noqa: S101 - turns are applied to one
         put = SessionWrite(
@@ -504,10 +505,10 @@ class Writer:
         return False
 
     async def _refuse_erased(self, key: Key, base: Session, put: SessionWrite) -> None:
-        """Takes out again what a write brought of users who were erased since, and raises SessionDeleted.
+        """Erases what a write brought of users who were erased meanwhile, and raises SessionDeleted.
 
-        An erasure is noted before it goes through the sessions: it finds what was written, or is found here.
-        A session of the user's own that was there before is deleted by then, and nothing written to it.
+        An erasure is stored before it goes through the sessions: either it finds what was written, or it is
+        found here. A user's own session from before is deleted by then, and cannot be written.
         """
         session, facts, shown = put.session, put.session.shown_facts, put.session.shown_call
         owner = base.user if base.created < put.at else None
@@ -531,7 +532,7 @@ class Writer:
                 raise SessionDeleted("the user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
-        """Whether a session is changed; ``at`` is the time of the change, in seconds since 1970.
+        """Changes a session; false where another writer was faster. ``at`` is in seconds since 1970.
 
         Raises StoreError, and SessionDeleted where all that the change brings was deleted.
         """
@@ -557,7 +558,7 @@ class Writer:
         self.session_written(key, self.store.written_due(key))
 
     def session_written(self, key: Key, due: float) -> None:
-        """Has work done on a session that was written, by this process or another, once that is due."""
+        """Reports a session that this process or another has written, and when work on it is due."""
         for listener in self._write_listeners:
             listener(key, due)
 
@@ -580,12 +581,12 @@ class Writer:
         return stored
 
     def _base_of(self, key: Key, view: SessionView) -> StoredSession:
-        """The session that a turn read, or what was written in the place of that."""
+        """The session that a turn read, or the one that replaced it since."""
         written = self.store.written_instead_of(key, view.version)
         return written or StoredSession(view.session, view.version)
 
     def _scale(self, model: str, turn: TurnRecord) -> float | None:
-        """The scale of a model's token counts, once this turn's count is taken in."""
+        """The scale of a model's token counts, after this turn's count."""
         if turn.had_tool_rounds or not turn.prompt or not self.scales.wants_sample(model):
             return self.scales.learn(model)
         counted = usage_of(turn.answer).input or 0
@@ -609,11 +610,11 @@ def within_bounds(transcript: Transcript, *, cut: bool = False) -> Transcript:
 
 
 class HealthCheck:
-    """Whether a store takes writes and answers reads, as turns find it and as it is asked in between.
+    """Whether a store takes writes and answers reads, judged by the writes of turns and by a periodic read.
 
-    ``write_failed`` is of the last write, ``read_failed`` of the check's last read; a write that succeeds
-    clears both. A write is late after ``patience`` seconds; ``writing`` are those under way, as
-    ``SessionStore`` has them.
+    ``write_failed`` is about the last write, ``read_failed`` about the last periodic read; a write that
+    succeeds clears both. A write is late after ``patience`` seconds. ``writing`` are the writes under way, as
+    in ``SessionStore``.
     """
 
     def __init__(
@@ -633,7 +634,7 @@ class HealthCheck:
         return False
 
     async def run(self) -> None:
-        """Reads every few seconds until it is cancelled: there may be no call for hours."""
+        """Reads every few seconds until cancelled, as there may be no call for hours."""
         while True:
             try:
                 await self._store.read(_CHECK_KEY, background=True)
@@ -644,10 +645,10 @@ class HealthCheck:
 
 
 class Backlog:
-    """The sessions whose turns wait; the log tells when the store takes nothing, and when that is over.
+    """The sessions whose turns wait to be written; logs when an outage of the store begins and ends.
 
-    ``sessions`` tells of each whether the store is at fault. A session that cannot be read is not the
-    store's fault, and may stay so for good.
+    ``sessions`` says of each whether the store failed. Otherwise the session itself cannot be read, perhaps
+    for good.
     """
 
     def __init__(self) -> None:
@@ -659,7 +660,7 @@ class Backlog:
         )
 
     def add_refused(self, key: Key, error: StoreError, turns: int) -> None:
-        """So many turns of a session wait, as the first of them was not taken."""
+        """Adds a session of so many turns whose write failed."""
         if isinstance(error, Unreadable):
             if False not in self.sessions.values():
                 _log.warning("A session cannot be written: %s", error)
@@ -671,23 +672,23 @@ class Backlog:
             self._waiting += turns
 
     def add_turn(self, key: Key) -> None:
-        """One more turn waits, if others of its session do."""
+        """Counts one more turn, if its session waits already."""
         if self.sessions.get(key):
             self._waiting += 1
 
     def count_loss(self, tenant: str) -> None:
-        """A turn found no room to wait; without an outage it is logged, and counted by the minute."""
+        """Counts a turn that was lost for want of room; without an outage that is logged, once a minute."""
         if self._outage.active:
             self._lost += 1
         else:
             self._overflow.add(tenant)
 
     def flush(self) -> None:
-        """Logs what was counted since."""
+        """Logs the losses that were counted since the last line."""
         self._overflow.flush()
 
-    def remove_turn(self, key: Key) -> None:
-        """The first turn of a session waits no more."""
+    def remove(self, key: Key) -> None:
+        """Removes a session whose first turn is written or dropped."""
         del self.sessions[key]
         self._end_outage()
 

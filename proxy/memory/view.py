@@ -1,4 +1,4 @@
-"""A session as a turn sees it: aligned with the request's window, and what a prompt takes from both."""
+"""A session aligned with the window of a request, and what the prompt takes from both."""
 
 import asyncio
 import math
@@ -51,13 +51,13 @@ _interrupted: Final = attrgetter("interrupted")
 
 
 class SessionView(msgspec.Struct, frozen=True, gc=False):
-    """A session as a turn read it, aligned with the client's window: what is recorded goes on from there.
+    """A session as a turn read it, aligned with the client's window; the turn is recorded on top of it.
 
-    ``version`` is the one that a write replaces, 0 where nothing is stored yet. ``window`` is the client's
-    own, and ``redacted`` what memory may see of it. ``line_bytes`` are the lines of its ``speech``, encoded.
-    ``fingerprint`` is the request's, and ``alignment`` is ``None`` where nothing was said yet. ``at`` is when
-    the request arrived, in seconds since 1970: not before the latest that the session has, for it read that,
-    whichever host's clock is ahead.
+    ``version`` is the version that a write replaces, 0 where nothing is stored yet. ``window`` is the
+    client's, and ``redacted`` is what memory may see of it. ``line_bytes`` are the encoded lines of its
+    ``speech``. ``fingerprint`` is the request's. ``alignment`` is ``None`` where the session has no entries.
+    ``at`` is when the request arrived, in seconds since 1970. It is never before the session's latest
+    request, so that clocks of hosts that differ do not change the order.
     """
 
     session: Session
@@ -73,7 +73,7 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
     def condensed(self) -> "SessionView":
         """The view with the new lines alone; ``line_bytes`` still has all of them.
 
-        To free a whole window after its answer is slow: it has left the processor's caches by then.
+        It frees the window before the answer: afterwards, out of the processor's caches, that is slow.
         """
         alignment = self.alignment
         if alignment is None or not alignment.unchanged or self.session.user is None:
@@ -93,28 +93,30 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_condensed(self) -> bool:
-        """Whether lines are left out."""
+        """Whether lines were left out by ``condensed``."""
         return self.alignment is not None and len(self.alignment.lines) < len(self.alignment.places)
 
     @property
     def call(self) -> int:
-        """The call of the session that the window is of."""
+        """The call of the session to which the window belongs."""
         return self.session.call + (self.alignment.new_call if self.alignment else 0)
 
     def alignment_with(self, session: Session) -> Alignment | None:
-        """The alignment with another session, where that has the same entries and latest request."""
+        """The alignment, if it holds for another session too; else ``None``."""
         return self.alignment if self.has_same_entries(session) else None
 
     def has_same_entries(self, session: Session) -> bool:
-        """Whether another session has the same entries and latest request, as background work leaves them."""
+        """Whether another session has the same entries and latest request, which background work never changes."""
         own = self.session
         return session.entries == own.entries and session.latest_request == own.latest_request
 
 
 class RequestView(msgspec.Struct, frozen=True, gc=False):
-    """What memory sees of a request: its redacted window, how often it was sent, its size, and when it came.
+    """What memory needs of a request to read a session for it.
 
-    ``size`` is in bytes, and ``at`` in seconds since 1970.
+    ``window`` are the client's messages as they came; ``redaction`` marks in them what must never be stored.
+    ``attempt`` is the request's name, and whether it is a retry. ``size`` is the body's in bytes, and ``at``
+    is when the request arrived, in seconds since 1970.
     """
 
     window: Sequence[Message]
@@ -124,7 +126,7 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
     at: float = math.inf
 
     def view_of(self, session: Session, version: int = 0, latest_line_bytes: bytes = b"") -> SessionView:
-        """A session aligned with the window; ``latest_line_bytes`` are those of its latest request."""
+        """Aligns a session with the window; ``latest_line_bytes`` are its latest request's encoded lines."""
         at = self.at if session.latest_request is None else max(self.at, session.latest_request.at)
         if latest_line_bytes and not self.redaction.rules.enabled:
             ordinary = continuation(session, latest_line_bytes, self.window, Arrival(self.attempt, at))
@@ -142,7 +144,12 @@ class RequestView(msgspec.Struct, frozen=True, gc=False):
 
 
 class PromptView(NamedTuple):
-    """What filters may know of a session, the client's window, and which epoch of its facts this is."""
+    """What the prompt is made of: memory's part of it, and the client's messages.
+
+    ``snapshot`` is what filters may know of the session. ``window`` are the client's messages; interrupted
+    answers, and messages that a summary covers, are marked. While ``epoch`` stays the same, so do the facts at
+    the head of the prompt.
+    """
 
     snapshot: Snapshot
     window: Sequence[Message]
@@ -150,7 +157,7 @@ class PromptView(NamedTuple):
 
 
 class ChainNeeds(NamedTuple):
-    """What a chain asks of a session: its summaries, and the history that a window leaves out."""
+    """What the filters of a pipeline use of a session: its summaries, and history that the window lacks."""
 
     summaries: bool = True
     history: bool = False
@@ -162,10 +169,10 @@ DEFAULT_NEEDS: Final = ChainNeeds()
 async def read_session(
     store: SessionStore, key: Key, request: RequestView, needs: ChainNeeds = DEFAULT_NEEDS
 ) -> tuple[SessionView, PromptView]:
-    """A session as a request sees it, and what filters may know of it. Raises StoreError.
+    """Reads a session for a request, and makes the prompt's part of it. Raises StoreError.
 
-    While a store is asked that has to be waited for, the window is aligned with what was written last: nearly
-    always that is what comes.
+    While a remote store is asked, the window is aligned with the session as this process wrote it last, which
+    is nearly always the one that the store returns.
     """
     if store.rounds is None or (cached := store.cached(key)) is None:
         session, version, latest_line_bytes = await store.load(key) or NOT_STORED
@@ -198,11 +205,11 @@ async def _views(
 
 
 def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptView:
-    """What filters may know of a session, and the window as they see it.
+    """The part of the prompt that a session adds, and the window as filters see it.
 
-    In the window, answers are marked that the user did not hear to the end, and what summaries cover. A
-    window that leaves out all answers gives way to what is brought back. What the client's own system
-    messages tell of the session is not told beside them.
+    In the window, interrupted answers and messages that a summary covers are marked. Where the window shows
+    no answers at all, and the chain needs history, the recorded turns take the place of its lines. Summaries
+    and turns that the client's own system messages contain are left out.
     """
     session, redacted, alignment = view.session, view.redacted, view.alignment
     preamble = Preamble.of(session, view.window)
@@ -278,7 +285,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
 def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
     """Bytes that change when a call begins and when its turns are compacted, not from turn to turn.
 
-    ``injecting`` is whether summaries are shown; else a compaction is turns that move out.
+    ``injecting`` is whether the prompt has summaries; without them, turns that move to the cold part count.
     """
     if not (injecting and session.summaries):
         return b"%d.%d" % (call, session.cold_count)
@@ -290,11 +297,11 @@ def prompt_epoch(session: Session, call: int, *, injecting: bool) -> bytes:
 def mark_interrupted(
     window: Sequence[Message], alignment: Alignment, *, respell: bool = False
 ) -> Sequence[Message]:
-    """The window with answers marked as interrupted where the engine shows less than was generated.
+    """The window with answers marked as interrupted where it shows less than was generated.
 
-    So are those whose client left before their end. An answer that the engine marks itself is left as it is,
-    and so is everything else. With ``respell``, answers are spelt as they come back once the window has slid
-    past them, so that a prompt begins as the one before did, wherever the window begins.
+    Answers whose client hung up are marked too; what the platform marks itself stays. With ``respell``,
+    answers are spelt as they were recorded: once the window has slid past them, ``restore_history`` brings
+    them back in that spelling, and the prompt still begins with the same bytes.
     """
     entries, lines = alignment.entries, alignment.lines
     changed: dict[int, Message] = {}
@@ -335,11 +342,11 @@ def missing_messages(
     also: Collection[int] = (),
     originals: Mapping[int, Message] = MappingProxyType({}),
 ) -> tuple[Message, ...]:
-    """What the engine no longer shows and memory still has of this call, in order, of turns ``behind`` one.
+    """The recorded messages of this call that the window does not show, in order.
 
-    It is what stands before the window's first line, and ``also`` what stands at these places; a turn that
-    the window supersedes, or that its ``preamble`` tells, is not missing. ``originals`` are the client's own
-    messages at some places.
+    They are those of turns after ``behind`` and before the window's first line, and those at the places in
+    ``also``. Turns that the window supersedes, or that its ``preamble`` contains, are left out. ``originals``
+    are the client's own messages, by place, where redaction changed them.
     """
     entries = alignment.entries
     places: Sequence[int] = range(alignment.places[0] if alignment.unchanged else alignment.start)
@@ -364,10 +371,10 @@ def missing_messages(
 
 
 class RetractedTexts:
-    """What was generated, or understood, in one session, and turned out not to be what was said.
+    """Texts of one session that the archive still has, and that the window shows were cut or retracted.
 
-    The archive has a turn as it was when the conversation fell silent. That it was cut short, or taken back,
-    the window of the next one tells, and the archive learns it only after that.
+    The archive stores a turn when the conversation pauses. Only the next window shows that the turn was cut
+    short or retracted, and the archive learns it after that turn.
     """
 
     def __init__(
@@ -378,12 +385,12 @@ class RetractedTexts:
         self._alignment = alignment
 
     def includes(self, session: str | None, text: str) -> bool:
-        """Whether a text that is found in a session is such a one."""
+        """Whether a text that was found in a session was cut or retracted."""
         return session is not None and session == self._name and text in self._texts
 
     @cached_property
     def _texts(self) -> frozenset[str]:
-        """Computed when it is asked for."""
+        """The texts, computed at the first use."""
         entries, alignment = self._session.entries, self._alignment
         lost: set[int] = set()
         if alignment is not None:
@@ -407,7 +414,7 @@ class _WindowPart(NamedTuple):
     alignment: Alignment
 
     def without(self, indices: set[int]) -> "_WindowPart":
-        """The part without some of its lines."""
+        """The part without the lines at these indices."""
         removed = {self.alignment.positions[i] for i in indices}
         kept = [i for i in range(len(self.window)) if i not in removed]
         return _WindowPart(
@@ -421,10 +428,10 @@ class _WindowPart(NamedTuple):
 def _without_stray_results(
     session: Session, redacted: RedactedView, part: _WindowPart
 ) -> tuple[_WindowPart, list[int], list[Message]]:
-    """The window without the results whose call it does not show: a model takes them with their call alone.
+    """The window without tool results whose call it does not show: models refuse such results.
 
-    With it come the places of those that are recorded, and the others as messages. All of the window stays
-    where what is left would be of another call.
+    Returns as well the places of those results that are recorded, and the others as messages. The window
+    stays as it is where the rest would belong to another call.
     """
     alignment = part.alignment
     lines, places = alignment.lines, alignment.places
@@ -459,9 +466,9 @@ def _without_stray_results(
 
 # --- late answers -------------------------------------------------------------------------------------------
 def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
-    """The window with answers before the words that came after them, where it shows them behind.
+    """The window with each answer before the words that came after it.
 
-    With turn ids, or answers in pieces, it stays as it is.
+    Windows with turn ids, or with answers in pieces, stay as they are.
     """
     window, origins, alignment = part
     lines, places = alignment.lines, alignment.places
@@ -504,10 +511,10 @@ def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
 
 # --- one-sided windows --------------------------------------------------------------------------------------
 def _lines_without_answers(part: _WindowPart) -> tuple[set[int], range]:
-    """The lines of a window without any answer, and the places of all that comes back for them.
+    """Of a window that shows no answers: the lines to replace, and the places of the turns that replace them.
 
-    What the window asks stays where it is. Where a line is shown otherwise than it is recorded, with a
-    picture in it, the window stays as it is: what comes back would not be what the client shows.
+    The newest words stay. Nothing is replaced where a line differs from its entry, for example by a picture:
+    the recorded turn would lack it.
     """
     window, alignment = part.window, part.alignment
     if alignment.shows_answers or len(alignment.lines) <= _MIN_ANSWERS_LEFT_OUT:
@@ -526,7 +533,7 @@ def _lines_without_answers(part: _WindowPart) -> tuple[set[int], range]:
 
 # --- signatures ---------------------------------------------------------------------------------------------
 def _with_signed_calls(alignment: Alignment, window: Sequence[Message]) -> Sequence[Message]:
-    """The window with its tool calls signed as they are recorded: some models refuse them otherwise."""
+    """The window with the recorded signatures on its tool calls: some models refuse calls without them."""
     signed = {}
     for index, place in enumerate(alignment.places):
         if place >= 0 and alignment.entries[place].tool_calls:
@@ -542,10 +549,10 @@ def _with_signed_calls(alignment: Alignment, window: Sequence[Message]) -> Seque
 
 # --- what summaries cover -----------------------------------------------------------------------------------
 def _mark_covered(session: Session, part: _WindowPart, marked: Sequence[Message]) -> Sequence[Message]:
-    """The messages of a window with those marked that a summary covers.
+    """The messages of a window, those marked that a summary covers.
 
-    A line is covered by where it is recorded, else by where it would be. What is no speech goes with the
-    speech behind it, and instructions are never covered.
+    The place of a line decides, or the place that it would have. A message that is no speech goes with the
+    speech that follows it. Instructions are never covered.
     """
     alignment = part.alignment
     entries, places, lines = alignment.entries, alignment.places, alignment.lines
