@@ -106,7 +106,10 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
         return self.alignment if self.has_same_entries(session) else None
 
     def has_same_entries(self, session: Session) -> bool:
-        """Whether another session has the same entries and latest request, which background work never changes."""
+        """Whether another session has the same entries and latest request.
+
+        Background work changes neither.
+        """
         own = self.session
         return session.entries == own.entries and session.latest_request == own.latest_request
 
@@ -147,7 +150,7 @@ class PromptView(NamedTuple):
     """What the prompt is made of: memory's part of it, and the client's messages.
 
     ``snapshot`` is what filters may know of the session. ``window`` are the client's messages; interrupted
-    answers, and messages that a summary covers, are marked. While ``epoch`` stays the same, so do the facts at
+    answers, and messages that a summary covers, are marked. While ``epoch`` is the same, so are the facts at
     the head of the prompt.
     """
 

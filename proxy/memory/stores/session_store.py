@@ -1,4 +1,4 @@
-"""Sessions in a store: encoded, cached, counted, and behind a circuit breaker."""
+"""Sessions over a driver: encoded, cached, measured, and behind a circuit breaker."""
 
 import asyncio
 import math
@@ -103,11 +103,11 @@ class _Cached(msgspec.Struct, frozen=True, gc=False):
     encoded_entries: EncodedEntries
 
 
-class _Written(msgspec.Struct, frozen=True, gc=False):
-    """What this process did to a session last: it wrote it in the place of these versions.
+class _LastWrite(msgspec.Struct, frozen=True, gc=False):
+    """The last write of this process to a session, and the versions that it replaced.
 
-    No read brings those again, nor is the session gone ``until`` a time of the loop, unless it was deleted.
-    ``is_lost`` is whether the last read found it so all the same.
+    A read that returns one of these is out of date, and so is one that finds no session before ``until``, in
+    loop time. ``is_lost`` is whether the last read was.
     """
 
     replaces: tuple[int, ...]
@@ -115,12 +115,12 @@ class _Written(msgspec.Struct, frozen=True, gc=False):
     is_lost: bool = False
 
 
-_REMOVED: Final = _Written((), -math.inf)
-"""The session was deleted, or replaced as a whole: nothing goes on from any of its versions."""
+_REMOVED: Final = _LastWrite((), -math.inf)
+"""Stands for a session that was deleted, or replaced as a whole: nothing continues its versions."""
 
 
 def first_due(due: Sequence[DueAt], session: Session) -> float:
-    """When the first of several kinds of background work on a session is due."""
+    """The earliest time at which one of several kinds of background work is due."""
     first = NEVER_DUE
     for due_at in due:
         first = min(first, due_at(session))
@@ -132,19 +132,18 @@ def no_meter(_operation: str, _outcome: str, _seconds: float) -> None:
 
 
 class SessionStore:
-    """Sessions over a driver, which stores bytes; it is a store of bytes itself, for episodes.
+    """Sessions over a driver, which stores bytes. It is itself a store of bytes, for episodes.
 
-    The sessions that were written last are cached for a minute: a read that finds the same version is not
-    decoded. One that finds what had been there before gets the cached session to go on from, as after a
-    failover to a replica that was behind. ``heads`` are sessions whose newest turns are not written yet:
-    calls go on from these; ``writing`` are those that turns write, the oldest first, and since when by the
-    monotonic clock. ``meter`` counts the operations: one is ``lost`` where another writer was faster, and
-    ``failed`` with StoreError.
+    Sessions that were written last are cached for a minute, and a read of the same version is not decoded. A
+    read of an older version than was written, as after a failover to a replica that lags, returns the cached
+    session. ``heads`` are sessions whose newest turns are not written yet, which calls read. ``writing`` are
+    the writes of turns under way, the oldest first, with their start by the monotonic clock. ``meter`` counts
+    the operations: ``lost`` where another writer was faster, and ``failed`` with StoreError.
 
-    Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; ``background_driver`` is
-    for the rest while it is open. ``rounds`` is after how many rounds of the loop a read is on its way to the
-    store: 0 where it is once it has begun, ``None`` where it is answered without waiting. ``due`` are the
-    kinds of background work on a session.
+    Calls go through a ``StoreBreaker``, which never opens without a ``deadline``; while it is open,
+    background work uses ``background_driver``. ``rounds`` is how many rounds of the event loop pass until a
+    read is sent: 0 where it is sent at once, ``None`` where the driver answers without waiting. ``due`` says
+    when each kind of background work on a session is due.
     """
 
     def __init__(  # noqa: PLR0913 - a driver, and what stands before it
@@ -170,7 +169,7 @@ class SessionStore:
         self._meter = meter
         self._cache: dict[Key, _Cached] = {}
         self._cache_seconds = cache_seconds
-        self._written: dict[Key, _Written] = {}
+        self._last_writes: dict[Key, _LastWrite] = {}
         self._changes: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.writing: dict[Key, float] = {}
@@ -185,11 +184,11 @@ class SessionStore:
         return None if cached is None else cached.stored
 
     def written_instead_of(self, key: Key, version: int) -> StoredSession | None:
-        """The session as this process wrote it last, if it did so in the place of that version.
+        """The session as this process wrote it last, if that write replaced this version; else ``None``.
 
-        ``NOT_STORED`` where it deleted the session, or replaced it as a whole.
+        ``NOT_STORED`` where this process deleted the session, or replaced it as a whole.
         """
-        written = self._written.get(key)
+        written = self._last_writes.get(key)
         if written is _REMOVED and version:
             return NOT_STORED
         cached = self._cache.get(key)
@@ -197,23 +196,23 @@ class SessionStore:
         return cached.stored if cached and is_replaced else None
 
     def written_due(self, key: Key) -> float:
-        """When work on the session as this process wrote it last is due; now where it is cached no more."""
+        """When background work on the session as last written is due; now, if it is no longer cached."""
         cached = self._cache.get(key)
         return 0.0 if cached is None else cached.due
 
     def discard(self, key: Key) -> None:
-        """Forgets a session that is deleted or replaced as a whole; what has read it reads it anew."""
+        """Drops a session that was deleted or replaced as a whole from the cache."""
         self._forget(key)
         self._note(key, _REMOVED)
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
-        """The session without its cold part; the cached value itself where that is still stored.
+        """Reads the session without its cold part; returns the cached value itself if it is still current.
 
-        A call gets the head, where there is one. Raises msgspec.DecodeError for bytes that are no session.
+        A call gets the head, if there is one. Raises StoreError, and msgspec.DecodeError for invalid bytes.
         """
         if not background and (head := self.heads.get(key)) is not None:
             return head
-        written = self._written.get(key)
+        written = self._last_writes.get(key)
         stored = await self._ask(
             "read", lambda driver: driver.read(key, background=background), background=background
         )
@@ -240,13 +239,13 @@ class SessionStore:
         return await self._with_last_write(key, result, written)
 
     async def session(self, key: Key) -> Session | None:
-        """The session without its cold part, for what no call waits for; raises what ``load`` raises."""
+        """Reads the session without its cold part, in the background; raises what ``load`` raises."""
         stored = await self.load(key, background=True)
         return stored.session if stored else None
 
     def has_lost_write(self, key: Key) -> bool:
-        """Whether the last read lacked what this process had written of the session, and is not cached."""
-        written = self._written.get(key)
+        """Whether the last read lacked a write of this process that is no longer cached either."""
+        written = self._last_writes.get(key)
         return written is not None and written.is_lost
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
@@ -256,7 +255,7 @@ class SessionStore:
         else:
             session, encoded, encoded_entries = await asyncio.to_thread(self._encoded, key, put)
         loop = asyncio.get_running_loop()
-        former = self._written.get(key, _REMOVED)
+        former = self._last_writes.get(key, _REMOVED)
         until = former.until if put.ttl == KEEP_EXPIRY else loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
         if not put.background:
             self.writing[key] = time.monotonic()
@@ -277,14 +276,14 @@ class SessionStore:
             if self._timer is None or len(self._cache) > _CACHE_SIZE:
                 self._bound_cache()
             replaces = (put.version, *put.instead_of, *former.replaces)
-            self._note(key, _Written(replaces[:_MOST_REPLACED], until))
+            self._note(key, _LastWrite(replaces[:_MOST_REPLACED], until))
         return written
 
     async def change(self, key: Key, change: Callable[[Session], Session]) -> Session | None:
-        """Replaces a session by what ``change`` makes of it; returns that, or ``None`` where none is stored.
+        """Replaces a session by ``change(session)`` and returns that; ``None`` where none is stored.
 
-        Nothing is written where ``change`` returns the session itself. Raises WriteConflict where others were
-        faster ten times: changes in this process wait for each other.
+        Nothing is written where ``change`` returns the session itself. Changes in this process wait for each
+        other. Raises WriteConflict where other writers were faster ten times.
         """
         async with self._changes.setdefault(key, asyncio.Lock()):
             for _ in range(_ATTEMPTS):
@@ -314,9 +313,9 @@ class SessionStore:
     async def pages(
         self, key: Key, session: Session, *, since: TurnRef = START
     ) -> AsyncIterator[Sequence[Entry]]:
-        """All entries behind a turn, its own and some before, page by page; the last one is the hot part.
+        """All entries from a turn on, and some before it, page by page; the last page is the hot part.
 
-        Of the cold part, which grows as long as a call lasts, no more is read than is asked for.
+        The cold part, which grows as long as a call lasts, is read only as far as pages are asked for.
         """
         start, end = 0, session.cold_count
         if session.entries and session.entries[0].turn_ref <= since:
@@ -348,15 +347,15 @@ class SessionStore:
     # --- bytes
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The hot part, decoded by the codec."""
+        """Reads the hot part as bytes, decrypted by the codec."""
         stored = await self._ask(
             "read", lambda driver: driver.read(key, background=background), background=background
         )
         return stored and StoredBlob(self._codec.decode(key, stored.blob), stored.version)
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Writes both parts, encoded by the codec."""
-        self._written.pop(key, None)  # what is written here lasts as long as it says
+        """Writes both parts as bytes, encrypted by the codec."""
+        self._last_writes.pop(key, None)  # what is written here lasts as long as it says
         put = await self._through_codec(key, put)
         return await self._ask(
             "write",
@@ -367,7 +366,7 @@ class SessionStore:
         )
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces both parts, encoded by the codec."""
+        """Replaces both parts by bytes, encrypted by the codec."""
         self._forget(key)
         put = await self._through_codec(key, put)
         return await self._ask("replace", lambda driver: driver.replace(key, put), lost=False)
@@ -385,7 +384,7 @@ class SessionStore:
         return existed
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last; turns that read or write what seems to be gone ask it."""
+        """When the session was deleted last; asked by turns whose session seems to be gone."""
         return await self._ask("deleted", lambda driver: driver.deleted(key), background=False, fallback=True)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
@@ -409,7 +408,7 @@ class SessionStore:
         await self._ask("release", lambda driver: driver.release(name, token))
 
     async def ping(self) -> None:
-        """Returns if a turn could be written in time."""
+        """Returns once the store answers; raises StoreError where it does not in time."""
         await self._ask("ping", lambda driver: driver.ping(), background=False)
 
     async def aclose(self) -> None:
@@ -429,7 +428,7 @@ class SessionStore:
         fallback: bool = False,
         lost: object = _NEVER,
     ) -> T:
-        """An operation, counted; one that a call waits for tells the breaker where it fails."""
+        """Runs and counts an operation; a failure that a call waited for is recorded with the breaker."""
         began, outcome = time.perf_counter(), "failed"
         breaker = self.breaker
         try:
@@ -453,9 +452,9 @@ class SessionStore:
         return await in_thread_if_long(work, len(put.cold), len(put.blob) + sum(map(len, put.cold)))
 
     def _encoded(self, key: Key, put: SessionWrite) -> tuple[Session, BlobWrite, EncodedEntries]:
-        """The session as it is stored, and what the driver writes: encoded, and through the codec.
+        """The session as it is stored, the encoded and encrypted write for the driver, and encoded entries.
 
-        Beside them stands what need not be encoded again when the session is written next.
+        These entries need not be encoded again when the session is written next.
         """
         session, entries, through = put.session, put.cold, self._codec.encode
         if self._redaction.enabled:
@@ -477,11 +476,11 @@ class SessionStore:
         return session, write, encoded_entries
 
     async def _with_last_write(
-        self, key: Key, stored: StoredSession | None, written: _Written
+        self, key: Key, stored: StoredSession | None, written: _LastWrite
     ) -> StoredSession | None:
-        """What was read, or, where that lacks this process's last write, the session as it was written.
+        """What was read; where that lacks this process's last write, the session as it was written.
 
-        Entries that it moved to the cold part are lost with it, and then it is not gone on from.
+        Where that write had moved entries to the cold part, these are lost, and what was read is returned.
         """
         if stored is not None:
             is_lost = stored.version in written.replaces
@@ -492,25 +491,25 @@ class SessionStore:
             last = cached.stored
             if last.session.cold_count == session.cold_count:
                 return last._replace(version=version)
-        if is_lost != written.is_lost and self._written.get(key) is written:
-            self._written[key] = msgspec.structs.replace(written, is_lost=is_lost)
+        if is_lost != written.is_lost and self._last_writes.get(key) is written:
+            self._last_writes[key] = msgspec.structs.replace(written, is_lost=is_lost)
         return stored
 
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
         self.heads.pop(key, None)
-        if self._written.get(key) is not _REMOVED:
-            self._written.pop(key, None)
+        if self._last_writes.get(key) is not _REMOVED:
+            self._last_writes.pop(key, None)
 
-    def _note(self, key: Key, written: _Written) -> None:
-        """Has this as the last that was done to a session."""
-        self._written.pop(key, None)
-        self._written[key] = written
-        if len(self._written) > _MAX_WRITTEN:
-            del self._written[next(iter(self._written))]
+    def _note(self, key: Key, written: _LastWrite) -> None:
+        """Notes the last write to a session."""
+        self._last_writes.pop(key, None)
+        self._last_writes[key] = written
+        if len(self._last_writes) > _MAX_WRITTEN:
+            del self._last_writes[next(iter(self._last_writes))]
 
     def _bound_cache(self) -> None:
-        """Keeps the cache to its size, and has it swept."""
+        """Bounds the size of the cache, and schedules its next sweep."""
         while len(self._cache) > _CACHE_SIZE:
             del self._cache[next(iter(self._cache))]
         if self._timer is None:
@@ -518,7 +517,7 @@ class SessionStore:
             self._timer = loop.call_later(self._cache_seconds, self._sweep)
 
     def _sweep(self) -> None:
-        """Drops what was cached a while ago."""
+        """Drops what was cached more than a minute ago."""
         loop = asyncio.get_running_loop()
         due = loop.time() - self._cache_seconds
         self._cache = {key: cached for key, cached in self._cache.items() if cached.at > due}
@@ -528,13 +527,13 @@ class SessionStore:
 class StoreBreaker:
     """A circuit breaker, so that a dead or slow store does not cost each call its deadline.
 
-    An operation of a call that fails after more than a quarter of ``deadline`` opens it: calls are refused at
-    once. Probes ping the store in the background, at once and then after pauses that grow to a second. An
-    answer within ``deadline`` closes it, and so does a quick refusal, which costs calls nothing.
+    It opens when an operation of a call fails after more than a quarter of ``deadline``; calls are refused at
+    once then. Probes ping the store in the background, after pauses that grow to a second. An answer within
+    ``deadline`` closes the breaker, and so does a quick refusal, which costs calls nothing.
 
-    ``background`` is a driver of the same store with a longer deadline. As long as that answers, background
-    operations and turns' writes go there while the breaker is open: a store that is always slow is written,
-    and not read by calls. Otherwise background operations wait up to a second for a probe.
+    ``background`` is a driver of the same store with a longer deadline. While the breaker is open and that
+    driver answers, background operations and turns' writes go there, so that a store that is always slow is
+    still written. Otherwise background operations wait up to a second for a probe.
     """
 
     def __init__(self, driver: Store, background: Store | None, *, deadline: float) -> None:
@@ -575,7 +574,7 @@ class StoreBreaker:
         return self._background or self._driver
 
     def failed(self, seconds: float) -> None:
-        """Records that an operation of a call failed after so many seconds."""
+        """Records a failed operation of a call, which took so many seconds."""
         if seconds > self._patience and not self.is_open:
             self._probe = asyncio.create_task(self._run_probes())
 
@@ -611,7 +610,7 @@ class StoreBreaker:
         return time.perf_counter() - began <= self._deadline
 
     async def _probe_background(self, driver: Store) -> None:
-        """Finds out, again and again, whether the store answers at all; after a while that is logged."""
+        """Asks again and again whether the store answers at all; logs it where it does not for a while."""
         report_at = time.perf_counter() + _REPORT_AFTER
         while True:
             try:
