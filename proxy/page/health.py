@@ -229,26 +229,25 @@ def _line_plot(
     """One or two lines on one scale, each of them in runs of values; a value alone is a short run."""
     numbers = [[value for value in values if value is not None] for values in series]
     peak = max((max(each, default=0.0) for each in numbers), default=0.0)
+    lines = []
+    for values in series:
+        step = WIDTH / len(values)
+        runs: list[list[str]] = [[]]
+        for i, value in enumerate(values):
+            if value is None:
+                runs.append([])
+                continue
+            y = round(HEIGHT - 1 - value / (peak or 1) * (HEIGHT - 2), 2)
+            runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
+        lines.append([" ".join(run) for run in runs if run])
     return Plot(
         title=title,
         what=what,
         last=" / ".join(text(each[-1]) if each else _NONE for each in numbers),
         peak=text(peak) if any(numbers) else _NONE,
-        lines=[_runs(values, peak) for values in series],
+        lines=lines,
         names=names,
     )
-
-
-def _runs(values: Sequence[float | None], peak: float) -> Sequence[str]:
-    step = WIDTH / len(values)
-    runs: list[list[str]] = [[]]
-    for i, value in enumerate(values):
-        if value is None:
-            runs.append([])
-            continue
-        y = round(HEIGHT - 1 - value / (peak or 1) * (HEIGHT - 2), 2)
-        runs[-1] += [f"{i * step:.1f},{y}", f"{(i + 1) * step:.1f},{y}"]
-    return [" ".join(run) for run in runs if run]
 
 
 ROUTES: Final = (("GET", "/health", _show),)

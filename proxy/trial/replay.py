@@ -94,28 +94,24 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
         entries = await memory.store.entries(key, session)
         session = msgspec.structs.replace(session, entries=entries, cold_count=0)
     else:
-        session = await _archived_session(memory, key)
+        messages = list[ArchivedMessage]()
+        while memory.archiving:
+            page = await memory.archiving.archive.session_turns(key, start=len(messages), limit=_PAGE)
+            messages += page
+            if len(page) < _PAGE:
+                break
+        if not messages:
+            raise NotFound(f"There is no conversation '{key.session}', neither stored nor in the archive.")
+        created = messages[-1].created
+        entries = tuple(message.entry for message in messages if message.created == created)
+        speakers = (entry.speaker for entry in entries if entry.role == "user" and entry.speaker)
+        session = Session(entries=entries, user=next(speakers, None), created=created)
     facts: Sequence[Fact] = ()
     if memory.archiving and session.user:
         facts = await memory.archiving.archive.facts(
             Owner(key.tenant, session.user), now=0.0, superseded=True
         )
     return Recording(key=key, session=session, facts=tuple(facts))
-
-
-async def _archived_session(memory: Memory, key: Key) -> Session:
-    turns = list[ArchivedMessage]()
-    while memory.archiving:
-        page = await memory.archiving.archive.session_turns(key, start=len(turns), limit=_PAGE)
-        turns += page
-        if len(page) < _PAGE:
-            break
-    if not turns:
-        raise NotFound(f"There is no conversation '{key.session}', neither stored nor in the archive.")
-    created = turns[-1].created
-    entries = tuple(turn.entry for turn in turns if turn.created == created)
-    user = next((entry.speaker for entry in entries if entry.role == "user" and entry.speaker), None)
-    return Session(entries=entries, user=user, created=created)
 
 
 def replay(

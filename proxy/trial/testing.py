@@ -73,7 +73,20 @@ def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any]
 
 def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Iterator[Failure]:
     sent, identity = sent_body(test, pipeline)
-    yield from _message_failures(test.expect, sent["messages"])
+    messages: Sequence[Mapping[str, Any]] = sent["messages"]
+    if isinstance(test.expect, ExpectedMessages):
+        # Each must come behind the one before it.
+        rest = iter(messages)
+        for pattern in test.expect.contains:
+            if not any(_matches(pattern, message) for message in rest):
+                yield Failure("messages lack, in this order,", pattern, messages)
+                break
+        for pattern in test.expect.lacks:
+            for message in messages:
+                if _matches(pattern, message):
+                    yield Failure("messages contain", msgspec.UNSET, [message])
+    elif test.expect is not None and list(test.expect) != list(messages):
+        yield Failure("messages", list(test.expect), messages)
     for name, value in test.parameters.items():
         actual = sent.get(name, msgspec.UNSET)
         if actual != value:
@@ -81,52 +94,31 @@ def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFil
     for name in test.absent:
         if name in sent:
             yield Failure(f"parameter {name}", msgspec.UNSET, sent[name])
-    for name, expected, found in (
+    for name, expected, actual in (
         ("session", test.session, identity.session),
         ("user", test.user, identity.user),
     ):
-        if name in test.model_fields_set and expected != found:
-            yield Failure(name, expected, found)
+        if name in test.model_fields_set and expected != actual:
+            yield Failure(name, expected, actual)
     expect = test.expect_answer
     if expect is None:
         return
     context = Context(now=test.time.timestamp(), tenant=_TENANT, session=identity.session, user=identity.user)
-    spoken = stream_filters.filter_text(answer, context, test.answer)
+    text = stream_filters.filter_text(answer, context, test.answer)
     if isinstance(expect, str):
-        if spoken != expect:
-            yield Failure("answer", expect, spoken)
+        if text != expect:
+            yield Failure("answer", expect, text)
         return
     for words in expect.contains:
-        if words not in spoken:
-            yield Failure(f"answer lacks {words!r}", words, spoken)
+        if words not in text:
+            yield Failure(f"answer lacks {words!r}", words, text)
     for words in expect.lacks:
-        if words in spoken:
-            yield Failure(f"answer contains {words!r}", msgspec.UNSET, spoken)
+        if words in text:
+            yield Failure(f"answer contains {words!r}", msgspec.UNSET, text)
 
 
-def _message_failures(
-    expect: ExpectedMessages | Sequence[Any] | None, sent: Sequence[Mapping[str, Any]]
-) -> Iterator[Failure]:
-    if expect is None:
-        return
-    if not isinstance(expect, ExpectedMessages):
-        if list(expect) != list(sent):
-            yield Failure("messages", list(expect), sent)
-        return
-    # Each must come behind the one before it.
-    rest = iter(sent)
-    for expected in expect.contains:
-        if not any(_matches(expected, message) for message in rest):
-            yield Failure("messages lack, in this order,", expected, sent)
-            break
-    for excluded in expect.lacks:
-        for message in sent:
-            if _matches(excluded, message):
-                yield Failure("messages contain", msgspec.UNSET, [message])
-
-
-def _matches(expected: Any, message: Mapping[str, Any]) -> bool:
-    return all(name in message and message[name] == value for name, value in expected.items())
+def _matches(pattern: Any, message: Mapping[str, Any]) -> bool:
+    return all(name in message and message[name] == value for name, value in pattern.items())
 
 
 class _Dumper(yaml.SafeDumper):

@@ -249,7 +249,15 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
         return None
     least = 1 if lines[0].role == "assistant" else 2
     places = _places_before(c, 1) or _places_before_failures(c, least=least)
-    if places is None or (_ends_with_latest_words(c.entries, c.lines) and is_latest_again(c)):
+    if places is None:
+        return None
+    # The newest recorded words, and what stands before them, may be the latest request again. It may leave
+    # answers out that are yet to be confirmed.
+    last, count = newest_user(c.entries), len(lines)
+    before = c.entries[: 0 if last is None else last + 1]
+    confirmed = [entry for entry in before if not entry.pending]
+    ends = (before[-count:], confirmed[-count:])
+    if any(len(end) == count and shows_exactly(end, c.lines) for end in ends) and is_latest_again(c):
         return None
     # It tells what the assistant said where the request before did, in words, and was no longer: answers
     # without words are no lines.
@@ -374,20 +382,6 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
         if entry.role == "user" or similarity(Line(message), Line(entry)) < WORDS:
             return False
     return True
-
-
-def _ends_with_latest_words(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
-    """Whether a window ends with the newest recorded words, and what stands before them.
-
-    Answers that are yet to be confirmed it may leave out.
-    """
-    last = newest_user(entries)
-    before = entries[: 0 if last is None else last + 1]
-    confirmed = [entry for entry in before if not entry.pending]
-    return any(
-        len(end) == len(lines) and shows_exactly(end, lines)
-        for end in (before[-len(lines) :], confirmed[-len(lines) :])
-    )
 
 
 # --- the suffix of a window without turn ids ----------------------------------------------------------------

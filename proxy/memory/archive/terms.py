@@ -7,7 +7,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise, starmap
 from typing import Final
 
 import Stemmer
@@ -212,7 +212,12 @@ class Lexicon:
         if tongue in COMPOUNDING:
             for part in _compound_ends(first, len(folded)):
                 group.setdefault(part, _COMPOUND)
-        for part in _possible_halves(folded):
+        # The halves without a typing error, where there is one: a letter less or more, or two letters, one in
+        # each half, that changed places.
+        length, middle = len(folded), len(folded) // 2
+        swapped = f"{folded[: middle - 1]}{folded[middle - 1 : middle + 1][::-1]}{folded[middle + 1 :]}"
+        meant = ((folded, length - 1), (folded, length), (folded, length + 1), (swapped, length))
+        for part in chain.from_iterable(starmap(_halves, meant)):
             group.setdefault(part, _MISTYPED)
         # Of two characters one of which is a particle, the other, which is a word by itself.
         telling = [one for one in word if one not in FUNCTION_CHARACTERS and not _HIRAGANA.match(one)]
@@ -309,17 +314,6 @@ def _halves(word: str, length: int) -> tuple[str, ...]:
         return ()
     half = length // 2
     return (f"zx{length}{word[:half]}", f"zy{length}{word[half - length :]}")
-
-
-def _possible_halves(word: str) -> Iterator[str]:
-    """The halves that a word would have without its typing error, where there is one."""
-    for length in (len(word) - 1, len(word), len(word) + 1):
-        yield from _halves(word, length)
-    # Two letters that changed places, one in each half.
-    middle = len(word) // 2
-    yield from _halves(
-        f"{word[: middle - 1]}{word[middle - 1 : middle + 1][::-1]}{word[middle + 1 :]}", len(word)
-    )
 
 
 def _slips(word: str) -> Iterator[str]:
