@@ -13,7 +13,7 @@ from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
 from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
 from proxy.memory.stores.store import Key, Owner
-from proxy.memory.view import RequestView, prompt_view
+from proxy.memory.view import RequestView, SessionView, prompt_view
 from proxy.trial.disclosure import shown_body
 from proxy.trial.explain import run_filters
 from proxy.turn import chain
@@ -146,9 +146,9 @@ def replay(
         else:
             at, user = newest.at, newest.speaker or recording.session.user
             identity = Identity(recording.key.tenant, recording.key.session, user, background=False)
-            before, after = (
-                _replayed(recording, end, messages, identity, each) for each in (present, pipeline)
-            )
+            session = _session_before(recording.session, end, at)
+            view = RequestView(messages, at=at).view_of(session)
+            before, after = (_replayed(view, recording.facts, identity, each) for each in (present, pipeline))
         yield ReplayedTurn(
             number=number,
             call=newest.call + 1,
@@ -172,28 +172,22 @@ def _request_ends(entries: Sequence[Entry]) -> Iterator[int]:
             yield i
 
 
-def _replayed(
-    recording: Recording, end: int, messages: Sequence[Message], identity: Identity, pipeline: Pipeline
-) -> Prompt:
-    entries = recording.session.entries
-    now = entries[end - 1].at
-    session = _session_before(recording.session, end, now)
-    view = RequestView(messages, at=now).view_of(session)
+def _replayed(view: SessionView, facts: Sequence[Fact], identity: Identity, pipeline: Pipeline) -> Prompt:
+    session, now = view.session, view.at
     shown = prompt_view(view, pipeline.chain_needs)
     memory = shown.snapshot
-    if pipeline.max_facts and identity.user == recording.session.user and identity.user is not None:
-        known = [
+    if pipeline.max_facts and identity.user == session.user and identity.user is not None:
+        current = [
             fact
-            for fact in recording.facts
+            for fact in facts
             if fact.created <= now
             and (fact.expires is None or fact.expires > now)
             and (fact.superseded is None or fact.superseded > now)
         ]
-        facts = prompt_facts(
-            session, shown.epoch, identity.user, known, limit=pipeline.max_facts, now=now
-        ).facts
-        memory = msgspec.structs.replace(memory, facts=facts)
-    fields = {"model": msgspec.Raw(msgspec.json.encode(recording.session.model or _MODEL))}
+        limit = pipeline.max_facts
+        chosen = prompt_facts(session, shown.epoch, identity.user, current, limit=limit, now=now)
+        memory = msgspec.structs.replace(memory, facts=chosen.facts)
+    fields = {"model": msgspec.Raw(msgspec.json.encode(session.model or _MODEL))}
     request = ClientRequest(headers={}, query={}, fields=fields, messages=shown.window)
     return _run(request, identity, pipeline, now, memory)
 
