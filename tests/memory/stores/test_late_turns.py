@@ -75,7 +75,7 @@ async def test_a_call_that_read_a_turn_which_is_then_refused_loses_none_of_its_o
 async def test_few_sessions_that_were_deleted_are_kept_in_mind(store: SessionStore) -> None:
     for number in range(2 * _MAX_WRITTEN):
         store.discard(Key("default", f"s{number}"))
-    assert len(store._written) == _MAX_WRITTEN
+    assert len(store._last_writes) == _MAX_WRITTEN
 
 
 @pytest.mark.parametrize("way", ["deleted", "deleted as it arrived", "deleted meanwhile", "replaced"])
