@@ -173,7 +173,20 @@ class Markdown(Rewriter):
         return (i + 2, after) if after in _ESCAPED else (i + 1, "\\")
 
     def _tag(self, arriving: Arriving, i: int) -> _Step:
-        return (_tag_at(arriving, i) if self._html else None) or (i + 1, "<")
+        if not self._html:
+            return i + 1, "<"
+        start = i + 1 + (arriving.at(i + 1) == "/")
+        behind = arriving.past(_NAME, start)
+        name = arriving.text[start:behind].lower()
+        is_block = _BLOCK.fullmatch(name) is not None
+        if not (is_block or _INLINE.fullmatch(name)) or arriving.at(behind) not in {" ", "/", ">"}:
+            return i + 1, "<"
+        end = arriving.past(_REST, behind)
+        rest = arriving.text[behind:end].strip(" /")
+        # ``a <b and c> d`` holds no tag: attributes have values.
+        if arriving.at(end) != ">" or (rest and "=" not in rest):
+            return i + 1, "<"
+        return end + 1, "\n" if is_block else ""
 
     # --- links
 
@@ -350,21 +363,3 @@ def _is_blank(character: str) -> bool:
 
 def _is_word(character: str) -> bool:
     return bool(character) and unicodedata.category(character)[0] in "LMN"
-
-
-def _tag_at(arriving: Arriving, i: int) -> tuple[int, str] | None:
-    """Where the tag at ``i`` ends and what is said for it, a line break for a block's. Raises Undecided.
-
-    ``a <b and c> d`` holds no tag: attributes have values.
-    """
-    start = i + 1 + (arriving.at(i + 1) == "/")
-    behind = arriving.past(_NAME, start)
-    name = arriving.text[start:behind].lower()
-    is_block = _BLOCK.fullmatch(name) is not None
-    if not (is_block or _INLINE.fullmatch(name)) or arriving.at(behind) not in {" ", "/", ">"}:
-        return None
-    end = arriving.past(_REST, behind)
-    rest = arriving.text[behind:end].strip(" /")
-    if arriving.at(end) != ">" or (rest and "=" not in rest):
-        return None
-    return end + 1, "\n" if is_block else ""

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Final, TypeVar
@@ -109,9 +110,15 @@ class Reload:
                     on_change()
 
     def _read_stamps(self) -> dict[Path, tuple[int, ...]]:
+        """Tells versions of a file apart, whichever links lead to it; empty where there is none."""
         filters = (self._path.parent / name for name in self._settings.filters)
-        files = [self._path, *(file for file in filters if file.parent.is_dir())]
-        return {file: _stamp(file) for file in files}
+        stamps: dict[Path, tuple[int, ...]] = {}
+        for file in [self._path, *(file for file in filters if file.parent.is_dir())]:
+            stamps[file] = ()
+            with suppress(OSError):
+                stat = file.stat()
+                stamps[file] = stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+        return stamps
 
 
 def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:
@@ -123,12 +130,3 @@ def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:
     except (Exception, SystemExit):  # noqa: BLE001 - a user's own filter may raise anything
         own.exception("The configuration stays as it was; the new one could not be read")
     return None
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Tells one version of a file from another, whichever links lead to it; empty where there is none."""
-    try:
-        stat = file.stat()
-    except OSError:
-        return ()
-    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from filters.message import REPLACEMENT
+from filters.message import REPLACEMENT, newest_user
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
@@ -306,7 +306,12 @@ class _RequestIds:
         sources = self._sources
         for place in places:
             if place.source not in sources:
-                sources["message"] = self._newest_user_fields()
+                newest, fields = newest_user(self._messages), dict[str, Any]()
+                if newest is not None:  # its fields besides its content
+                    message = self._messages[newest]
+                    fields = {"metadata": {**message.others, **(message.metadata or {})}}
+                    fields |= {"name": message.name, **message.others}
+                sources["message"] = fields
             if place.name in sources[place.source]:
                 value = self._value(place)
                 text = identifier(value)
@@ -339,11 +344,3 @@ class _RequestIds:
         for step in place.steps[:-1]:
             inner = as_object(inner.get(step))
         return inner.get(place.steps[-1])
-
-    def _newest_user_fields(self) -> Mapping[str, Any]:
-        """The fields of the newest user message besides its content."""
-        for message in reversed(self._messages):
-            if message.role == "user":
-                metadata, others = message.metadata, message.others
-                return {"metadata": {**others, **(metadata or {})}, "name": message.name, **others}
-        return {}
