@@ -29,10 +29,11 @@ Name = Annotated[str, AfterValidator(_may_be_set)]
 class SetParameters(RequestFilter):
     """Set the request's other fields: temperature, limits, the model.
 
-    A name may stand in one option alone, but for ``default``, which may stand beside ``at_most``. Fields
-    that the upstream does not take are left out when the request is sent, whichever step set them.
-    ``messages`` and ``stream`` cannot be set: the first is what the other steps work on, and the client waits
-    for the kind of answer that it asked for.
+    A name may stand in one option alone, but for ``default``, which may stand beside ``at_most``.
+    Fields that the upstream does not take are left out when the request is sent, whichever step set
+    them. A ``model`` gives way to one that the pipeline or its upstream names. ``messages`` and
+    ``stream`` cannot be set: the first is what the other steps work on, and the client waits for the
+    kind of answer that it asked for.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
