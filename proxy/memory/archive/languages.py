@@ -153,9 +153,9 @@ _IRREGULAR: Final = """
     struck | swear swore sworn | sweep swept | swim swam swum | take took taken | teach taught | tear
     tore torn | throw threw thrown | understand understood | wake woke woken | wear wore worn | win won
     | write wrote written | child children | man men | woman women | foot feet | tooth teeth | mouse
-    mice | goose geese | person people | leaf leaves | knife knives | wife wives | life lives | half
-    halves | loaf loaves | wolf wolves | shelf shelves | thief thieves | scarf scarves | ox oxen | die
-    dying dead death | good better best | bad worse worst | marry married marriage | choice choices
+    mice | goose geese | person people | knife knives | wife wives | half halves | loaf loaves | wolf
+    wolves | shelf shelves | thief thieves | scarf scarves | ox oxen | die dying dead death | good
+    better best | bad worse worst | marry married marriage | choice choices
 """
 # What people ask in other words than they told it in.
 _SYNONYMS: Final = """
@@ -165,25 +165,24 @@ _SYNONYMS: Final = """
     airplane fly | holiday vacation trip travel journey | house home | flat apartment | sofa couch |
     shop store | film movie cinema | photo picture image | phone telephone mobile cell cellphone |
     doctor physician | medicine medication pill drug tablet | hospital clinic | illness sick ill disease
-    | pain ache hurt | injury | injure wound break | cold flu | job work employ employer employment
-    living | boss manager supervisor | colleague coworker | salary wage pay income | quit resign leave |
-    company firm business | money cash | buy purchase get | sell sale | price cost | present gift | big
-    large huge | small little tiny | begin start | end finish stop expire | repair fix mend | wrong
-    problem trouble issue broken | hobby pastime | like love enjoy favourite favorite prefer | hate
-    dislike | afraid scared fear frightened scary | worried anxious nervous worry | happy glad | sad
-    unhappy cry | angry mad upset | tired exhausted | friend mate buddy pal | neighbour neighbor | pet
-    dog cat animal | dog puppy | cat kitten | food meal eat dish | dinner supper | lunch noon |
-    breakfast morning | drink beverage | purse handbag bag | key keys | exam test | school class |
-    university college study | teach teacher instructor | learn study | drive car | walk hike | run jog
-    race marathon | rain storm weather | faucet tap | fridge refrigerator | garbage trash rubbish |
-    colour color | name call | birthday birth born | old age turn | marry wedding spouse | move relocate
-    | road street | city town | garden yard grow | music band song sing | choir sing | book novel read |
-    letter write mail | email mail | talk speak chat | ask question | need require | lend borrow | steal
-    theft rob | lose missing | live reside | language speak | country nation | kind type sort |
-    vegetarian meat | allergy allergic | gym workout exercise | game match | baker bakery | computer
-    laptop | attorney lawyer | police cop | insurance policy | contract agreement | invoice bill |
-    reservation book | appointment meeting | cancel call off | delivery deliver parcel package | advice
-    advise recommend suggest
+    | pain ache hurt | injury | injure wound break | cold flu | job work employ employer employment |
+    boss manager supervisor | colleague coworker | salary wage pay income | quit resign leave | company
+    firm business | money cash | buy purchase get | sell sale | price cost | present gift | big large
+    huge | small little tiny | begin start | end finish stop expire | repair fix mend | wrong problem
+    trouble issue broken | hobby pastime | like love enjoy favourite favorite prefer | hate dislike |
+    afraid scared fear frightened scary | worried anxious nervous worry | happy glad | sad unhappy cry |
+    angry mad upset | tired exhausted | friend mate buddy pal | neighbour neighbor | pet dog cat animal
+    | dog puppy | cat kitten | food meal eat dish | dinner supper | lunch noon | breakfast morning |
+    drink beverage | purse handbag bag | key keys | exam test | school class | university college study
+    | teach teacher instructor | learn study | drive car | walk hike | run jog race marathon | rain
+    storm weather | faucet tap | fridge refrigerator | garbage trash rubbish | colour color | name call
+    | birthday birth born | old age turn | marry wedding spouse | move relocate | road street | city
+    town | garden yard grow | music band song sing | choir sing | book novel read | letter write mail |
+    email mail | talk speak chat | ask question | need require | lend borrow | steal theft rob | lose
+    missing | live reside | language speak | country nation | kind type sort | vegetarian meat | allergy
+    allergic | gym workout exercise | game match | baker bakery | computer laptop | attorney lawyer |
+    police cop | insurance policy | contract agreement | invoice bill | reservation book | appointment
+    meeting | cancel call off | delivery deliver parcel package | advice advise recommend suggest
 """
 
 

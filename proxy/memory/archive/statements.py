@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from proxy.memory.stores.sql import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
-LEXICON: Final = 3
+LEXICON: Final = 4
 """The version of the lexicon. Whoever changes how words become terms raises it, and adds a migration like
-``m015_numbers``, so that older passages are indexed again."""
+``m016_verbs``, so that older passages are indexed again."""
 USER, SESSION, ANONYMOUS = 0, 1, 2
 """The kinds of tombstones: a user, a session, and the turns of a session that have no user."""
 

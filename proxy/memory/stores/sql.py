@@ -405,7 +405,7 @@ def m010_due(types: Types) -> tuple[str, ...]:
 
 
 def m011_stems(types: Types) -> tuple[str, ...]:
-    """Words have the stems of their own languages. Its index is that of ``m015_numbers`` now."""
+    """Words have the stems of their own languages. Its index is that of ``m016_verbs`` now."""
     return (_no_index(types, "turnkeeper_passages_lexicon"),)
 
 
@@ -432,10 +432,15 @@ def m014_vectors(types: Types) -> tuple[str, ...]:
 
 
 def m015_numbers(types: Types) -> tuple[str, ...]:
-    """Long numbers are found by their ends alone. Passages of an older lexicon are found by the index."""
+    """Long numbers are found by their ends alone. Its index is that of ``m016_verbs`` now."""
+    return (_no_index(types, "turnkeeper_passages_stems"),)
+
+
+def m016_verbs(types: Types) -> tuple[str, ...]:
+    """``lives`` and ``leaves`` are verbs. Passages of an older lexicon are found by the index."""
     return (
-        _index(types, "turnkeeper_passages_numbers", "turnkeeper_passages (id) WHERE lexicon < 3"),
-        _no_index(types, "turnkeeper_passages_stems"),
+        _index(types, "turnkeeper_passages_verbs", "turnkeeper_passages (id) WHERE lexicon < 4"),
+        _no_index(types, "turnkeeper_passages_numbers"),
     )
 
 
@@ -463,8 +468,9 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m013_due,
     m014_vectors,
     m015_numbers,
+    m016_verbs,
 )
-INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors, m015_numbers})
+INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors, m015_numbers, m016_verbs})
 """Migrations of indexes alone, which may be carried out again, and which no statement depends on."""
 
 
