@@ -86,9 +86,11 @@ FUNCTION_WORDS: Final = {
         """.split()  # noqa: SIM905
     ),
 }
+# English words, too: they do not say by themselves in which language a text is.
+_ENGLISH_TOO: Final = frozenset({"comment", "door", "pour", "sage", "size", "son", "soy"})
 _LANGUAGES_OF: Final = {
     word: tuple(name for name, words in FUNCTION_WORDS.items() if word in words)
-    for word in frozenset().union(*FUNCTION_WORDS.values())
+    for word in frozenset().union(*FUNCTION_WORDS.values()) - _ENGLISH_TOO
 }
 FUNCTION_CHARACTERS: Final = frozenset(
     "我你您他她它们的地得了着过吗呢吧啊哦嗯喂好对是行不没有在也都就还要会能很和跟与把被这那哪谁个네예응저나너그이내제"

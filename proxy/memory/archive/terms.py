@@ -210,6 +210,10 @@ class Lexicon:
                 group.setdefault(synonym, _SYNONYM)
         folded = fold(word)
         if tongue in COMPOUNDING:
+            # "Wo wohne ich?", and a fact says of the user: "Wohnt in Bonn."
+            other = first.removesuffix("t") if first.endswith("t") else f"{first}t"
+            if len(other) >= _SHORTEST_OTHER:
+                group.setdefault(other, _OTHER_STEM)
             for part in _compound_ends(first, len(folded)):
                 group.setdefault(part, _COMPOUND)
         # The halves without a typing error, where there is one: a letter less or more, or two letters, one in
