@@ -1,7 +1,7 @@
-"""The alignment of a window with a session: which entry each line is, and answers shown in pieces.
+"""The alignment of a window with a session: which entry each line is, and answers in several pieces.
 
-Three numbers say where something is: its position among the messages of a window, its index among the lines
-of speech in that window, and its place among the entries of the session.
+Three numbers say where something is: its *position* among the messages of a window, its *index* among the
+lines of speech in that window, and its *place* among the entries of the session.
 
 Some engines show one answer as several messages in a row; a session has it once.
 """
@@ -35,18 +35,18 @@ DELETED: Final = -3
 
 
 class SplitAnswer(NamedTuple):
-    """An answer, and the messages that an engine makes of it."""
+    """One answer that a window shows as several messages."""
 
     whole: Message
     pieces: Sequence[Message]
 
     @property
     def last(self) -> int:
-        """Which piece has the last words: behind it there may be the tool calls alone."""
+        """The number of the piece with the last words; a piece with tool calls alone may follow."""
         return len(self.pieces) - 1 - bool(self.pieces[-1].tool_calls)
 
     def last_of(self, original: str) -> str:
-        """What was generated, from the beginning of the last piece on."""
+        """The part of ``original`` from the beginning of the last piece on."""
         before = sum(len(bare(piece.text)) for piece in self.pieces[: self.last])
         return original[offset_of_letters(original, before) :].lstrip(_BETWEEN)
 
@@ -54,15 +54,14 @@ class SplitAnswer(NamedTuple):
 class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Where each line of a window's speech is recorded.
 
-    ``entries`` are those of the window's call: none where it begins a new one. ``lines`` are in the order of
-    their turns, ``places`` their positions in ``entries``, or ``NEW``, ``REPEATED``, ``DELETED``, and
-    ``positions`` their positions in the window. ``end`` is the place from which on entries are newer than the
-    window. ``shows_answers`` is whether the window tells what the assistant said. ``pause`` is for how many
-    seconds the last answer had ended when the window came, 0 while it was under way. ``split_answers`` are
-    answers that the window shows in pieces, by the index of the first, which alone has their place.
-    Of a window that is the newest entries, to the letter and without tools, and new words of the user behind
-    them, as nearly always, so many of the first lines are ``unchanged`` since they were recorded; else none
-    is known to be.
+    ``entries`` are those of the window's call, none where the window begins a new one. ``lines`` are in the
+    order of their turns. For each of them, ``places`` has its place in ``entries``, or ``NEW``, ``REPEATED``
+    or ``DELETED``, and ``positions`` its position in the window. Entries from the place ``end`` on are newer
+    than the window. ``shows_answers`` is whether the window shows what the assistant said. ``pause`` is how
+    many seconds before the window the last answer ended, 0 while it was under way. ``split_answers`` are
+    answers in several pieces, by the index of their first piece, which alone has a place.
+    Nearly every window shows the newest entries to the letter, without tools, and then new words of the user.
+    There, ``unchanged`` is how many of its first lines are as they were recorded; elsewhere it is 0.
     """
 
     entries: Sequence[Entry]
@@ -77,7 +76,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     unchanged: int = 0
 
     def whole_line(self, index: int) -> Message:
-        """A line, or all of the answer that it is the first piece of."""
+        """The line at an index; where an answer is in pieces, the whole answer for its first piece."""
         split = self.split_answers.get(index)
         return self.lines[index] if split is None else split.whole
 
@@ -88,7 +87,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def start(self) -> int:
-        """The place of the first entry that the window shows; behind all entries, where it shows none."""
+        """The place of the first entry that the window shows; the number of entries where it shows none."""
         return min(self.matched, default=len(self.entries))
 
     @property
@@ -101,7 +100,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def revised(self) -> int | None:
-        """The place of the newest words of the user, where the window shows them in other words."""
+        """The place of the user's newest words, where the window shows other words for them."""
         question = self.question
         place = NEW if question is None else self.places[question]
         if question is None or place < 0:
@@ -111,13 +110,13 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def superseded(self) -> int | None:
-        """The place of the last recorded words, where the newest words revise them.
+        """The place of the user's last recorded words, if the newest words revise them.
 
-        An answer that was not spoken yet gets no reply. So words that go on from the last ones, in a window
-        that shows neither these nor their answer, are one question with them if they come before that answer
-        can have been spoken, at about 15 characters a second: recorded words and answer are superseded.
-        Later they are a turn of their own ("Yes." and "Yes, please."). Once the answer is whole they go on by
-        words: within a word only what is being said is guessed at.
+        No user replies to an answer that was not spoken yet. The newest words revise the last ones if they
+        begin with these, if the window shows neither these nor their answer, and if they came before that
+        answer can have been spoken, at about 15 characters a second. Later they are a turn of their own
+        ("Yes." and "Yes, please."). Once the answer has ended, they must continue at the end of a word: a
+        word is transcribed in part only while it is spoken.
         """
         question, last = self.question, newest_user(self.entries)
         if question is None or last is None or self.matched:
@@ -132,9 +131,9 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_stale(self) -> bool:
-        """Whether the newest words are an early form of the last recorded ones, over an equal history.
+        """Whether the newest words are an early transcript of the last recorded ones, after an equal history.
 
-        They come while these are being answered: what comes later is said anew.
+        That is so only while the recorded words are being answered; later, the words were said again.
         """
         if self.pause:
             return False
@@ -151,7 +150,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         return not is_later_turn and continues(entry.text, words.text)
 
     def without(self, removed: set[int]) -> "Alignment":
-        """The alignment of the window without some of its lines, by their indices."""
+        """The alignment without the lines at these indices."""
         kept = [i for i in range(len(self.lines)) if i not in removed]
         gone = sorted(self.positions[i] for i in removed)
         splits = self.split_answers
@@ -169,7 +168,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def with_deleted(
         self, lines: Sequence[Message], positions: Sequence[int], deleted: set[int]
     ) -> "Alignment":
-        """The alignment of all ``lines`` of a window of which the ``deleted`` ones were left out."""
+        """The alignment of all ``lines``, made of one without the ``deleted`` ones."""
         rest = iter(zip(self.lines, self.places, self.positions, strict=True))
         merged = [
             (line, DELETED, position) if i in deleted else next(rest)
@@ -186,10 +185,10 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
 
 def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int]:
-    """How many lines make up each answer or other message; nothing where all stand by themselves.
+    """How many lines each message is shown in; an empty result where no message is in pieces.
 
-    Lines are pieces of one answer where their letters are the beginning of a recorded one's. So are words,
-    and the tool calls of the recorded answer that begins with these words.
+    Lines are pieces of one answer where their letters together begin a recorded one. So are the words and
+    the tool calls of a recorded answer that has both.
     """
     if not any(
         _is_answer(one) and (_is_answer(other) or _is_wordless(other)) for one, other in pairwise(lines)
@@ -218,12 +217,12 @@ def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int
 
 
 def join_pieces(lines: Sequence[Message], counts: Sequence[int]) -> list[Message]:
-    """The lines with the pieces of each answer as one."""
+    """The lines, with the pieces of each answer joined."""
     return [_joined(lines[start : start + count]) for start, count in _spans(counts)]
 
 
 def spread_places(places: Sequence[int], counts: Sequence[int], other: int) -> list[int]:
-    """The places of the pieces: the first has that of the joined line, each further one ``other``."""
+    """Places for pieces: the first piece gets the place of the joined line, each further one ``other``."""
     spans = zip(places, counts, strict=True)
     return [place if not i or place < 0 else other for place, count in spans for i in range(count)]
 
@@ -231,7 +230,7 @@ def spread_places(places: Sequence[int], counts: Sequence[int], other: int) -> l
 def split_answers(
     lines: Sequence[Message], places: Sequence[int], counts: Sequence[int]
 ) -> dict[int, SplitAnswer]:
-    """The recorded answers that are shown in pieces, by the index of the first piece."""
+    """The recorded answers that the window shows in pieces, by the index of the first piece."""
     return {
         start: SplitAnswer(_joined(lines[start : start + count]), lines[start : start + count])
         for place, (start, count) in zip(places, _spans(counts), strict=True)

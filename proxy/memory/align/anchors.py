@@ -1,4 +1,4 @@
-"""Alignment by content: anchors that are equal to the letter, and the likeliest pairs in the gaps between."""
+"""Alignment by content: anchors, which are equal to the letter, and similar lines in the gaps between."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -33,11 +33,9 @@ _Group = tuple[int | None, tuple[str | None, ...]]
 def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
     """The place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a second copy of an answer.
 
-    What the window shows before all of it may be older, where the oldest has ``moved`` to the cold part.
-
-    Lines that occur once on both sides and are equal to the letter are anchors; what stands between two of
-    them is matched by similarity in order, and what is left then by similarity out of order. Results of tools
-    go with their calls.
+    Lines that occur once on both sides and are equal to the letter are anchors. Between two anchors, lines
+    are matched by similarity, first in order, then out of order. Tool results go with their calls. ``moved``
+    is whether older entries are in the cold part, so that the window may begin with lines of these.
     """
     places = [NEW] * len(window)
     for i, (before, line) in enumerate(pairwise(window), start=1):
@@ -118,8 +116,8 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
 def _anchors_and_gaps(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[list[Pair], list[Gap]]:
     """The anchors, and the gaps between them.
 
-    Lines that occur once on both sides are anchors. In a wide gap so are calls, then equal lines from its
-    beginning on, and of what is left the newest is compared alone.
+    Lines that occur once on both sides are anchors. In a wide gap, calls and then equal lines from its
+    beginning are anchors too, and only the newest of the other lines are compared.
     """
     anchors = _equal_once(recorded, window)
     pairs, gaps = list(anchors), []
@@ -192,10 +190,10 @@ def _gaps(anchors: Sequence[Pair], within: Gap) -> list[Gap]:
 def gap_pairs(
     window: Sequence[Line], recorded: Sequence[Line], *, at_start: bool, at_end: bool, older: bool
 ) -> list[Pair]:
-    """The likeliest pairs of a gap, in order.
+    """The most similar pairs of a gap that keep the order.
 
-    ``at_start`` and ``at_end`` say whether the gap begins and ends the window, and ``older`` whether the
-    window may begin with lines that are older than all that is recorded.
+    ``at_start`` and ``at_end`` are whether the gap is at the start and at the end of the window. ``older`` is
+    whether the window may begin with lines that are older than all entries.
     """
     by_key: dict[LineKey, dict[int, int]] = {}
     for line in window:
@@ -225,7 +223,7 @@ def gap_pairs(
 
 
 def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, older: bool) -> list[list[int]]:
-    """The best score of the rest, from each pair of positions on."""
+    """For each pair of positions, the best score of what follows."""
     height = len(similar)
     new_cost, waiting_cost = (_NEXT_COST, _WAITING_COST) if at_end else (_SHOWN_COST, _RECORDED_COST)
     # Where older lines cost what new ones do, the last line decides: it is rather new than recorded.
@@ -251,10 +249,10 @@ def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, olde
 
 
 def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
-    """Sets the places of a window's results, where those of its other lines are known.
+    """Sets the places of tool results, once those of the other lines are set.
 
-    A result is one of its own call's, or new. Where that call has slid out of the window, it is the last
-    recorded one that bears the result's id before whatever the window shows next.
+    A result is matched with a recorded one of its call, or it is new. Where the call has slid out of the
+    window, that is the last recorded call with the result's id before the next line that is matched.
     """
     results = [i for i, line in enumerate(window) if line.role == "tool"]
     if not results:
@@ -271,7 +269,7 @@ def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence
 
 
 class _Results:
-    """The recorded results that are not matched yet, by their call and the id that they bear."""
+    """The recorded results that are not matched yet, by their call and their id."""
 
     def __init__(self, recorded: Sequence[Line]) -> None:
         self._recorded = recorded
@@ -285,13 +283,13 @@ class _Results:
                 self._unanswered[callers.get(place), line.ids].append(place)
 
     def first(self, line: Line, caller: int) -> int:
-        """The first result of a call that has the line's words, or else any; ``NEW`` where none is left."""
+        """The call's first result with the line's words, else its first one; ``NEW`` where none is left."""
         left = self._unanswered.get((caller, line.ids), [])
         equal = (i for i, place in enumerate(left) if self._recorded[place].text == line.text)
         return left.pop(next(equal, 0)) if left else NEW
 
     def last(self, line: Line, end: int) -> int:
-        """The last result, before ``end``, of the last call that bears the line's id."""
+        """The last result, before ``end``, of the last call with the line's id."""
         calls = self._calls.get(line.ids[-1], [])
         before = bisect_left(calls, end)
         left = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
@@ -300,7 +298,7 @@ class _Results:
 
 
 def _callers(lines: Sequence[Line]) -> dict[int, int]:
-    """For each result its call, the nearest before it that bears its id, where there is one."""
+    """The call of each result: the nearest before it with its id, if there is one."""
     calls: dict[str | None, int] = {}
     callers = {}
     for i, line in enumerate(lines):

@@ -1,8 +1,8 @@
 """Recognises deleted lines that a platform still replays, by digests, so that they stay deleted.
 
-An engine goes on sending what it has, whatever was deleted here. So the first window after a deletion is
-taken for history, all of it but the words that are new. The digests of its lines stay in the session as long
-as it lives, beyond the time for which its deletion is remembered.
+A platform goes on sending what it has, whatever was deleted here. So all lines of the first window after a
+deletion are taken for deleted ones, except for the newest words. The digests of these lines stay in the
+session as long as the session lives.
 """
 
 from collections import Counter
@@ -23,18 +23,18 @@ _MAX_MARKS: Final = 1000
 
 
 def deleted_session(at: float) -> Session:
-    """What is left of a session that was deleted at a time, in seconds since 1970."""
+    """The session that takes the place of one that was deleted ``at`` a time, in seconds since 1970."""
     return Session(deletion=Deletion(at=at, whole=True, open=True))
 
 
 def forget_entries(session: Session, entries: Iterable[Entry], *, now: float) -> Session:
-    """The session with marks of some entries that are deleted from it."""
+    """The session with the digests of entries that are being deleted from it."""
     deletion = session.deletion or Deletion(at=now)
     return _with_marks(session, deletion, map(Line, entries))
 
 
 def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
-    """The session with marks of what the first window since its deletion shows."""
+    """The session with the digests of the first window's lines since the deletion."""
     deletion = session.deletion
     if deletion is None or not deletion.open or not lines:
         return session
@@ -44,7 +44,7 @@ def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
 
 
 def without_marks(session: Session) -> Session:
-    """The session as a window is aligned with it of which nothing is forgotten any more."""
+    """The session without digests of deleted lines, to be aligned with a window without these lines."""
     deletion = session.deletion
     return msgspec.structs.replace(
         session, deletion=deletion and msgspec.structs.replace(deletion, marks=(), open=False)
@@ -52,7 +52,7 @@ def without_marks(session: Session) -> Session:
 
 
 def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
-    """The indices of a window's lines that were deleted; the newest words of the user never are."""
+    """The indices of a window's lines that were deleted; the user's newest words are never among them."""
     if session.deletion is None:
         return set()
     deletion = close_deletion(session, messages).deletion

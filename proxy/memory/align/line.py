@@ -18,10 +18,10 @@ LineKey = tuple[str, str, tuple[object, ...]]
 
 
 class Line:
-    """What distinguishes a message or an entry: its role, its words and the ids of its calls.
+    """A message or an entry, as far as alignment compares them.
 
-    ``role`` is "call" for an assistant's tool calls. ``ids`` are those of its calls, and of the call that it
-    answers.
+    ``role`` is "call" for an assistant's message with tool calls. ``ids`` are the ids of its calls, and of
+    the call whose result it is.
     """
 
     __slots__ = (
@@ -57,18 +57,18 @@ class Line:
             self.replaced_hash, self.turn_id = None, turn_id_of(item)
 
     def letters(self, text: str) -> str:
-        """The letters of one of the line's own texts, computed once."""
+        """The letters of one of the line's texts, without spaces and punctuation; computed once."""
         if text not in self._letters:
             self._letters[text] = bare(text)
         return self._letters[text]
 
     @property
     def key(self) -> LineKey:
-        """The same for lines that are equal to the letter; a call is known by its functions."""
+        """Equal for lines that are equal to the letter; of a call, its functions and arguments count."""
         return (self.role, "" if self.role == "call" else self.text, self.calls)
 
     def replaces(self, text: str) -> bool:
-        """Whether the line's words were put in the place of a text."""
+        """Whether the line's words were edited, and were this text before."""
         return self.replaced_hash is not None and self.replaced_hash == text_hash(text)
 
 
@@ -80,7 +80,7 @@ def function_call(call: dict[str, Any]) -> FunctionCall:
 
 
 def similarity(line: Line, recorded: Line) -> int:
-    """How surely a line of a window is the recorded one; 0 where it cannot be."""
+    """How sure it is that a line of a window is a recorded one; 0 where it is not."""
     if line.role != recorded.role:
         return 0
     if recorded.role == "call":
@@ -113,7 +113,7 @@ def similarity(line: Line, recorded: Line) -> int:
 
 
 def repeats(text: str, recorded: Line) -> bool:
-    """Whether a text is the recorded answer, whole, cut or reordered."""
+    """Whether a text is a recorded answer, whole, cut short or with its words in another order."""
     generated = recorded.generated
     cut_or_whole = same_words(text, generated) or continues(generated, text)
     return cut_or_whole or reordered(text, generated) or recorded.replaces(text)

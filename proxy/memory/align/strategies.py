@@ -1,4 +1,4 @@
-"""Which entry of a session each line of a window is: strategies, tried in order until one answers."""
+"""Aligns a window with a session by strategies, which are tried in order until one applies."""
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
@@ -36,7 +36,7 @@ _role: Final = attrgetter("role")
 
 
 class WindowKind(Enum):
-    """Where a window comes from."""
+    """Which request a window is of, or a history that a platform reports."""
 
     LATEST = "latest"
     """The latest request of the session: it may begin another call."""
@@ -73,16 +73,16 @@ class Comparison:
 
     @cached_property
     def has_turn_ids(self) -> bool:
-        """Whether the engine numbers a line of the window."""
+        """Whether a line of the window has a turn id."""
         return any(turn_id_of(message) is not None for message in self.lines)
 
     def aligned(self, places: list[int], end: int | None = None) -> Alignment:
-        """The alignment with these places; without ``end``, no entry is newer than the window."""
+        """The alignment with these places; entries from the place ``end`` on are newer than the window."""
         end = len(self.entries) if end is None else end
         return Alignment(self.entries, self.lines, places, end, self.speech.shows_answers)
 
     def another_call(self) -> Alignment:
-        """The alignment of a window that begins another call: none of its lines is recorded."""
+        """The alignment of a window that begins another call: all of its lines are new."""
         places = align_lines((), self.window_lines)
         return Alignment((), self.lines, places, 0, self.speech.shows_answers, new_call=True)
 
@@ -145,9 +145,9 @@ def entries_of_call(session: Session) -> Sequence[Entry]:
 
 
 def pause_since(answer: Entry | None, latest: LatestRequest | None, at: float) -> float:
-    """For how many seconds the last ``answer`` had ended when a window came, 0 while it was under way.
+    """How many seconds before a window the last ``answer`` ended, 0 while it was under way.
 
-    Where that is not known, it ended when it was asked for. ``at`` is when the window came, in seconds since
+    Where its end is not known, its request's time counts. ``at`` is when the window came, in seconds since
     1970.
     """
     if answer is None or answer.role == "user":
@@ -161,11 +161,10 @@ def pause_since(answer: Entry | None, latest: LatestRequest | None, at: float) -
 
 
 def single_message(c: Comparison) -> Alignment | None:
-    """Words of the user without a history: the latest ones again, or new ones; they take nothing back.
+    """A window of the user's words alone: they are the latest ones again, or new. Nothing is retracted.
 
-    Applies to a window of one line without a turn id, unless it comes late and the request has no name.
-    Where nothing but the words is sent, equal words are taken for the same request. What a client says of its
-    requests tells better, and so does the time: a user who asks again has had no answer.
+    Applies to a window of one line without a turn id, unless it comes late and the request has no name. Equal
+    words are the same request, unless the client's name for the request, or the time, says otherwise.
     """
     named = c.arrival.attempt.name_digest
     if not (c.entries and is_single(c.lines) and not c.speech.partial):
@@ -185,11 +184,10 @@ def single_message(c: Comparison) -> Alignment | None:
 
 
 def exact_suffix(c: Comparison) -> Alignment | None:
-    """The fast path: a window that shows, line by line, the newest entries, and perhaps one line more.
+    """The fast path: a window that shows the newest entries line by line, and perhaps one line more.
 
-    Applies to windows that end with words of the user. Answers may be spelt otherwise, and of the last less
-    may have been heard. Where the oldest entries have moved to the cold part, the window may begin before all
-    others.
+    Applies to windows that end with words of the user. Answers may be spelt differently, and the last one may
+    be cut. Where older entries are in the cold part, the window may begin with lines of these.
     """
     entries, lines, moved = c.entries, c.lines, c.session.has_older
     if not lines or not entries or lines[-1].role != "user":
@@ -218,9 +216,9 @@ def exact_suffix(c: Comparison) -> Alignment | None:
 
 
 def revised_words(c: Comparison) -> Alignment | None:
-    """A window whose newest words are an early or a later form of the newest recorded words.
+    """A window whose newest words are an earlier or later transcript of the newest recorded words.
 
-    What stands before both is recorded line by line, be it as often as a talk repeats itself.
+    The lines before these words are recorded line by line, however often the conversation repeats itself.
     """
     entries, lines, last = c.entries, c.lines, newest_user(c.entries)
     if not lines or not last or lines[-1].role != "user" or turn_id_of(lines[-1]) is not None:
@@ -238,9 +236,9 @@ def revised_words(c: Comparison) -> Alignment | None:
 def suffix_and_new_words(c: Comparison) -> Alignment | None:
     """A window without turn ids that shows the end of the entries and new words of the user behind it.
 
-    Applies to latest requests. Engines show what was said last: so lines that are equal to the last entries
-    are these entries, however many others are equal too. Answers that are yet to be confirmed may be missing:
-    they were not heard. Words before the newest that are not recorded are of turns that failed.
+    Applies to latest requests. Platforms show what was said last, so lines that equal the last entries are
+    these entries, even where others are equal too. Pending answers may be missing: they were not heard. Words
+    before the newest that are not recorded belong to turns that failed.
     """
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
         return None
@@ -269,11 +267,11 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
 
 
 def content(c: Comparison) -> Alignment | None:
-    """Anchors, lines that are equal to the letter on both sides, and likeness in the gaps between them.
+    """Any window without turn ids: by anchors, and by similarity in the gaps between them.
 
-    Applies where the window or the entries have no turn ids. The latest request may begin another call; one
-    without turn ids that would take back several turns on the strength of a few equal lines has mistaken a
-    new turn for an old one.
+    Applies where the window or the entries have no turn ids. The latest request may begin another call. An
+    alignment that retracts several turns because of a few equal lines is taken for a mistake: then these
+    lines are new.
     """
     if c.has_turn_ids and any(entry.turn_id is not None for entry in c.entries):
         return None
@@ -293,9 +291,9 @@ def content(c: Comparison) -> Alignment | None:
 
 
 def turn_ids(c: Comparison) -> Alignment:
-    """By turn id and role, and within these by time and words.
+    """Windows with turn ids: by turn id and role, and within these by time and words.
 
-    A window whose turn ids are those of other turns than are recorded begins another call.
+    A window whose turn ids contradict the recorded ones begins another call.
     """
     judge = begins_call if c.kind is WindowKind.LATEST else contradicts
     if c.kind is not WindowKind.HISTORY and judge(c.recorded_lines, c.window_lines):
@@ -315,8 +313,8 @@ def is_single(lines: Sequence[Message]) -> bool:
 def is_other_turn(latest: LatestRequest, arrival: Arrival) -> bool:
     """Whether a request with the single words of the latest one is another turn.
 
-    Its name tells, where both have one. OpenAI's clients tell that they send something for the first time:
-    without a history, no user says again what was answered to the end.
+    The requests' names decide where both have one. Otherwise it is another turn where OpenAI's client says
+    that this is no retry, and the answer to the latest one had ended.
     """
     attempt, at = arrival
     if attempt.is_retry:
@@ -330,7 +328,7 @@ def is_other_turn(latest: LatestRequest, arrival: Arrival) -> bool:
 def has_slid(latest: LatestRequest, arrival: Arrival) -> bool:
     """Whether a request with the window of the latest one is another turn, whose window had slid to it.
 
-    A user may hear the same, and say the same again, in a window of few lines.
+    In a window of few lines, a user may hear and say the same again.
     """
     attempt = arrival.attempt
     named = attempt.name_digest and latest.name_digest and attempt.name_digest != latest.name_digest
@@ -340,9 +338,9 @@ def has_slid(latest: LatestRequest, arrival: Arrival) -> bool:
 
 
 def is_latest_again(c: Comparison) -> bool:
-    """Whether a window is that of the latest request once more, as far as can be told.
+    """Whether a window is, as far as can be known, the latest request's again.
 
-    An answer without words is no line: engines may show it, as unheard, or leave it out.
+    An answer that was not heard at all may be shown without words, or left out.
     """
     latest, speech = c.latest, c.speech
     if latest is None:
@@ -359,7 +357,7 @@ def is_latest_again(c: Comparison) -> bool:
 
 
 def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
-    """Whether a window begins with just these entries; of the last, less may have been heard."""
+    """Whether a window begins with exactly these entries; the last one may be cut."""
     last = len(entries) - 1
     for i, entry in enumerate(entries):
         message = lines[i]
@@ -388,9 +386,9 @@ def shows_exactly(entries: Sequence[Entry], lines: Sequence[Message]) -> bool:
 
 
 def _places_before_failures(c: Comparison, *, least: int) -> list[int] | None:
-    """The places where the last 2 to 6 lines are new: of turns that failed nothing is recorded.
+    """The places, if the last 2 to 6 lines are new: words of turns that failed, which are not recorded.
 
-    At least ``least`` lines stand before them, and what was answered among them is not recorded.
+    At least ``least`` lines stand before these, and no answer among these is recorded.
     """
     recorded, lines = c.recorded_lines, c.window_lines
     for new in range(2, min(_FAILED, len(lines) - least) + 1):
@@ -404,7 +402,7 @@ def _places_before_failures(c: Comparison, *, least: int) -> list[int] | None:
 
 
 def _places_before(c: Comparison, new: int) -> list[int] | None:
-    """The places where all but the last lines are the last entries, or what was heard of these."""
+    """The places, if the lines before the last ``new`` ones are the last entries, whole or cut."""
     recorded, lines = c.recorded_lines, c.window_lines
     before, least = lines[: len(lines) - new], ALIKE if new == 1 else CUT
     for heard in _possibly_heard(recorded, confirmed=new == 1) if before else ():
@@ -416,7 +414,7 @@ def _places_before(c: Comparison, new: int) -> list[int] | None:
 
 
 def _possibly_heard(recorded: Sequence[Line], *, confirmed: bool) -> Iterator[Sequence[int]]:
-    """Which entries may have been heard: all or the ``confirmed`` ones, with the last answers or without."""
+    """Which entries may have been heard: all, those before the last answers, or confirmed ones only."""
     end = len(recorded)
     yield range(end)
     while end and recorded[end - 1].pending:
@@ -429,10 +427,10 @@ def _possibly_heard(recorded: Sequence[Line], *, confirmed: bool) -> Iterator[Se
 
 
 def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bool:
-    """Whether places take back more turns than they find lines.
+    """Whether an alignment retracts more turns than it matches lines.
 
-    As many are too much in a window that begins elsewhere than the latest one, at ``start``. So is anything
-    by which the newest words are older than others, though a line before them is new.
+    In a window that does not begin at ``start``, as the latest one does, as many turns as lines are too much
+    already. So is an alignment where the newest words are older than other entries and a line is new.
     """
     matched = {place for place in places if place >= 0}
     if not matched:
@@ -459,8 +457,8 @@ def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bo
 def _starts_over(c: Comparison, places: Sequence[int]) -> bool:
     """Whether a window without turn ids is the beginning of another call.
 
-    It is nothing but a greeting and the first words. It shows the recorded greeting and not what was answered
-    aloud after it; or it shows nothing that is recorded, though windows have not slid so far and were no
+    Such a window has a greeting and the first words alone. It shows the recorded greeting, but not the heard
+    answer after it; or it shows nothing that is recorded, though windows have not slid so far and were no
     shorter.
     """
     entries, lines, latest = c.entries, c.lines, c.latest
