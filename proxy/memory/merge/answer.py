@@ -17,10 +17,9 @@ _NEAR: Final = 6
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An answer as it left the answer filters.
 
-    ``question`` are the words that it answers; ``finished`` is false where the stream broke off or the turn
-    was ``cancelled``, by a hang-up or a newer request. ``ended_at`` is when it ended, in seconds since 1970,
-    0 where that is not known. ``turn_id`` is the engine's own of the turn that the request asks for, and
-    ``user`` the one whom the request names.
+    ``question`` refers to the words that it answers. ``finished`` is false where the stream broke off, or
+    where the turn was ``cancelled`` by a hang-up or a newer request. ``ended_at`` is when it ended, in
+    seconds since 1970, 0 where that is not known. ``turn_id`` and ``user`` are those of the request.
     """
 
     question: QuestionRef | None = None
@@ -35,10 +34,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
-    """The session with an answer as it was generated, until a window shows what was heard of it.
+    """The session with an answer, which is pending until a window shows what was heard of it.
 
-    ``now`` is when the turn was asked for, in seconds since 1970. A turn of which nothing reached the client,
-    or whose words were superseded or retracted, changes nothing.
+    ``now`` is when the request arrived, in seconds since 1970. Nothing changes where nothing of the answer
+    reached the client, or where its question was superseded or retracted.
     """
     question = answer.question
     if question is None or not (answer.text.strip() or answer.tool_calls):
@@ -68,7 +67,7 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
 
 
 def answer_entry(answer: Answer, words: Entry, now: float) -> Entry:
-    """The entry of an answer to these words, which was asked for ``now``, in seconds since 1970."""
+    """The entry of an answer to these words; the request arrived ``now``, in seconds since 1970."""
     return _entry_of(answer, now, turn=words.turn, call=words.call, turn_id=_turn_id(answer, words))
 
 
@@ -90,14 +89,14 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
 
 
 def _turn_id(answer: Answer, words: Entry) -> int | None:
-    """The turn id of an answer: a turn in which no user asked anything may have begun since."""
+    """The turn id of an answer: that of its question, or that of its request where it is newer."""
     if words.turn_id is None or answer.turn_id is None:
         return words.turn_id
     return max(words.turn_id, answer.turn_id)
 
 
 def _with_asking_user(session: Session, place: int, user: str | None) -> Session:
-    """With the user of the words that are answered, where they name none and may be another's than before."""
+    """The session, its question's speaker set to the request's user, where the words name none."""
     if user is None or (user == session.user and not session.shared):
         return session
     words = session.entries[place]
@@ -110,7 +109,7 @@ def _with_asking_user(session: Session, place: int, user: str | None) -> Session
 
 
 def _put(session: Session, answer: Entry, question: int) -> Session:
-    """The answer behind all that follows its question; it takes the place of an earlier one."""
+    """Puts the answer behind all that follows its question, or in the place of an earlier answer."""
     entries, end = session.entries, question + 1
     while end < len(entries) and entries[end].role != "user" and entries[end].turn == entries[question].turn:
         end += 1
@@ -128,7 +127,7 @@ def _put(session: Session, answer: Entry, question: int) -> Session:
 
 
 def _put_unasked(session: Session, answer: Entry) -> Session:
-    """With what a model says on an instruction alone, behind all that had been said by then."""
+    """Puts what a model says on an instruction alone behind all that was said before."""
     entries, latest, now = session.entries, session.latest_request, answer.recorded_at
     if not entries or latest is None or now >= latest.at:
         replaced = [e for e in entries if latest is not None and e.pending and e.recorded_at >= latest.at]
@@ -152,7 +151,7 @@ def _put_unasked(session: Session, answer: Entry) -> Session:
 
 
 def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
-    """The answer as a newer window shows it; unheard, where that window spans its place and does not."""
+    """Puts an answer as a newer window shows it; where the window skips it, it counts as unheard."""
     entries = session.entries
     place = _place_where_shown(entries, answer, question)
     if place is None:
@@ -183,7 +182,7 @@ def _place_where_shown(entries: Sequence[Entry], answer: Entry, question: int) -
 
 
 def _is_passed_over(session: Session, answer: Entry, question: int) -> bool:
-    """Whether the latest window spans the answer's place."""
+    """Whether the latest window spans the answer's place and does not show the answer."""
     latest = session.latest_request
     if latest is None or session.cold_count + question < latest.start:
         return False
@@ -216,7 +215,7 @@ def _with_entries(
 
 
 def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
-    """The place of the words that are to be answered; ``None`` where they are gone, or there are none."""
+    """The place of the words that a reference names; ``None`` where they are gone, or there are none."""
     if ref.unasked:
         return None
     behind = -ref.question - 1
@@ -235,9 +234,9 @@ def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
 
 
 def question_before(entries: Sequence[Entry], place: int, call: int, next_turn: int) -> QuestionRef:
-    """The reference to the words that an entry belongs to, which are of its call.
+    """A reference to the user's last words before a place, in the same call.
 
-    Where there are none, nothing was asked: then it is behind all of ``call``.
+    Where there are none, it stands for an answer to no words, behind all of ``call``.
     """
     words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
     if words is not None and entries[words].call == entries[place].call:

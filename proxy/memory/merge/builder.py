@@ -1,4 +1,4 @@
-"""Builds a session from its entries and an aligned window."""
+"""Builds the session after a request from its entries and an aligned window."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -16,7 +16,7 @@ from proxy.memory.wording import continues_by_words
 
 
 class SessionBuilder:
-    """Adds a session's entries and a window's lines in order, and counts turns.
+    """Interleaves a session's entries with the new lines of a window, and numbers their turns.
 
     ``indices`` has for each of the ``entries`` the index of the line that shows it.
     """
@@ -36,7 +36,7 @@ class SessionBuilder:
         self._calls_end = 0
 
     def build(self, fingerprint: bytes) -> Session:
-        """The session with the window's lines in their places, and without what is retracted.
+        """The session with the window's new lines in their places, and without retracted entries.
 
         ``fingerprint`` is the request's.
         """
@@ -110,7 +110,7 @@ class SessionBuilder:
         self._end = max(self._end, end)
 
     def _add_new(self, index: int, following: int) -> None:
-        """Adds a line that is not recorded; the next line that is recorded stands at ``following``."""
+        """Adds a line that is not recorded; the next recorded line has the place ``following``."""
         if following > self._end:
             self._pass_to(following)
         is_last = following == len(self._alignment.entries)
@@ -151,9 +151,9 @@ class SessionBuilder:
         self.indices.append(index)
 
     def _join_continued_words(self) -> None:
-        """Drops unanswered words that new words repeat and go on from: they count under the newer turn.
+        """Drops unanswered words with which newer words begin: they count under the newer turn.
 
-        What the window shows as a line of its own was said by itself.
+        Words that the window shows as a line of their own stay.
         """
         says_new = {NEW, self._revised}
         places = self._alignment.places
@@ -174,7 +174,7 @@ class SessionBuilder:
 
 
 def _leading_run(alignment: Alignment, revised: int | None) -> int:
-    """How many of the window's first lines are recorded in one row, unrevised and before all its others."""
+    """How many first lines are recorded one after the other, unrevised, before the other lines."""
     places = alignment.places
     first = places[0] if places else NEW
     if first < 0:
@@ -185,9 +185,9 @@ def _leading_run(alignment: Alignment, revised: int | None) -> int:
 
 
 def _speaking_order(alignment: Alignment, start: int) -> list[int]:
-    """The window's lines from ``start`` on, in the order in which they were said, as the entries tell it.
+    """The window's lines from ``start`` on, in the order of their entries.
 
-    Words of the user that stand between a question and its answer were said when the answer was.
+    Words of the user that the window shows between a question and its answer come after the answer.
     """
     entries, places = alignment.entries, alignment.places
     if start == len(places):

@@ -1,8 +1,7 @@
 """Webhook events of a voice platform, merged into a session: an agent joins or leaves, a history arrives.
 
-Events may come late, twice and in any order: each leaves what it would have left in time, once. What an event
-names decides what it is of: its agent, then the words in it. Times only decide where it names nothing that is
-stored.
+Events may come late, twice and in any order; each has the same effect, once. An event belongs to the call of
+the agent that it names, else to the call with its words, and else to the call at its time.
 """
 
 import math
@@ -33,7 +32,7 @@ T = TypeVar("T", Entry, Segment)
 
 
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of an agent.
+    """One run of an agent in a channel.
 
     Times are in seconds since 1970 by the clock of this machine, ``None`` where they are not known.
     """
@@ -44,12 +43,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_seen(session: Session, event_id: str) -> bool:
-    """Whether this event was taken already."""
+    """Whether this event was merged already."""
     return event_id in _agents(session).event_ids
 
 
 def with_event(session: Session, event_id: str, agent: Agent, call: int | None) -> Session:
-    """The session with an event as seen, and with the call of its agent."""
+    """The session with an event marked as merged, and its agent's call."""
     agents = _agents(session)
     event_ids = (*agents.event_ids, event_id)[-_MAX_EVENTS:]
     calls = agents.calls | ({agent.id: call} if agent.id and call is not None else {})
@@ -80,12 +79,11 @@ def agent_left(session: Session, agent: Agent) -> tuple[Session, int | None]:
 def apply_history(
     session: Session, agent: Agent, contents: Sequence[Message], *, now: float
 ) -> tuple[Session, int | None]:
-    """The session once the platform has told all that was said in an agent's call, and that call.
+    """Merges a whole history of an agent's call, as the platform reports it; returns the call as well.
 
-    What the proxy has seen itself keeps its marks; what it has not seen is added in its place, but for what
-    the engine says by itself. A call of which nothing is stored is added: behind all others, or before the
-    current one, where something was said since it began. An agent that has stopped says no more: that call is
-    over.
+    Entries that are recorded keep their marks. Other lines are added in their places, except for what the
+    platform says by itself. A call of which nothing is stored is added behind all others, or before the
+    current one where that has entries since. The call of an agent that has stopped is over.
     """
     messages = [as_tool_call(message) for message in without_prompts(session, contents) if is_speech(message)]
     call = _call_of(session, agent, messages)
@@ -100,9 +98,9 @@ def apply_history(
 
 
 def merge_history(session: Session, history: Sequence[Message], *, now: float) -> Session:
-    """The session with a history of its current call; never does that begin another one.
+    """The session with a history of its current call merged in; it never begins another call.
 
-    A history that surely shows none of the entries is of some other call, and changes nothing.
+    Nothing changes where no line of the history surely matches an entry: it is another call's.
     """
     speech = speech_of(history)
     by_words = _renumbered(speech, None)
@@ -154,10 +152,10 @@ def history_messages(contents: Sequence[Any]) -> list[Message]:
 
 
 def with_speech_times(messages: Sequence[Message]) -> list[Message]:
-    """Messages with their times of speech as their timestamps.
+    """The messages, with the times at which they were spoken as timestamps.
 
-    Words of a user without a time of speech, where others have one, were injected through the engine's
-    interface: no user said them. So were those that say so themselves.
+    Where other messages have such a time, words of a user without one were injected by a program, as were
+    those whose source says so.
     """
     timed = any(_SPEECH_TIME in message.others for message in messages)
     result = []
@@ -173,7 +171,7 @@ def with_speech_times(messages: Sequence[Message]) -> list[Message]:
 
 
 def plausible_time(timestamp: object) -> float | None:
-    """A time of an event in seconds since 1970; ``None`` for what is none."""
+    """A timestamp in seconds since 1970; ``None`` for an implausible value."""
     seconds = epoch_seconds(timestamp)
     return seconds if seconds is not None and _EARLIEST <= seconds < _LATEST else None
 
@@ -183,9 +181,9 @@ def _agents(session: Session) -> Agents:
 
 
 def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -> int | None:
-    """The call of an agent: known by its id, else by what was said in it, else by its time.
+    """The call of an agent: by the agent's id, else by the words of its history, else by its time.
 
-    A call in which nothing was said before another agent joined is the other's.
+    A call in which nothing was said before another agent joined belongs to that other agent.
     """
     calls = _agents(session).calls
     if agent.id in calls:
@@ -216,13 +214,13 @@ def _said_since(session: Session, at: float) -> bool:
 
 
 def _went_on(session: Session, agent: Agent) -> bool:
-    """Whether something was said after an agent had left whose beginning is not known."""
+    """Whether something was said after an agent left, if it is not known when that agent joined."""
     is_known = agent.id in _agents(session).calls
     return not is_known and agent.stop is not None and _said_since(session, agent.stop + _SLACK)
 
 
 def _begin_call(session: Session) -> Session:
-    """The session in a new call; in the same one, where nothing has been said in it."""
+    """The session with a new call; the current call, where nothing was said in it."""
     if not session.cold_count and not any(entry.call == session.call for entry in session.entries):
         return session
     return msgspec.structs.replace(
@@ -233,10 +231,10 @@ def _begin_call(session: Session) -> Session:
 def _insert_call(
     session: Session, agent: Agent, messages: Sequence[Message], now: float
 ) -> tuple[Session, int | None]:
-    """The session with a call of which nothing is stored before its current one, which counts one more.
+    """The session with a call inserted before its current one, whose number grows by one.
 
-    What was said before a deletion stays deleted. A current call that has outgrown the hot part keeps its
-    number, and nothing changes.
+    What was said before a deletion stays deleted. Nothing changes where the current call has entries in the
+    cold part.
     """
     call, first = session.call, sum(entry.call < session.call for entry in session.entries)
     deletion = session.deletion
@@ -308,7 +306,7 @@ def _merge_call(session: Session, call: int, messages: Sequence[Message], now: f
 
 
 def _renumbered(speech: Speech, offset: int | None) -> Speech:
-    """The speech with its turn ids so much further on, or without any."""
+    """The speech with its turn ids shifted by ``offset``, or without turn ids."""
     lines = []
     for line in speech.lines:
         turn_id = turn_id_of(line)

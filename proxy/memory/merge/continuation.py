@@ -1,7 +1,7 @@
-"""The next window of a call: what the latest one showed, then its answer, and new words of the user.
+"""The usual next window of a call: the latest one, its answer, and new words of the user.
 
-Nearly every window is one. A comparison of encoded bytes detects it, and only what is new is aligned and
-merged.
+Nearly every window is one. It is recognised by comparing encoded bytes, and only its new lines are aligned
+and merged.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from proxy.memory.session import (
 from proxy.memory.speech import Speech, speech_of
 
 NEW_LINES: Final = 2
-"""How many lines of a window that goes on are new: an answer, and the words behind it."""
+"""How many lines such a window adds: the answer, and the new words."""
 _role: Final = attrgetter("role")
 _tool_calls: Final = attrgetter("tool_calls")
 
@@ -38,7 +38,7 @@ _tool_calls: Final = attrgetter("tool_calls")
 def continuation(
     session: Session, latest_line_bytes: bytes, window: Sequence[Message], arrival: Arrival
 ) -> tuple[Speech, bytes, bytes, Alignment] | None:
-    """The speech of a window, its lines, its fingerprint, and its alignment, as ``align`` finds it.
+    """The speech, the encoded lines, the fingerprint and the alignment of a window that continues a session.
 
     ``latest_line_bytes`` are the encoded lines of the session's latest request, where it
     ``can_be_continued``. ``None`` where the window does not end with these, with the answer to them, and with
@@ -103,10 +103,10 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     attempt: Attempt,
     now: float,
 ) -> Session | None:
-    """The session after a window that goes on from the last one, and its answer: two entries more.
+    """The session after such a window and its answer: two entries more.
 
-    It is what ``apply_request`` and ``apply_answer`` make of it. ``None`` where the window is another, was
-    overtaken or begins no turn of its own, and where the answer has no words or may be another user's.
+    The result is that of ``apply_request`` and ``apply_answer``. ``None`` where the window is no such one,
+    was overtaken or begins no turn, and where the answer has no words or may be another user's.
     """
     latest, entries = session.latest_request, session.entries
     if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():
@@ -150,10 +150,9 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
 
 
 def can_be_continued(session: Session, speech: Speech, alignment: Alignment | None) -> bool:
-    """Whether a session's newest entries are the lines of a window that was recorded, and an answer to them.
+    """Whether a session's newest entries are exactly the lines of a recorded window, and its answer.
 
-    It is not where anything about them is out of the ordinary. ``alignment`` is that of the window, where it
-    was aligned.
+    Only then may ``continuation`` compare bytes. ``alignment`` is the window's, if it was aligned.
     """
     entries, unchanged = session.entries, 0 if alignment is None else alignment.unchanged
     lines = speech.lines[-NEW_LINES:] if unchanged else speech.lines

@@ -1,4 +1,4 @@
-"""Entries as a window shows them: new, confirmed, cut or reworded, and those that it retracts."""
+"""Entries as a window changes them: added, confirmed, cut, reworded or retracted."""
 
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ _NOT_INTERRUPTED: Final[dict[str, Any]] = {
 
 
 def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
-    """An entry of a message that is not recorded yet; ``now`` in seconds since 1970."""
+    """The entry of a message that is recorded ``now``, in seconds since 1970."""
     # The first window of a call may show a long history: what is not there is not asked for.
     content, turn_id, at = message.content, message.turn_id, message.timestamp
     name, calls, result_of = message.name, message.tool_calls, message.tool_call_id
@@ -48,7 +48,7 @@ def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
 
 
 def renew_entry(entry: Entry, message: Message) -> Entry:
-    """An entry as a later window shows it: what was heard is what the window shows."""
+    """An entry updated by a later window, which shows what was heard."""
     if shows_as_recorded(entry, message):
         return entry
     # What the engine tells beside the words; what it told before stays where it tells it no more.
@@ -81,7 +81,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
 
 
 def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str, Any]]:
-    """Tool calls as a window shows them, signed as the model signed them, where the client dropped that."""
+    """Tool calls of a window, with the model's signatures where the client dropped them."""
     signatures = {call_id(call): call[_SIGNED] for call in entry.tool_calls or () if call.get(_SIGNED)}
     if not signatures:
         return calls
@@ -94,7 +94,7 @@ def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str,
 
 
 def without_ellipsis(message: Message, generated: str) -> Message:
-    """A cut answer without the dots that some engines append; dots that were generated stay."""
+    """A cut answer without the ellipsis that some platforms append; a generated one stays."""
     text = message.content
     if not isinstance(text, str) or not text.endswith(ELLIPSES) or generated.startswith(text):
         return message
@@ -106,7 +106,7 @@ def without_ellipsis(message: Message, generated: str) -> Message:
 
 
 def shows_as_recorded(entry: Entry, message: Message) -> bool:
-    """Whether the window shows just what is recorded, as most lines of most windows do."""
+    """Whether a line equals its entry in all that is recorded, as most lines do."""
     if (
         entry.content != message.content
         or entry.pending
@@ -140,7 +140,7 @@ def shows_as_recorded(entry: Entry, message: Message) -> bool:
 
 
 def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
-    """How much was heard, where the engine says so."""
+    """The fields of an answer that the platform marks as interrupted; empty where it does not."""
     if not message.interrupted:
         return {}
     longer = generated if continues(generated, message.text) else None
@@ -153,7 +153,7 @@ def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
 
 
 def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
-    """How much was heard, judged by how much of what was generated the window shows."""
+    """The fields of an answer whose cut is found by comparing it with what was generated."""
     text, generated = message.text, entry.generated
     if same_words(text, entry.text) or reordered(text, entry.text):
         return {}
@@ -170,10 +170,10 @@ def _value(field: Any) -> Any:
 
 
 def retracted(alignment: Alignment) -> set[int]:
-    """The places of entries that the window shows to be retracted, superseded or never heard.
+    """The places of entries that a window retracts: superseded words, and answers that were never heard.
 
-    What stands before the window's start is not retracted: windows slide. What was heard once stays heard,
-    unless the whole turn is taken back.
+    Entries before the window's start are not retracted: windows slide. A confirmed answer stays, unless its
+    whole turn is retracted.
     """
     matched = set(alignment.matched)
     if not matched:

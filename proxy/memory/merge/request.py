@@ -1,4 +1,4 @@
-"""Merges the window of a request into its session; the same request again changes nothing."""
+"""Merges the window of a request into its session. Merging is idempotent."""
 
 import msgspec
 
@@ -32,11 +32,11 @@ def apply_request(  # noqa: PLR0913 - the request, and what is known of it alrea
     fingerprint: bytes | None = None,
     alignment: Alignment | None = None,
 ) -> tuple[Session, QuestionRef | None]:
-    """The session after a request, and the words that it asks to be answered: ``None`` once superseded.
+    """The session after a request, and its question: the words to answer, ``None`` where superseded.
 
-    The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970: one that a
-    newer request has overtaken takes nothing back. ``fingerprint`` is its own, and ``alignment`` that of its
-    speech with the session, where they are known already.
+    The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970; a request that
+    was overtaken by a newer one retracts nothing. ``fingerprint`` and ``alignment`` are the request's, if
+    they were computed already.
     """
     arrival, fingerprint = Arrival(attempt, now), fingerprint or request_fingerprint(speech, attempt)
     latest = session.latest_request
@@ -56,10 +56,9 @@ def apply_request(  # noqa: PLR0913 - the request, and what is known of it alrea
 
 
 def repair_clock(session: Session, now: float) -> Session:
-    """The session, ready for a request that arrives ``now``.
+    """The session, with its latest request dated 0 if that lies after ``now``.
 
-    Where its latest request is dated ahead of that, the clock was set back: it is dated 0, so that whatever
-    comes is newer.
+    The clock was set back then; with the date 0, each request that comes is newer.
     """
     latest = session.latest_request
     if latest is None or latest.at <= now + CLOCK_TOLERANCE:
@@ -121,7 +120,7 @@ def _merge(
 
 
 def _question_of(session: Session, speech: Speech, arrival: Arrival) -> QuestionRef | None:
-    """The words that a request asks to be answered, which its session has."""
+    """The question of a request that is recorded already."""
     alignment = align(session, speech, arrival, WindowKind.OVERTAKEN)
     if alignment.new_call or alignment.is_stale or alignment.revised is not None:
         return None
@@ -138,10 +137,10 @@ def _question_of(session: Session, speech: Speech, arrival: Arrival) -> Question
 
 
 def _merge_overtaken(session: Session, alignment: Alignment, latest: LatestRequest, *, now: float) -> Session:
-    """The session with what an overtaken window tells of the time before the latest window's first line.
+    """Merges what an overtaken window shows before the first line of the latest window.
 
-    Answers there that are pending were heard as it shows them, and lines that are not recorded yet are put in
-    their places. Whatever stands further on is told better by the latest window.
+    Pending answers there were heard as it shows them, and lines that are not recorded are added. For all that
+    follows, the latest window counts.
     """
     if alignment.new_call or not alignment.entries:
         return session
@@ -169,10 +168,10 @@ def _merge_overtaken(session: Session, alignment: Alignment, latest: LatestReque
 def _missing_lines(
     alignment: Alignment, start: int, now: float, *, older_is_cold: bool
 ) -> list[tuple[int, Message]]:
-    """The lines that are not recorded, up to the first that the latest window shows, and their places.
+    """The lines to add before the first line of the latest window, and their places.
 
-    What stands before all entries may be in the cold part. Words that the next recorded ones go on from are
-    an early form of these.
+    Lines before all entries may be in the cold part, and are not added. Words with which the next recorded
+    ones begin are an early transcript of these, and are not added either.
     """
     missing: list[tuple[int, Message]] = []
     first = 0
