@@ -164,20 +164,25 @@ class RepairHistory(RequestFilter):
 
 
 def _without_nulls(messages: Messages) -> Messages:
-    """The messages, less optional fields that hold ``null``: Groq and older OpenAI models refuse them."""
+    """The messages, less a name and calls that are ``null``: Groq and older OpenAI models refuse them."""
     repaired: list[Message] | None = None
     for i, message in enumerate(messages):
+        others = message.others
         if (
             message.name is None
             or message.tool_calls is None
-            or (message.others and None in message.others.values())
+            or (others and others.get("function_call", UNSET) is None)
         ):
             repaired = repaired or list(messages)
             repaired[i] = replace(
                 message,
                 name=UNSET if message.name is None else message.name,
                 tool_calls=UNSET if message.tool_calls is None else message.tool_calls,
-                others={name: value for name, value in message.others.items() if value is not None},
+                others={
+                    name: value
+                    for name, value in others.items()
+                    if name != "function_call" or value is not None
+                },
             )
     return repaired or messages
 

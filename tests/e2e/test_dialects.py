@@ -67,7 +67,7 @@ def test_an_answer_as_an_sdk_writes_it_out_is_taken_back(
 ) -> None:
     proxy = serve(AGORA.read_text().replace(":-openai}", f":-{kind}}}"))
     upstream.script = strict(kind)
-    nulls = {"name": None, "refusal": None, "audio": None, "function_call": None, "tool_calls": None}
+    nulls = {"name": None, "function_call": None, "tool_calls": None}
     answered = {"role": "assistant", "content": "Hello.", "annotations": [], **nulls}
     got = proxy.chat([{"role": "user", "content": "Hi"}, answered, {"role": "user", "content": "Go on."}])
     assert got.status_code == 200, got.text

@@ -33,8 +33,8 @@ def test_a_history_in_order_is_handed_on_as_it_is():
     assert RepairHistory().apply(told, Context(now=0.0)) is told
 
 
-def test_what_an_sdk_writes_out_as_null_goes_but_for_the_content():
-    nulls = {"name": None, "function_call": None, "refusal": None, "audio": None}
+def test_a_name_and_calls_that_are_null_go():
+    nulls = {"name": None, "function_call": None}
     written = [call("a", content=None, **nulls), result("a"), said(tool_calls=None, **nulls), user()]
     assert repaired(*written) == messages_of([call("a", content=None), result("a"), said(), user()])
 

@@ -86,8 +86,10 @@ FUNCTION_WORDS: Final = {
         """.split()  # noqa: SIM905
     ),
 }
-# English words, too: they do not say by themselves in which language a text is.
-_ENGLISH_TOO: Final = frozenset({"comment", "door", "pour", "sage", "size", "son", "soy"})
+# Words and names in English, too: they do not say by themselves in which language a text is.
+_ENGLISH_TOO: Final = frozenset(
+    "ben comment dan door ella kim mia pour sage size son soy sue".split()  # noqa: SIM905
+)
 _LANGUAGES_OF: Final = {
     word: tuple(name for name, words in FUNCTION_WORDS.items() if word in words)
     for word in frozenset().union(*FUNCTION_WORDS.values()) - _ENGLISH_TOO

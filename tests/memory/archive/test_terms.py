@@ -90,6 +90,7 @@ def spellings(question: str) -> set[str]:
         ("Lives in Hamburg.", "Where do I live?"),
         ("She leaves at nine.", "When does she leave?"),
         ("Wears size 9 shoes.", "shoe size"),
+        ("Mother: Ella.", "Ella"),
         ("Son Paul plays chess.", "my son"),
         ("Door code 4711", "Which door?"),
         ("Wohnt in Hamburg.", "Wo wohne ich?"),
