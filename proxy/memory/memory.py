@@ -37,8 +37,8 @@ _WRITTEN_WITHIN: Final = 0.5
 class FactMemory(msgspec.Struct, frozen=True):
     """The facts of users, and what reads them for calls.
 
-    ``stored`` are the same facts where they are kept beside the sessions. ``pending_changes`` are those that
-    callers were told of.
+    ``mem0`` and ``values`` are where the facts are stored, if not in the archive: Mem0, or beside the
+    sessions. ``pending_changes`` are those that a tool has confirmed and that are still being made.
     """
 
     users: UserFacts

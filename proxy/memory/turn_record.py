@@ -33,24 +33,24 @@ _MAX_ENTRIES: Final = 20_000
 
 
 class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One turn as it went by: the client's window, and the answer's bytes."""
+    """One turn that has ended: the client's window, the answer's bytes, and what memory needs of both."""
 
     key: Key
     user: str | None = None
     """The user whom the request names."""
     user_from_message: bool = False
-    """Whether its newest message alone does."""
+    """Whether only the newest message names that user."""
     turn_id: int | None = None
     """The platform's number of the turn."""
     model: str | None = None
     """The model that was asked."""
     window: Sequence[Message]
-    """Of a condensed ``view``, the newest lines alone."""
+    """The client's messages; with a condensed ``view``, the newest lines alone."""
     answer: bytes
     at: float
     """When the request arrived, in seconds since 1970."""
     room: int | None = None
-    """How many messages of the user the prompt had room for, where some had to be left out."""
+    """How many of the user's messages fitted into the prompt, if some did not."""
     shown_facts: ShownFacts | None = None
     shown_call: ShownCall | None = None
     """The facts in the prompt, and the earlier call."""
@@ -58,25 +58,25 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The session as the turn read it."""
     prompt: Sequence[Message] = ()
     tools: bytes = b""
-    """What the model got, and its tools as JSON, where their tokens are to be counted."""
+    """What the model got, and its tools as JSON, if their tokens are to be counted."""
     had_tool_rounds: bool = False
-    """Whether the model counted the tokens of more than this prompt."""
+    """Whether the model's token count is for more than this prompt."""
     attempt: Attempt = NO_ATTEMPT
-    """What the request says of itself."""
+    """The request's name, and whether it is a retry."""
     ended_at: float = 0.0
     """When the answer ended."""
     size: int = 0
-    """About how many bytes the whole window and the answer have."""
+    """About how many bytes the window and the answer have together."""
     cancelled: bool = False
     """Whether the client hung up, or a newer request superseded the turn, before the answer's end."""
     cut: bool = False
     """Whether the client got more than ``answer``."""
     transcript: Transcript | None = None
-    """The answer once it is read; a large one's bytes are dropped then."""
+    """The decoded answer, once it is there; the bytes of a large answer are dropped then."""
 
 
 def without_view(record: TurnRecord) -> TurnRecord:
-    """A turn that has to wait, without what it read: its session will have moved on by then."""
+    """The record without its view, for a turn that waits: its session changes meanwhile."""
     view, window = record.view, record.window
     if view is None:
         return record
@@ -86,7 +86,7 @@ def without_view(record: TurnRecord) -> TurnRecord:
 
 
 def without_media(record: TurnRecord) -> TurnRecord:
-    """A turn that has to wait, without pictures, sounds and files, which are never recorded."""
+    """The record without pictures, sounds and files, which are never recorded."""
     window, prompt = (
         [message_without_media(message) if message.role == "user" else message for message in messages]
         for messages in (record.window, record.prompt)
@@ -104,10 +104,11 @@ def apply_turn(
     reasoning: bool = False,
     redaction: WindowRedaction = UNREDACTED,
 ) -> Session:
-    """The session after a turn; the same turn again changes nothing, and a failed one neither.
+    """The session after a turn. Without an answer nothing changes, nor with the same turn again.
 
-    ``answer`` is the transcript of the turn's answer, where that was read; one that is cut ends with ``[…]``.
-    ``reasoning`` says whether that is kept, and ``redaction`` hides what memory may not see.
+    ``answer`` is the transcript of the turn's answer, if it was decoded already; one that is cut gets ``[…]``
+    at its end. ``reasoning`` is whether the model's reasoning is kept, and ``redaction`` marks what must not
+    be stored.
     """
     answer = answer or transcript(record.answer)
     if not answer.has_content:
@@ -178,10 +179,9 @@ def apply_turn(
 def prepare_write(
     before: Session, changed: Session, limits: SessionLimits, *, now: float
 ) -> tuple[Session, Sequence[Entry]]:
-    """A session that was changed, as it is to be written, and the entries that move to its cold part.
+    """The changed session as it is to be written, and the entries that move to its cold part.
 
-    Summaries keep it small, by whole turns. Raises TurnTooLong where a turn that is not over has more than
-    20,000 messages, and goes on.
+    Whole turns give way to summaries. Raises TurnTooLong where one turn has more than 20,000 messages.
     """
     session, moved = fit(before, changed, limits, now=now)
     if len(session.entries) > max(_MAX_ENTRIES, len(before.entries)):
@@ -190,12 +190,12 @@ def prepare_write(
 
 
 def may_overgrow(view: SessionView) -> bool:
-    """Whether a turn could be too long to be recorded."""
+    """Whether a turn may be too long to be recorded; ``overgrows`` decides."""
     return len(view.session.entries) + len(view.speech.lines) >= _MAX_ENTRIES
 
 
 def overgrows(view: SessionView, limits: SessionLimits, attempt: Attempt, *, now: float) -> bool:
-    """Whether a turn will be too long to be recorded once it is answered."""
+    """Whether the turn will be too long to be recorded once it is answered."""
     before = view.session
     session, _ = apply_request(
         before,

@@ -151,7 +151,7 @@ def _call_text(call: Mapping[str, Any]) -> str:
 
 
 class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that is kept. ``at`` and ``written`` are in seconds since 1970, the others are durations."""
+    """A turn that is kept. ``at`` and ``written_at`` are in seconds since 1970, the others are durations."""
 
     id: str
     at: float

@@ -1,4 +1,4 @@
-"""One attempt at one upstream, and which errors are retried.
+"""One attempt at one upstream, and what follows from its errors.
 
 A stream is held back until its first delta, so that an early failure can fall back.
 """
@@ -63,11 +63,11 @@ _decode = msgspec.json.Decoder(_Chunk).decode
 
 
 class HoldBack(msgspec.Struct, eq=False):
-    """Holds a stream back until its first delta that carries anything.
+    """Holds a stream back until its first delta with any content.
 
-    A role alone, metadata, usage, comments and what cannot be read carry nothing. An error event, or an end
-    without anything, means that the upstream has not answered, whatever its status was. With ``content``,
-    reasoning does not begin the answer; it sets ``thinking``. ``size`` is how many bytes came so far.
+    A role alone, metadata, usage, comments and what cannot be decoded do not count. An error event, or an end
+    without content, means that the upstream has not answered, whatever its status was. If ``content`` is set,
+    reasoning does not begin the answer either; it sets ``thinking``. ``size`` is how many bytes came so far.
     """
 
     framing: Framing
@@ -148,9 +148,9 @@ def split_at_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
 
 
 def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamError | None:
-    """Why a successful body is no completion; ``None`` for one that has choices.
+    """The error for a body with a successful status that is no completion; ``None`` for a completion.
 
-    The message quotes nothing but the content type: login pages may hold what is not the client's.
+    Its message quotes the content type alone: a login page may contain what is not meant for the client.
     """
     answer = decode_object(body)
     if answer is not None:
@@ -171,7 +171,7 @@ def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamErro
 
 
 def refusal(body: bytes, error: Any) -> UpstreamRefused:
-    """An error that came with status 200, under the status that it names itself, or 502."""
+    """The error of a body with status 200: under the status that the body names, or 502."""
     code = error.get("status", error.get("code")) if isinstance(error, dict) else None
     if isinstance(code, int) and 400 <= code <= 599:  # noqa: PLR2004
         return UpstreamRefused(code, body, {})
@@ -181,7 +181,7 @@ def refusal(body: bytes, error: Any) -> UpstreamRefused:
 
 
 def _lenient_chunks(data: bytes) -> list[_Chunk]:
-    """The chunks of an event: several where single line breaks separate them, none that cannot be read."""
+    """The chunks of an event, also those separated by single line breaks; invalid ones are left out."""
     chunks = []
     for part in (data, *data.splitlines()):
         try:
@@ -204,7 +204,7 @@ def _no_answer() -> UpstreamBroken:
 
 
 class Deadlines(msgspec.Struct, frozen=True):
-    """When an answer's first delta, its first content and its end must be there, in loop time."""
+    """By when an answer's first delta, its first content and its end must arrive, in loop time."""
 
     first: float
     content: float | None
@@ -212,7 +212,7 @@ class Deadlines(msgspec.Struct, frozen=True):
 
 
 class UpstreamAnswer(msgspec.Struct, eq=False):
-    """An answer that has begun: ``data`` is all of it so far, whole events where it is a stream."""
+    """An answer that has begun. ``data`` is all of it so far: complete events, if it is a stream."""
 
     upstream: str
     model: str
@@ -229,9 +229,9 @@ async def attempt(
     deadlines: Deadlines,
     wrap: WrapResponse | None = None,
 ) -> UpstreamAnswer:
-    """Return the answer once it has begun; one that is no stream, once it is whole.
+    """Asks one upstream; returns a stream once it has begun, and any other answer once it is complete.
 
-    Raises UpstreamError where there is none; an error or a login page under the status 200 is none.
+    Raises UpstreamError where there is no answer. An error or a login page with status 200 is none.
     """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=deadlines.first)
     framing = None
@@ -269,9 +269,9 @@ async def attempt(
 
 
 async def open_response(target: Target, request: UpstreamRequest, due: float) -> Response:
-    """The response whose head is there by ``due``; raises UpstreamError where its status is an error.
+    """The response, once its head has arrived, by ``due``; raises UpstreamError for an error status.
 
-    A stream has the type of one, whatever its upstream calls it.
+    A stream gets the content type of one, whatever the upstream sent.
     """
     response = await target.upstream.open("POST", _PATH, request.headers, request.body, due=due)
     try:
@@ -295,7 +295,7 @@ async def _examine(response: Response) -> Response:
 
 
 def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """The upstream's headers that are passed on to the client."""
+    """The upstream's headers that are relayed to the client."""
     passed = []
     for header in headers:
         if header[0] in _CLIENT_HEADERS or header[0].startswith(_CLIENT_PREFIXES):
@@ -304,10 +304,10 @@ def client_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What follows from a failure: ``retry`` the same upstream, or ``fall_back`` to another one.
+    """What follows from an error: ``retry`` the same upstream, or ``fall_back`` to another one.
 
-    ``delay`` is how many seconds the same upstream asks to be left alone; ``last``: it is retried behind all
-    others. ``unhealthy``: the failure counts against the upstream's health.
+    ``delay`` is how many seconds the upstream asks to wait. With ``last``, it is retried after all others.
+    ``unhealthy`` is whether the error counts with the circuit breaker.
     """
 
     retry: bool = False
@@ -318,7 +318,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retry_policy(error: UpstreamError) -> RetryPolicy:
-    """What follows from a failure before the first delta."""
+    """The policy for an error before the first delta."""
     if isinstance(error, UpstreamRefused):
         if error.status in _LOCAL:
             return RetryPolicy()

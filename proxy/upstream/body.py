@@ -1,4 +1,4 @@
-"""The filtered chat request, and what one upstream gets of it: nothing that its provider does not take."""
+"""The filtered chat request, and the body for one upstream, limited to what its provider takes."""
 
 import hashlib
 import re
@@ -51,7 +51,7 @@ _decode_functions = msgspec.json.Decoder(list[Raw]).decode
 
 
 class UpstreamRequest(msgspec.Struct, frozen=True):
-    """What one upstream is sent; ``model`` is the model that it names."""
+    """A request for one upstream; ``model`` is the model that it names."""
 
     headers: Headers
     body: bytes
@@ -88,7 +88,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return UpstreamRequest(headers, body, name if isinstance(name, str) else "")
 
     def extended(self, messages: Messages, *, last: bool) -> "ChatRequest":
-        """The request with more messages behind; in the ``last`` one the proxy's tools are not offered."""
+        """The request with more messages at its end; the ``last`` one does not offer the proxy's tools."""
         fields = self.tools.offer.final_fields if self.tools and last else self.fields
         return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *messages])
 
@@ -113,7 +113,7 @@ def compose(
     model: str | None = None,
     allow: Names = _NO_NAMES,
 ) -> bytes:
-    """A request body as JSON that holds what ``provider`` takes, and what ``allow`` names, at every level.
+    """A request body as JSON with only those names, at every level, that ``provider`` takes or ``allow`` has.
 
     ``fields`` is the client's top level without ``messages``; what passes keeps its bytes and its order.
     ``model`` replaces the client's. No argument is changed.
@@ -190,7 +190,7 @@ def _tools(fields: Mapping[str, Raw]) -> dict[str, Any]:
 
 
 def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
-    """What of ``metadata`` may be sent: OpenAI takes it only together with ``store``."""
+    """The ``metadata`` that may be sent: OpenAI takes it only together with ``store``."""
     if metadata == _NULL:
         return {"metadata": metadata}
     try:
@@ -211,7 +211,7 @@ def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
 
 
 class _Words(msgspec.Struct, gc=False):
-    """A message as nearly all are: of a struct the encoder makes half of what a dictionary costs."""
+    """A message of the usual form; a struct is encoded in half the time of a dictionary."""
 
     role: str
     content: str
@@ -312,8 +312,8 @@ def _nine_char_id(name: str) -> str:
 def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message]:
     """The messages in the order of roles that ``provider`` takes; a tool call stays with its results.
 
-    A system message that comes late becomes a marked user message where it stands. Moved to the start, it
-    would lose its place, and change the start of the prompt from turn to turn: the provider caches by that.
+    A system message that is not at the start becomes a marked user message in its place. At the start it
+    would change the beginning of the prompt from turn to turn, by which providers cache.
     """
     roles = provider.roles
     if roles and any(message.role in roles for message in messages):

@@ -32,7 +32,7 @@ class Upstream(Protocol):
         """
 
     async def keep_warm(self) -> None:
-        """Hold ready what a request needs, until cancelled; nothing is asked of the model."""
+        """Keep a connection open, until cancelled; the model is asked nothing."""
 
     async def aclose(self) -> None:
         """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
@@ -107,7 +107,7 @@ class HttpUpstream:
 
 
 class Pool:
-    """The connections of one upstream: at most `size` responses are under way, first come, first served.
+    """The connections of one upstream, for at most `size` responses at once, first come, first served.
 
     A place is acquired before a connection is, and its owner dials only where no connection is idle: so there
     are never more connections than places.
@@ -201,7 +201,7 @@ class Pool:
         return connection
 
     async def _warm(self, due: float) -> None:
-        """Have a connection open and idle. Raises UpstreamError."""
+        """Open an idle connection, if there is none. Raises UpstreamError."""
         await self.acquire(due)
         try:
             connection = self.take_idle() or await self.dial(due)

@@ -49,10 +49,10 @@ class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Dispatch:
     """Asks the targets of a pipeline in their order until one begins to answer, or time is up.
 
-    All attempts share one deadline, which counts from here. ``model`` and ``upstream`` name what answers;
-    until then, what is asked first. ``sent`` is the body of the last request. ``attempts`` collects failures
-    and retries. ``dialogue`` is ``None`` where the model has no tools of the proxy's. ``composed`` is what
-    the first target is sent. Raises RequestError where no model is named for that.
+    All attempts share one deadline, which begins here. ``model`` and ``upstream`` are those that answer, and
+    until then the first ones. ``sent_body`` is the body of the last request. ``attempts`` collects failures
+    and retries. ``dialogue`` is ``None`` where the model has none of the proxy's tools. ``composed`` is the
+    request for the first target. Raises RequestError where that has no model.
     """
 
     def __init__(
@@ -86,9 +86,9 @@ class Dispatch:
         self._refusal: UpstreamError | None = None
 
     async def begin(self) -> UpstreamAnswer:
-        """Return the first answer that begins; raise the last UpstreamError where none does.
+        """Return the first answer that begins; raise the last UpstreamError if none does.
 
-        One candidate is asked after the other. An error that any other would give too is raised at once.
+        Candidates are asked one after the other. An error of the request itself is raised at once.
         """
         hedge, self._hedge = self._hedge, None
         if hedge is not None:
@@ -132,7 +132,7 @@ class Dispatch:
         return self._failure
 
     async def _race(self, hedge: float) -> UpstreamAnswer:
-        """A run, and another one beside it where the first has no answer after ``hedge`` seconds."""
+        """Runs the candidates, and a second time in parallel if nothing answers within ``hedge`` seconds."""
         first = asyncio.create_task(self.begin())
         runs = [first]
         answer = None
@@ -195,7 +195,7 @@ class Dispatch:
         return Deadlines(min(first, content), content, total)
 
     def _fail(self, candidate: "Candidate", error: UpstreamError, began: float) -> None:
-        """Record a failed attempt; raise its error where another upstream would fail in the same way."""
+        """Record a failed attempt; raise its error if every other upstream would fail in the same way."""
         error.drop_traceback()
         target, late = candidate.target, isinstance(error, UpstreamTimeout)
         error.upstream = target.name
@@ -227,7 +227,7 @@ class Dispatch:
         return candidate.breaker
 
     def _compose(self, candidate: "Candidate") -> UpstreamRequest:
-        """What a candidate is sent: composed when first needed, and again behind each round of tools."""
+        """The request for a candidate: composed when first needed, and again after each round of tools."""
         rounds = self.dialogue.rounds if self.dialogue else 0
         if candidate.request is None or candidate.rounds != rounds:
             chat = self._request
@@ -238,7 +238,7 @@ class Dispatch:
         return candidate.request
 
     def _with_tools(self, candidate: "Candidate", response: Response, due: float) -> Response:
-        """The response as the client sees it, the proxy's own tools carried out in it."""
+        """The response for the client, in which calls of the proxy's own tools are carried out."""
         if self.dialogue is None:
             return response
         return Rounds(response, partial(self._go_on, candidate), self.dialogue, candidate.rounds, due)
