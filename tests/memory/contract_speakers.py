@@ -131,7 +131,7 @@ async def test_what_a_forgotten_guest_was_answered_is_found_by_nobody(archive: A
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
     assert await vectors_left(archive) == 4
-    left = talk(*TALK[:2], *TALK[3:], forgotten=Deletion(at=NOW))
+    left = talk(*TALK[:2], *TALK[3:], deletion=Deletion(at=NOW))
     await archive.save_session(KEY, left, as_of=NOW)
     assert await both(archive) == (sorted(ANNS), [])
     assert await kept(archive) == LEFT
