@@ -1,4 +1,4 @@
-"""Rounds of memory tools within one turn: what the model called and said, joined into one answer."""
+"""Rounds of memory tools within one turn, whose texts and calls are joined into one answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -32,15 +32,15 @@ Call = dict[str, Any]
 _ROUND_TIMEOUT = 2.0
 """How many seconds the calls of one round may take."""
 Ask = Callable[[float], Awaitable[Response]]
-"""Asks the model to go on from the dialogue, with a deadline. Raises UpstreamError on refusal."""
+"""Asks the model to continue the dialogue, by a deadline in loop time. Raises UpstreamError."""
 
 _LINGER = 1.0
-"""For how many seconds an upstream may leave a round open behind its own end."""
+"""How many seconds an upstream may keep a stream open after its end."""
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
 
 
 class Tools(msgspec.Struct, frozen=True):
-    """The tools that one turn offers, what runs them, and how often the model may be asked again."""
+    """The memory tools of one turn, their runner, and how often the model may be asked again."""
 
     offer: Offer
     runner: MemoryTools
@@ -50,9 +50,9 @@ class Tools(msgspec.Struct, frozen=True):
 class Round:
     """One answer of the model in a turn.
 
-    ``calls`` are of memory tools, to be run before the model goes on, and ``side_calls`` of memory tools that
-    were called beside the client's own. ``text`` is what it says, and ``usage`` its token counts. It is
-    ``silent`` where it calls memory tools that it may not call, and says nothing.
+    ``calls`` are calls of memory tools, to be run before the model continues; ``side_calls`` came together
+    with calls of the client's tools. ``text`` and ``usage`` are the answer's text and token counts. The round
+    is ``silent`` if it consists of calls of memory tools in the last round, where they are not allowed.
     """
 
     def __init__(self, dialogue: "Dialogue") -> None:
@@ -73,7 +73,7 @@ class Round:
         return ours, [call for call in calls if function_name(call) not in self._dialogue.names]
 
     def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call], *, says_something: bool) -> bool:
-        """Notes which calls of memory tools are to run; whether this round is the client's last."""
+        """Sets which calls of memory tools are to run; returns whether this round ends the answer."""
         if ours and not theirs and not self._dialogue.is_last_round:
             self.calls = ours
             return False
@@ -83,10 +83,10 @@ class Round:
 
 
 class Dialogue:
-    """The rounds of one turn that are done, whichever upstreams they were done with.
+    """The finished rounds of one turn, with whichever upstreams.
 
-    The next upstream goes on from ``messages``, so that no call runs twice. ``rounds`` is how often tools ran
-    before the model went on, and ``usages`` are the token counts of each of those rounds.
+    The next upstream continues from ``messages``, so that no call runs twice. ``rounds`` is how often tools
+    have run and the model was asked again; ``usages`` are the token counts of these rounds.
     """
 
     def __init__(self, tools: Tools) -> None:
@@ -106,60 +106,63 @@ class Dialogue:
 
     @property
     def text(self) -> str:
-        """What the model said beside its calls."""
+        """The text of all finished rounds."""
         return "".join(message.text for message in self.messages if message.role == "assistant")
 
     def commit_if_reached(self, data: bytes) -> None:
-        """Makes the changes of tools once anything of the answer has reached the client.
+        """Starts to make the tools' changes once any content of the answer has reached the client.
 
-        ``data`` is what went out, in whole events, or all of it.
+        ``data`` is the sent part of the answer, in whole events, or the whole body.
         """
         if self._runner.has_pending and transcript(data).has_content:
             self._runner.commit()
 
     async def settle(self) -> None:
-        """Makes the changes of tools at an answer's end, so that the next turn finds them."""
+        """Makes the tools' changes at the end of an answer, so that the next turn finds them."""
         await self._runner.settle()
 
     def assign_to(self, response: object) -> None:
-        """Gives the client this response: no tools run for another one any more."""
+        """Records that the client gets this response; no tools run for another one any more."""
         self._response = response
 
     async def is_outdated(self, response: object, since: int) -> bool:
-        """Whether tools ran ``since`` a response was asked for that is not yet the client's."""
+        """Whether tools have run for another response; false once the client gets this one.
+
+        ``since`` is how many rounds were finished when this response was requested.
+        """
         if self._response is response:
             return False
         async with self._running:  # the calls of another response have to end first
             return self.rounds != since
 
     def is_assigned_elsewhere(self, response: object) -> bool:
-        """Whether the client gets another response than this."""
+        """Whether the client gets another response."""
         return self._response is not None and self._response is not response
 
     async def run_calls(self, done: Round) -> None:
-        """Runs the calls of a round, for the model to go on from their results."""
+        """Runs the calls of a round, and adds them and their results to ``messages``."""
         async with self._running:
-            # Nine letters and digits are the only form of an id that the strictest of vendors takes.
+            # Nine letters and digits are the only ids that the strictest provider accepts.
             calls = [
                 {**call, "id": call["id"] or f"call{self.rounds:03}{i:02}"}
                 for i, call in enumerate(done.calls)
             ]
             text, calls = whole_characters(done.text), whole_characters(calls)
             results = await self._results(calls)
-            # Chat templates decode the arguments, and want an object.
-            shown = [
+            # Chat templates decode the arguments, and require an object.
+            valid_calls = [
                 call
                 if has_whole_arguments(call)
                 else {**call, "function": {**call["function"], "arguments": "{}"}}
                 for call in calls
             ]
-            self.messages.append(Message(role="assistant", content=text or None, tool_calls=shown))
+            self.messages.append(Message(role="assistant", content=text or None, tool_calls=valid_calls))
             self.messages += results
             self.usages += [done.usage] if done.usage else []
             self.rounds += 1
 
     async def run_side_calls(self, done: Round, response: object) -> None:
-        """Runs the calls beside the client's own; the model does not get their results."""
+        """Runs calls that came together with calls of the client's tools; the model gets no results."""
         async with self._running:
             self.assign_to(response)
             await self._results(whole_characters(done.side_calls))
@@ -174,10 +177,10 @@ class Dialogue:
 
 
 class Rounds(Response):
-    """A response whose calls of memory tools are run; the client sees one answer.
+    """A response whose calls of memory tools are run, so that the client gets one answer.
 
-    ``since`` is how many rounds were done when ``first`` was asked for: where tools have run for another
-    response since, it is asked for anew. All its rounds together have until ``due``.
+    ``since`` is how many rounds were finished when ``first`` was requested: if tools have run for another
+    response since, the model is asked again. ``due`` is the deadline of all rounds, in loop time.
     """
 
     def __init__(self, first: Response, ask: Ask, dialogue: Dialogue, since: int, due: float) -> None:
@@ -195,7 +198,7 @@ class Rounds(Response):
         self._ended = False
 
     async def read(self) -> bytes:
-        """What the client gets next, b"" at the end."""
+        """Returns the next bytes for the client, b"" at the end. Raises UpstreamError."""
         while not self._ended:
             if self._is_stream:
                 data = await self._read_events()
@@ -207,7 +210,7 @@ class Rounds(Response):
         return b""
 
     def due(self, at: float) -> None:
-        """Sets the deadline of this round and those to come."""
+        """Sets the deadline of this round and all later ones."""
         self._due = at
         self._response.due(at)
 
@@ -223,26 +226,27 @@ class Rounds(Response):
         try:
             data = await self._response.read()
         except UpstreamError:
-            if not current.ended:  # what breaks behind its own end is whole
+            if not current.ended:  # an error after the end of the answer does not matter
                 raise
             data = b""
         outdated = await self._dialogue.is_outdated(self, self._since)
-        if self._dialogue.is_assigned_elsewhere(self):  # it waits to be closed
+        if self._dialogue.is_assigned_elsewhere(self):  # the owner will close this response
             await asyncio.sleep(self._due - loop.time())
             raise UpstreamTimeout("Another upstream was to answer in its place.")
         if outdated:
             await self._ask_again()
             return b""
-        shown = current.feed(self._framing.feed(data) if data else self._framing.close())
+        output = current.feed(self._framing.feed(data) if data else self._framing.close())
         if not data:
-            shown += current.close()
+            output += current.close()
         await self._run_tools(current, ended=not data)
-        return shown
+        return output
 
     async def _run_tools(self, current: Round, *, ended: bool) -> None:
-        """Runs the calls of memory tools; asks again where these were called alone, else the answer ends.
+        """Runs the calls of memory tools; then asks the model again, unless the client's tools were called.
 
-        Calls beside the client's own run before those go out: a client that has them may hang up.
+        Memory tools run before calls of the client's tools go out: a client that has these may hang up.
+        Raises UpstreamBroken for a silent round.
         """
         if current.silent:
             raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
@@ -266,10 +270,10 @@ class Rounds(Response):
 
 
 class StreamedRound(Round):
-    """Rounds of one stream: words go on at once, calls are held until all of them are there.
+    """Rounds of one stream: text is passed on at once, calls are held until all of them have arrived.
 
-    ``ended`` is whether the round says that it is over. The first round passes as it came where it calls
-    nothing; later ones bear the id of the first that this stream had.
+    ``ended`` is whether the end of the stream has been read. A first round without calls passes unchanged;
+    later rounds get the id of the stream's first round.
     """
 
     def __init__(self, dialogue: Dialogue) -> None:
@@ -287,18 +291,18 @@ class StreamedRound(Round):
         self._pending: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes:
-        """What the client gets of whole events."""
+        """Takes whole events; returns the events for the client."""
         self.side_calls = ()
         return b"".join(map(self._event, events(data)))
 
     def close(self) -> bytes:
-        """The rest for the client, when the round has ended without saying so."""
+        """Ends the round; returns the events for the client that were held back."""
         if not self._pending:
             return b""
-        held, self._pending = self._pending, []
-        ours, theirs = self._split(self._called)
+        pending, self._pending = self._pending, []
+        ours, theirs = self._split(self._assembled_calls)
         if not ours and not self._dialogue.rounds:
-            return b"".join(held)
+            return b"".join(pending)
         if not self._take_calls(ours, theirs, says_something=self._says_something) or self.silent:
             return b""
         # The client's calls as one delta, the finish, and the token counts of all rounds.
@@ -322,16 +326,16 @@ class StreamedRound(Round):
         chunk = decode_object(data) if data else None
         if chunk is None:
             return event
-        # An error goes out behind the client's calls; a call of ours that it cuts short does not run.
+        # An error follows the calls of the client's tools; calls of memory tools before it do not run.
         if chunk.get("error"):
-            ours, _ = self._split(self._called)
-            held = [] if ours else self._pending
+            ours, _ = self._split(self._assembled_calls)
+            pending = [] if ours else self._pending
             self._pending, self._pieces = [], []
-            return b"".join([*held, event])
+            return b"".join([*pending, event])
         self._envelope = self._envelope or {name: chunk[name] for name in _ENVELOPE if name in chunk}
         choice = first_choice(chunk)
         delta = object_in(choice, "delta")
-        # Some servers count in every chunk what it has been so far: the last one counts.
+        # Some servers send the running totals in every chunk: the last ones count.
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
         self.text += text_of(delta)
@@ -343,7 +347,7 @@ class StreamedRound(Round):
         if not self._dialogue.rounds:
             self._role_sent = self._role_sent or bool(delta.get("role"))
             return event
-        # A chunk of a later round, as one of the first.
+        # A chunk of a later round continues the first one: without the role, with the usage of all rounds.
         usage = object_in(chunk, "usage")
         if usage:
             chunk = {**chunk, "usage": self._total_usage()}
@@ -355,7 +359,7 @@ class StreamedRound(Round):
         return self._client_event(chunk)
 
     def _hold(self, chunk: Chunk, choice: Mapping[str, Any], delta: Mapping[str, Any], event: bytes) -> bytes:
-        """Holds a call, and what comes behind it, until all calls are there; words go on."""
+        """Holds a call and the events after it until all calls have arrived; returns text at once."""
         words = delta.get("content")
         if not isinstance(words, str) or not words:
             self._pending.append(event)
@@ -363,19 +367,19 @@ class StreamedRound(Round):
         rest = {name: value for name, value in delta.items() if name not in {"content", "role"}}
         if any(rest.values()) or choice.get("finish_reason") or self.usage:
             self._pending.append(chunk_event({**chunk, "choices": [{**choice, "delta": rest}]}))
-        spoken = {**choice, "delta": {"content": words}, "finish_reason": None}
+        text_choice = {**choice, "delta": {"content": words}, "finish_reason": None}
         without_usage = {name: value for name, value in chunk.items() if name != "usage"}
-        return self._client_event({**without_usage, "choices": [spoken]})
+        return self._client_event({**without_usage, "choices": [text_choice]})
 
     @property
-    def _called(self) -> list[Call]:
+    def _assembled_calls(self) -> list[Call]:
         return [*map(normalize_call, assemble_calls(self._pieces) or ())]
 
     def _total_usage(self) -> dict[str, Any]:
         return sum_usage([*self._dialogue.usages, self.usage])
 
     def _client_event(self, chunk: Chunk) -> bytes:
-        """A chunk under the id of the first round; the first one with a choice names the role."""
+        """The chunk as an event, with the id of the first round; the first choice gets the role."""
         if (choice := first_choice(chunk)) and not self._role_sent:
             self._role_sent = True
             delta = {"role": "assistant", **object_in(choice, "delta")}
@@ -384,25 +388,25 @@ class StreamedRound(Round):
 
 
 class WholeRound(Round):
-    """Rounds of one whole answer: the client gets the last, with the words and the token counts of all."""
+    """Rounds without a stream: the client gets the last answer, with the text and token counts of all."""
 
     def __init__(self, dialogue: Dialogue) -> None:
         self._first: Chunk = {}
         super().__init__(dialogue)
 
     def feed(self, body: bytes) -> bytes:
-        """What the client gets of a round's body: nothing where the model has to be asked again."""
+        """Takes a round's body; returns the body for the client, or b"" where the model is asked again."""
         answer = decode_object(body)
         choice = first_choice(answer or {})
         if answer is None or not choice:
-            return body  # an error under the status 200 is no round
+            return body  # an error under the status 200
         message = object_in(choice, "message")
         self._first = self._first or answer
         self.text = text_of(message)
         self.usage = object_in(answer, "usage")
         calls = message.get("tool_calls")
-        listed = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
-        ours, theirs = self._split(listed)
+        calls = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+        ours, theirs = self._split(calls)
         if not ours and not self._dialogue.rounds:
             return body
         says_something = bool(self._dialogue.text) or has_content(message)

@@ -28,7 +28,7 @@ from proxy.upstream.body import UpstreamRequest
 from proxy.upstream.target import Target
 
 WrapResponse = Callable[[Response, float], Response]
-"""Puts another response in the place of one; the time is when it must have begun to answer."""
+"""Replaces a response by another one; the float is the loop time by which it must have begun to answer."""
 
 _PATH: Final = "/chat/completions"
 _REDIRECTION, _ERROR, _SERVER_ERROR = 300, 400, 500
@@ -37,12 +37,12 @@ _LARGEST_ERROR = 1_000_000
 _CLIENT_HEADERS = frozenset((b"content-type", b"retry-after", b"retry-after-ms", b"x-should-retry"))
 _CLIENT_PREFIXES = (b"x-ratelimit-", b"openai-")
 _TRANSIENT = frozenset({408, 409, 425, 429})
-# About this upstream's keys, quota and models; another one may take the request.
+# Errors about this upstream's keys, quota and models: another upstream may accept the request.
 _LOCAL = frozenset({401, 402, 403, 404, 405, 410})
 _LONGEST_OPENING = 16_000_000
 ERROR_KEY = b'"error"'
-"""The key of an error event. No text of a model holds it: quotes are escaped there."""
-# What vendors call it: reasoning_content, reasoning_details, thinking_blocks …
+"""The key of an error event. It never occurs within a model's text, where quotes are escaped."""
+# Vendors' names begin with these: reasoning_content, reasoning_details, thinking_blocks …
 _REASONING = ("reasoning", "thinking")
 _OK = 200
 _TYPE = re.compile(rb"\s*([a-z0-9][a-z0-9.+-]{0,40}/[a-z0-9][a-z0-9.+-]{0,60})\s*(;|\Z)", re.IGNORECASE)
@@ -77,15 +77,15 @@ class HoldBack(msgspec.Struct, eq=False):
     _pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> bytes | None:
-        """Return all bytes so far once the answer has begun, ``None`` until then.
+        """Returns all bytes so far once the answer has begun, ``None`` until then.
 
-        Raises UpstreamRefused for an error event, and UpstreamBroken where the stream ends first or is longer
-        than 16 MB by then.
+        Raises UpstreamRefused for an error event, and UpstreamBroken where the stream ends before the answer
+        begins, or exceeds 16 MB.
         """
         self.size += len(data)
         whole = data if data.endswith(b"\n\n") and not self.framing.rest else self.framing.feed(data)
         self._pieces.append(whole)
-        # Where none of several says that it failed, the newest is read first: a role alone goes before it.
+        # Of several events without an error the newest is read first: the first one often has a role alone.
         blank = whole.rfind(b"\n\n", 0, -2)
         several = blank >= 0 and whole.rfind(ERROR_KEY) < 0 and whole.rfind(DONE) < 0
         if several and self._begins(whole[blank + 2 :]):
@@ -98,9 +98,9 @@ class HoldBack(msgspec.Struct, eq=False):
         return None
 
     def close(self) -> bytes:
-        """Return all bytes of a stream that has ended, if its last event begins an answer.
+        """Returns all bytes of a stream that has ended, if its last event begins an answer.
 
-        Raises UpstreamBroken where it does not.
+        Raises UpstreamBroken otherwise, and UpstreamRefused for an error event.
         """
         rest = self.framing.close()
         if rest and self._begins(rest):
@@ -131,7 +131,7 @@ class HoldBack(msgspec.Struct, eq=False):
 
 
 def split_at_error(whole: bytes) -> tuple[bytes, UpstreamRefused | None]:
-    """Split whole events before the first error event: the events, and the error or ``None``."""
+    """Splits whole events at the first error event; returns those before it, and the error or ``None``."""
     if whole.rfind(ERROR_KEY) < 0:
         return whole, None
     passed: list[bytes] = []
@@ -186,13 +186,13 @@ def _lenient_chunks(data: bytes) -> list[_Chunk]:
     for part in (data, *data.splitlines()):
         try:
             chunks.append(msgspec.convert(decode_json(part), _Chunk))
-        except ValueError:  # msgspec's errors, and that of a field whose name is half a character
+        except ValueError:  # msgspec's errors, and the one for a field name with half a character
             continue
     return chunks
 
 
 def _is_reasoning(value: Any) -> bool:
-    """Whether content in parts has nothing but reasoning in them."""
+    """Whether content in parts consists of reasoning alone."""
     if not isinstance(value, list) or not value:
         return False
     kinds = [part.get("type") if isinstance(part, dict) else None for part in value]
@@ -284,9 +284,9 @@ async def open_response(target: Target, request: UpstreamRequest, due: float) ->
 async def _examine(response: Response) -> Response:
     if response.status >= _ERROR:
         headers = client_headers(response.headers)
-        shown = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-        shown.pop("content-type", None)
-        raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), shown)
+        passed = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+        passed.pop("content-type", None)
+        raise UpstreamRefused(response.status, await read_all(response, _LARGEST_ERROR), passed)
     if response.status >= _REDIRECTION:
         raise UpstreamRedirected(
             f"The upstream answered {response.status}, a redirection; correct its base_url."

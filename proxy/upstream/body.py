@@ -18,17 +18,17 @@ from proxy.upstream.providers import Names, Provider
 from proxy.upstream.target import Target
 
 OWN_KEYS = frozenset({"agent_id", "background", "session_id", "user_id"})
-"""Keys of ``metadata`` that speak to this proxy, not to the model."""
+"""Keys of ``metadata`` that are meant for this proxy, not for the model."""
 SILENCE = "…"
-"""Stands for a turn in which nothing was said: no provider takes an empty message everywhere."""
+"""The content of a message for a turn without words: providers refuse some empty messages."""
 MARK = "[system] "
 SIGNED = "extra_content"
-"""Where Gemini signs its tool calls; it refuses it anywhere else."""
+"""The key of a tool call in which Gemini puts its signature; Gemini refuses the key anywhere else."""
 
-# OpenAI's bounds: pairs, and characters of a key and of a value.
+# OpenAI's limits on metadata: pairs, characters of a key, characters of a value.
 _PAIRS, _KEY, _VALUE = 16, 64, 512
 ELEVENLABS = "elevenlabs_extra_body"
-"""A body with this key is ElevenLabs', in which ``user_id`` is OpenAI's ``user``; elsewhere it is ours."""
+"""Marks a body from ElevenLabs, whose ``user_id`` is OpenAI's ``user``; elsewhere it is for this proxy."""
 _LIMITS = ("max_tokens", "max_completion_tokens", "maxTokens")
 _NOT_POSITIVE = re.compile(rb"-.*|0+(\.0*)?([eE].*)?")
 _TRUE, _NULL = Raw(b"true"), Raw(b"null")
@@ -59,7 +59,7 @@ class UpstreamRequest(msgspec.Struct, frozen=True):
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A chat request behind the filters. ``headers`` are the client's, their names in lower case.
+    """A chat request after the filters. ``headers`` are the client's, with names in lower case.
 
     ``model`` is the model that the pipeline sets for every upstream, if it sets one.
     """
@@ -72,7 +72,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tools: Tools | None = None
 
     def to(self, target: Target) -> UpstreamRequest:
-        """The request in the form that a target takes; raises RequestError where no model is named."""
+        """Composes the request for a target; raises RequestError where no model is named."""
         model = self.model or target.model
         name = model or self._client_model
         if not name:
@@ -98,7 +98,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def _client_model(self) -> object:
-        """The model that the client names; ``None`` where it names none that can be read."""
+        """The value of the client's ``model``; ``None`` if it is missing or cannot be read."""
         try:
             return msgspec.json.decode(self.fields["model"]) if "model" in self.fields else None
         except (msgspec.DecodeError, ValueError, RecursionError):
@@ -115,8 +115,8 @@ def compose(
 ) -> bytes:
     """A request body as JSON with only those names, at every level, that ``provider`` takes or ``allow`` has.
 
-    ``fields`` is the client's top level without ``messages``; what passes keeps its bytes and its order.
-    ``model`` replaces the client's. No argument is changed.
+    ``fields`` is the client's top level without ``messages``; the fields that pass keep their bytes and their
+    order. ``model`` replaces the client's. No argument is changed.
     """
     body = _top_level(provider, fields, allow)
     if model is not None:
@@ -158,7 +158,7 @@ def _top_level(provider: Provider, fields: Mapping[str, Raw], allow: Names) -> d
         and "user" in names
         and "user" not in fields
         and "user_id" not in names
-        and bytes(fields.get("user_id", _NULL)).startswith(b'"')  # a user is a text
+        and bytes(fields.get("user_id", _NULL)).startswith(b'"')  # OpenAI's user must be a string
     ):
         body["user"] = fields["user_id"]
     if "functions" in fields and "functions" not in names and "tools" not in fields:
@@ -236,7 +236,7 @@ def _message(message: Message, names: Names, calls: Names) -> dict[str, Any]:
 
 
 def _only(entry: Mapping[str, Any], names: Names) -> dict[str, Any]:
-    """The named keys of an entry, and of the objects in it those whose keys are known."""
+    """An entry reduced to these names, and the objects in it to the keys that are known for them."""
     body: dict[str, Any] = {}
     for key, value in entry.items():
         if key in names:
@@ -249,7 +249,7 @@ def _only(entry: Mapping[str, Any], names: Names) -> dict[str, Any]:
 
 
 def _with_tool_calls(messages: Sequence[Message]) -> Sequence[Message]:
-    """The conversation with each ``function_call`` as a tool call, and its result as a tool's."""
+    """The messages with each ``function_call`` as a tool call, and its result as a tool's."""
     if not any(message.role == "function" or "function_call" in message.others for message in messages):
         return messages
     modern, call = [], ""
@@ -258,7 +258,7 @@ def _with_tool_calls(messages: Sequence[Message]) -> Sequence[Message]:
         if message.role == "function":
             modern.append(replace(message, role="tool", tool_call_id=call))
         elif message.role == "assistant" and isinstance(function, dict):
-            # Nine letters and digits: the one form of an id that every Mistral model has taken.
+            # Nine letters and digits are the only form of id that every Mistral model accepts.
             call = f"call{i:05d}"
             others = {name: value for name, value in message.others.items() if name != "function_call"}
             entry = {"id": call, "type": "function", "function": function}
@@ -269,7 +269,7 @@ def _with_tool_calls(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
-    """The conversation with nine letters and digits as the id of each call; equal ids stay equal."""
+    """The messages with nine letters and digits as the id of each call; equal ids stay equal."""
     shortened = []
     for message in messages:
         changes: dict[str, Any] = {}
@@ -285,7 +285,7 @@ def _with_nine_char_ids(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _with_signatures_alone(messages: Sequence[Message]) -> Sequence[Message]:
-    """The conversation with nothing in the calls' ``extra_content`` but Gemini's signature."""
+    """The messages with the calls' ``extra_content`` reduced to Gemini's signature."""
     if not any(call.get(SIGNED) is not None for message in messages for call in message.tool_calls or ()):
         return messages
     bare = []
@@ -310,7 +310,7 @@ def _nine_char_id(name: str) -> str:
 
 
 def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages in the order of roles that ``provider`` takes; a tool call stays with its results.
+    """The messages in an order of roles that ``provider`` accepts; a tool call stays with its results.
 
     A system message that is not at the start becomes a marked user message in its place. At the start it
     would change the beginning of the prompt from turn to turn, by which providers cache.
@@ -348,7 +348,7 @@ def arrange(provider: Provider, messages: Sequence[Message]) -> Sequence[Message
 
 
 def _alternating(messages: Sequence[Message]) -> Sequence[Message]:
-    """The messages with user and assistant in turn, a user first: neighbours of one role are merged."""
+    """The messages with user and assistant alternating, the user first; neighbours of one role are merged."""
     turns: list[Message] = []
     for message in messages:
         before = turns[-1] if turns else None

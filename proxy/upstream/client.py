@@ -13,7 +13,7 @@ from proxy.upstream.connection import Connection, HttpResponse, StaleConnection,
 from proxy.upstream.dial import Route, Trust, system_trust
 
 _PROXY_REFUSED = 407
-# An aborted transport reports its loss within a few turns of the loop.
+# An aborted transport reports its loss within a few rounds of the event loop.
 _TURNS = 100
 _EVERY: Final = 1.0
 _PAUSE: Final = 30.0
@@ -23,23 +23,23 @@ _log = logging.getLogger("turnkeeper")
 
 
 class Upstream(Protocol):
-    """What requests are sent to: an HTTP server, or the practice model."""
+    """The other end of requests: an HTTP server, or the practice model."""
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
-        """Send a request; return its response once the head is there, by loop time `due` at the latest.
+        """Sends a request; returns its response once the head has arrived, by loop time `due`.
 
-        `due` holds for the rest of the response too, until it is replaced. Raises UpstreamError.
+        `due` is the deadline of the whole response, until another one is set. Raises UpstreamError.
         """
 
     async def keep_warm(self) -> None:
-        """Keep a connection open, until cancelled; the model is asked nothing."""
+        """Keeps a connection open, until cancelled; sends no request to the model."""
 
     async def aclose(self) -> None:
-        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
+        """Closes all connections; requests that wait for one fail with UpstreamUnreachable."""
 
 
 class HttpUpstream:
-    """An upstream behind HTTP/1.1."""
+    """An upstream that speaks HTTP/1.1."""
 
     def __init__(  # noqa: PLR0913  (each is a setting of its own)
         self,
@@ -56,7 +56,7 @@ class HttpUpstream:
         self._pool = Pool(self._route, size=max_connections, connect=connect, idle=idle)
 
     async def open(self, method: str, path: str, headers: Headers, body: bytes, *, due: float) -> Response:
-        """Send a request; return its response once the head is there, by loop time `due` at the latest."""
+        """Sends a request; returns its response once the head has arrived, by loop time `due`."""
         last = self._last_head
         if headers is last[2] and path == last[1] and method == last[0]:
             head = last[3]
@@ -81,7 +81,7 @@ class HttpUpstream:
             try:
                 await response.head()
             except StaleConnection:
-                # The server closed an idle connection while the request was on its way: nothing was answered.
+                # The server closed an idle connection while the request was on its way: it was not processed.
                 response.reset()
                 connection = await pool.dial(due)
                 connection.send(response, head, body)
@@ -98,19 +98,19 @@ class HttpUpstream:
         return answer
 
     async def keep_warm(self) -> None:
-        """Open a connection early, and keep one while requests come, until cancelled or closed."""
+        """Opens a connection early, and keeps one open while requests come, until cancelled or closed."""
         await self._pool.keep_warm()
 
     async def aclose(self) -> None:
-        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
+        """Closes all connections; requests that wait for one fail with UpstreamUnreachable."""
         await self._pool.aclose()
 
 
 class Pool:
     """The connections of one upstream, for at most `size` responses at once, first come, first served.
 
-    A place is acquired before a connection is, and its owner dials only where no connection is idle: so there
-    are never more connections than places.
+    A request acquires a place before it takes a connection, and dials only if none is idle: there are never
+    more connections than places.
     """
 
     def __init__(self, route: Route, *, size: int, connect: float, idle: float) -> None:
@@ -133,7 +133,10 @@ class Pool:
         return len(self._all)
 
     async def acquire(self, due: float) -> None:
-        """Take a place, which `release` gives back; raises UpstreamTimeout where none is free by `due`."""
+        """Acquires a place; raises UpstreamTimeout where none is free by `due`.
+
+        Raises UpstreamUnreachable if the pool is closed.
+        """
         if self.closed:
             raise UpstreamUnreachable(self._closing)
         if self.free:
@@ -148,7 +151,7 @@ class Pool:
             if place in self._queue:
                 self._queue.remove(place)
             elif place.done() and not place.cancelled() and place.exception() is None:
-                self.release()  # it was handed over in the same moment
+                self.release()  # it was assigned at the same moment
             if isinstance(error, TimeoutError):
                 raise UpstreamTimeout(
                     f"all connections to {self._peer} stayed busy; raise their number"
@@ -156,7 +159,7 @@ class Pool:
             raise
 
     def release(self) -> None:
-        """Give a place back: the first in the queue has it."""
+        """Releases a place, to the first request in the queue if there is one."""
         while self._queue:
             place = self._queue.popleft()
             if not place.done():
@@ -165,7 +168,7 @@ class Pool:
         self.free += 1
 
     def take_idle(self) -> Connection | None:
-        """The idle connection that was used last, if one is alive."""
+        """Takes the idle connection that was used last; ``None`` if none is open."""
         now = asyncio.get_running_loop().time()
         while self._idle:
             connection = self._idle.pop()
@@ -176,7 +179,7 @@ class Pool:
         return None
 
     async def dial(self, due: float) -> Connection:
-        """Open a connection; raises UpstreamUnreachable, or UpstreamTimeout after `connect` seconds."""
+        """Opens a connection; raises UpstreamUnreachable, or UpstreamTimeout after `connect` seconds."""
         connection = Connection(self._peer, on_idle=self._keep, on_lost=self._forget)
         dial = asyncio.timeout_at(min(due, asyncio.get_running_loop().time() + self._connect))
         try:
@@ -201,7 +204,7 @@ class Pool:
         return connection
 
     async def _warm(self, due: float) -> None:
-        """Open an idle connection, if there is none. Raises UpstreamError."""
+        """Opens an idle connection, if there is none. Raises UpstreamError."""
         await self.acquire(due)
         try:
             connection = self.take_idle() or await self.dial(due)
@@ -213,11 +216,11 @@ class Pool:
     async def keep_warm(
         self, *, every: float = _EVERY, pause: float = _PAUSE, active: float = _ACTIVE
     ) -> None:
-        """Keep a connection open, until cancelled or closed: a handshake takes longer than all else we do.
+        """Keeps a connection open, until cancelled or closed: a handshake is the slowest part of a request.
 
-        One is opened at once, and anew when none is left, at most every ``pause`` seconds, until ``active``
-        seconds after the last request, which sets ``requested``. After a failure nothing is opened before the
-        next request.
+        A connection is opened at once, and again when none is left, at most every ``pause`` seconds, until
+        ``active`` seconds after the last request. Each request sets ``requested``. After a failure no
+        connection is opened before the next request.
         """
         now = asyncio.get_running_loop().time
         until = rested = -math.inf
@@ -234,7 +237,7 @@ class Pool:
             await asyncio.sleep(every)
 
     async def aclose(self) -> None:
-        """Close all connections; requests that wait for one fail with UpstreamUnreachable."""
+        """Closes all connections; requests that wait for one fail with UpstreamUnreachable."""
         self.closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -253,7 +256,7 @@ class Pool:
             await asyncio.sleep(0)
 
     def _keep(self, connection: Connection) -> None:
-        """Keep an idle connection until it is taken or expires, and give back the place that it had."""
+        """Keeps an idle connection until it is taken or expires, and releases its place."""
         loop = asyncio.get_running_loop()
         connection.expires = loop.time() + self._idle_for
         self._idle.append(connection)

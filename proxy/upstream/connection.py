@@ -10,13 +10,13 @@ from proxy.answer.response import Headers, Response
 from proxy.errors import UpstreamBroken, UpstreamError, UpstreamTimeout
 
 _SWITCHING, _OK = 101, 200
-# Bytes that may come without completing a head or adding to a body: heads, chunk extensions, trailers.
+# Limit, in bytes, of what neither completes a head nor adds to a body: heads, chunk extensions, trailers.
 _OVERHEAD = 64 << 10
 # Below this, joining head and body costs less than a second buffer on the way out.
 _JOINED = 64 << 10
-# With more than this to be read, the connection stops reading until all of it has been.
+# With more unread bytes than this, the connection stops reading from the socket until all are read.
 _UNREAD = 1 << 17
-# uvloop counts time in milliseconds: a timer may ring this much early.
+# uvloop counts time in milliseconds: a timer may fire this much early.
 _TICK = 0.001
 _PIECE = 1 << 17
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -24,13 +24,14 @@ _CM_MASK, _CM_DEFLATE = 0x0F, 8
 
 
 class StaleConnection(UpstreamBroken):
-    """A connection that was kept died before the first byte of a response: the request may be sent again."""
+    """A reused connection was lost before the first byte of a response: the request may be sent again."""
 
 
 class HttpResponse:
     """A response as it arrives: the head, then the bytes that have not been read yet.
 
-    ``on_end`` is called once, when its connection can carry no more of it, unless that goes to ``on_idle``.
+    ``on_end`` is called once, when the connection carries no more of the response. Where the connection goes
+    to ``on_idle`` instead, ``on_end`` is not called.
     """
 
     __slots__ = (
@@ -53,10 +54,10 @@ class HttpResponse:
         self._error: UpstreamError | None = None
         self.deadline = 0.0
 
-    # For the reader of a response: see proxy.answer.response.
+    # The interface for the reader, as in proxy.answer.response.
 
     async def read(self) -> bytes:
-        """Return all that has arrived since the last read, b"" at the end; a cancelled read loses nothing."""
+        """Returns all bytes since the last read, b"" at the end; a cancelled read loses nothing."""
         chunks = self.chunks
         while not chunks:
             if self._error is not None:
@@ -76,7 +77,7 @@ class HttpResponse:
         return data
 
     def offer(self, take: Callable[[bytes], bool]) -> None:
-        """Pass what arrives while a read waits to `take` first; what it returns false for is read."""
+        """Passes bytes that arrive while a read waits to `take`; `read` returns them where that is false."""
         if not self.complete:
             self.take = take
 
@@ -86,22 +87,22 @@ class HttpResponse:
         return self.complete and not self.chunks and self._error is None
 
     def due(self, at: float) -> None:
-        """Fail with UpstreamTimeout when the response is not complete by loop time `at`."""
+        """Sets the loop time after which an incomplete response fails with UpstreamTimeout."""
         self.deadline = at
         if self.connection is not None:
             self.connection.watch(at)
 
     def close(self) -> None:
-        """End the response; the connection of an incomplete one is aborted."""
+        """Ends the response; the connection of an incomplete one is aborted."""
         if self.complete:
             self.chunks.clear()
         else:
             self.abort(self._error or UpstreamBroken("the answer was closed before its end"))
 
-    # For the client and the connection.
+    # The interface for the client and the connection.
 
     async def head(self) -> None:
-        """Return when status and headers are there."""
+        """Waits for the status and the headers; raises UpstreamError where the connection fails first."""
         while not self.status:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -109,17 +110,17 @@ class HttpResponse:
             await self.waiter
 
     def reset(self) -> None:
-        """Forget a failed connection: the request is sent once more."""
+        """Clears the error of a failed connection, so that the request can be sent again."""
         self._error = None
 
     def wake(self) -> None:
-        """Let the reader look again."""
+        """Wakes the reader that waits, if there is one."""
         waiter, self.waiter = self.waiter, None
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
     def end(self) -> None:
-        """Record that its connection carries no more of it."""
+        """Detaches the response from its connection, calls ``on_end`` and wakes the reader."""
         self.connection = self.take = None
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
@@ -129,7 +130,7 @@ class HttpResponse:
             waiter.set_result(None)
 
     def fail(self, error: UpstreamError) -> None:
-        """Record that the connection is lost: what came before is read first, then `error` is raised."""
+        """Records that the connection is lost: `read` returns what came before, then raises `error`."""
         self.connection = None
         self._error = self._error or error
         if self.status:
@@ -138,7 +139,7 @@ class HttpResponse:
             self.wake()
 
     def abort(self, error: UpstreamError) -> None:
-        """Drop what is unread, and the connection with it unless the response is complete."""
+        """Drops all unread bytes; the connection of an incomplete response is closed at once."""
         self.chunks.clear()
         self._error = error
         if self.connection is not None and not self.complete:
@@ -149,8 +150,8 @@ class HttpResponse:
 class Connection(asyncio.Protocol):
     """One socket, which carries one request at a time.
 
-    ``on_idle`` is called with the connection when it may carry another request, and ``on_lost`` when it is
-    closed. ``expires`` is when an idle one is closed, in loop time; 0 before its first response.
+    ``on_idle`` is called with the connection when it can carry another request, and ``on_lost`` when it is
+    closed. ``expires`` is the loop time at which an idle connection is closed; 0 before its first response.
     """
 
     __slots__ = (
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._response: HttpResponse | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
-        self.on_body = self._body.append  # which the parser calls: without a frame of Python
+        self.on_body = self._body.append  # called by the parser without a Python frame
         self._overhead = self._size = 0
         self._paused = self._keep_alive = False
         self._loop = asyncio.get_running_loop()
@@ -183,11 +184,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def answering(self) -> bool:
-        """Whether a response is under way whose head is there."""
+        """Whether a response is under way whose head has arrived."""
         return self._response is not None and bool(self._response.status)
 
     def send(self, response: HttpResponse, head: bytes, body: bytes) -> None:
-        """Send a request, whose response becomes `response`."""
+        """Sends a request; `response` is filled as the answer arrives."""
         response.connection = self
         self._overhead = self._size = 0
         self._headers = []
@@ -201,9 +202,9 @@ class Connection(asyncio.Protocol):
             self.transport.writelines((head, body))
 
     def watch(self, at: float) -> None:
-        """Look by loop time `at` whether the response is late.
+        """Checks by loop time `at` whether the response is late.
 
-        The timer serves one request after the other: it is set anew where it rings too late, or too early.
+        One timer serves all requests in turn: it is restarted where it would fire too late, or fires early.
         """
         if self._timer is not None:
             if self._rings_at <= at:
@@ -213,33 +214,33 @@ class Connection(asyncio.Protocol):
         self._timer = self._loop.call_at(at, self._ring)
 
     def resume(self) -> None:
-        """Read from the socket again."""
+        """Resumes reading from the socket."""
         if self._paused and self.transport is not None:
             self._paused = False
             self.transport.resume_reading()
 
     def drop(self) -> None:
-        """Close the connection at once, without a word to its response."""
+        """Closes the connection at once; its response is not notified."""
         self._response = None
         if self.transport is not None:
             self.transport.abort()
 
     def fail(self, error: UpstreamError) -> None:
-        """Close the connection at once; a response under way fails with `error`."""
+        """Closes the connection at once; a response under way fails with `error`."""
         response, self._response = self._response, None
         self.drop()
         if response is not None:
             response.fail(error)
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Bytes can go either way."""
+        """Keeps the transport, and creates the parser."""
         self.transport = transport  # type: ignore[assignment]  # a stream socket's is a Transport
         self._parser = httptools.HttpResponseParser(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parse some bytes, and pass on what they make of the response."""
+        """Parses bytes, and passes what they add to the response to its reader."""
         response, parser, body = self._response, self._parser, self._body
         if response is None or parser is None:
             self.drop()  # bytes that no request asked for
@@ -248,7 +249,7 @@ class Connection(asyncio.Protocol):
         try:
             parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            # What came before the error is kept, the connection is not.
+            # The bytes before the error are still read; the connection is not used again.
             self._keep_alive = False
             if not response.complete:
                 response.chunks += body
@@ -280,28 +281,28 @@ class Connection(asyncio.Protocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> None:
-        """The peer sends no more."""
+        """Ends the response under way, and closes the connection."""
         self._end(None)
         self.drop()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is closed."""
+        """Fails the response under way, and reports the connection as lost."""
         self._end(exc)
         if self._timer is not None:
             self._timer.cancel()
-        # The parser holds this object: without it nothing is left for the garbage collector.
+        # Breaks the cycle with the parser, so that nothing is left for the garbage collector.
         self._parser = self.transport = None
         self._on_lost(self)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
-        """A response begins, or bytes that no request asked for."""
+        """Raises UpstreamBroken for a response that no request asked for."""
         if self._response is None or self._response.complete:
             raise UpstreamBroken("bytes after the end")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header is complete, or a trailer."""
+        """Adds a header; drops a trailer. Raises UpstreamBroken where they exceed 64 KB."""
         self._size += len(name) + len(value)
         if self._size > _OVERHEAD:
             raise UpstreamBroken("its head is larger than 64 KB")
@@ -309,7 +310,10 @@ class Connection(asyncio.Protocol):
             self._headers.append((name.lower(), value.rstrip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """A head is complete; that of an interim response is dropped."""
+        """Fills in status and headers of the response; the head of an interim response is dropped.
+
+        Raises UpstreamBroken for a status or a transfer encoding that was not asked for.
+        """
         response, parser = self._response, self._parser
         if response is None or parser is None:
             return
@@ -328,16 +332,16 @@ class Connection(asyncio.Protocol):
         self._keep_alive, self._overhead = parser.should_keep_alive(), 0
 
     def on_message_complete(self) -> None:
-        """A response is complete, or an interim one."""
+        """Marks the response as complete, unless this was an interim one."""
         if self._response is not None and self._response.status:
             self._response.complete = True
 
     def _complete(self, response: HttpResponse) -> None:
-        """End a response that is complete, and keep the connection where another one may follow."""
+        """Ends a complete response, and keeps the connection if it can carry another one."""
         self._response = None
         response.chunks += self._body
         self._body.clear()
-        # A response may overtake its request: the rest of that must not go before the next one.
+        # A response may come before its request is sent whole: the rest must not precede the next request.
         if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
             if self._paused:
                 self.resume()
@@ -348,7 +352,7 @@ class Connection(asyncio.Protocol):
         response.end()
 
     def _end(self, exc: Exception | None) -> None:
-        """End the response under way: one without a length ends with its connection."""
+        """Ends the response under way; one without a length is complete when its connection ends."""
         response, self._response = self._response, None
         if response is None:
             return
@@ -394,13 +398,13 @@ class DecodedResponse(Response):
         self._gzip = gzip
         self._inflater: zlib._Decompress | None = None
         self._tail = b""
-        self._has_more = False  # whether another piece can be had without new bytes
+        self._has_more = False  # whether another piece can be decoded without new bytes
 
     async def read(self) -> bytes:
-        """Return what has arrived since the last read in pieces of some size, b"" at the end."""
+        """Returns the next decoded piece, b"" at the end; raises UpstreamBroken for damaged data."""
         while True:
             data = b""
-            if self._has_more:  # little data unpacks to much: other tasks have their turn in between
+            if self._has_more:  # a few bytes may unpack to many: other tasks run between two pieces
                 await asyncio.sleep(0)
             elif not (data := await self._response.read()):
                 if self._inflater is not None and not self._inflater.eof:
@@ -422,7 +426,7 @@ class DecodedResponse(Response):
                 if inflater is not None and not data.lstrip(b"\0"):  # padding after the last member
                     data = b""
                     break
-                # Some servers call raw deflate so, which should be zlib: the first byte differs.
+                # Some servers send raw deflate as "deflate", which means zlib: the first byte differs.
                 window = _GZIP if self._gzip else _ZLIB if data[0] & _CM_MASK == _CM_DEFLATE else _RAW
                 inflater = self._inflater = zlib.decompressobj(window)
             piece = inflater.decompress(data, room)
@@ -434,17 +438,17 @@ class DecodedResponse(Response):
         return b"".join(pieces)
 
     def due(self, at: float) -> None:
-        """Replace the deadline."""
+        """Sets the deadline of the response."""
         self._response.due(at)
 
     def close(self) -> None:
-        """End the response."""
+        """Ends the response; the connection of an incomplete one is aborted."""
         self._tail, self._inflater, self._has_more = b"", None, False
         self._response.close()
 
 
 def decoded(response: HttpResponse) -> Response:
-    """The response, decoded where its body is compressed; raises UpstreamBroken for an unknown coding."""
+    """Returns the response, decoded if its body is compressed; raises UpstreamBroken for other codings."""
     coding = response.coding.strip().lower()
     if coding in (b"", b"identity"):
         return response

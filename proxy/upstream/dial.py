@@ -32,13 +32,13 @@ _FRAMING = frozenset(
 _HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 _PREFIX = re.compile(r"[\x21\x24-\x3e\x40-\x7e]*")
 _NO_PROXY_ENTRY = re.compile(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d+))?")
-# The fault of this process, not of the upstream.
+# These errors are about this process, not about the upstream.
 _NO_FILES_LEFT: Final = {errno.EMFILE, errno.ENFILE}
 _LONGEST_HEAD = 16 << 10
 
 
 def system_trust() -> ssl.SSLContext:
-    """Trust the certificate authorities of this machine, as they are now; reading them takes some 20 ms."""
+    """Reads the certificate authorities of this machine, in some 20 ms; returns a TLS context for them."""
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -46,7 +46,7 @@ def system_trust() -> ssl.SSLContext:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Scheme, host and port of an upstream, and the path that every request's path is added to."""
+    """Scheme, host and port of an upstream, and the ``prefix`` of every request's path."""
 
     scheme: str
     host: str
@@ -55,7 +55,7 @@ class Origin:
 
     @classmethod
     def of(cls, base_url: str) -> "Origin":
-        """The origin that `base_url` names; raises ValueError, which says what to write and shows no key."""
+        """Parses a base URL; raises ValueError, whose message says what to write and shows no key."""
         if re.search(r"[^!-~]", base_url):
             raise ValueError("an address has no spaces, and no characters beyond ASCII")
         rest, host = base_url.partition("://")[2], host_of(base_url)
@@ -76,7 +76,7 @@ class Origin:
 
     @property
     def authority(self) -> str:
-        """Host and port as CONNECT names them, an IPv6 address in brackets."""
+        """Host and port, with an IPv6 address in brackets, as in CONNECT."""
         return f"{_bracketed(self.host)}:{self.port}"
 
     @property
@@ -99,7 +99,7 @@ class Proxy:
 
     @classmethod
     def of(cls, url: str) -> "Proxy":
-        """The proxy at `url`; a bare host:port counts as http. Raises ValueError."""
+        """Parses a proxy's URL; a bare host:port counts as http. Raises ValueError."""
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"a proxy must be an http:// or https:// URL, not {parts.scheme!r}")
@@ -108,7 +108,7 @@ class Proxy:
             user, password = unquote_to_bytes(parts.username or ""), unquote_to_bytes(parts.password or "")
             authorization = b"Basic " + b64encode(user + b":" + password)
         host = parts.hostname
-        try:  # as DNS and TLS know it
+        try:  # the form for DNS and TLS
             name = host if host.isascii() else host.encode("idna").decode("ascii")
         except UnicodeError:
             name = ""
@@ -118,9 +118,9 @@ class Proxy:
 
     @classmethod
     def between(cls, origin: Origin, environ: Mapping[str, str]) -> "Proxy | None":
-        """The proxy that `environ` sets for `origin`, if any.
+        """The proxy that `environ` sets for `origin`, or ``None``.
 
-        Raises ConfigError, which names the variable, where that is no proxy's URL.
+        Raises ConfigError, which names the variable, where its value is not the URL of a proxy.
         """
 
         def value(name: str) -> str:
@@ -135,12 +135,12 @@ class Proxy:
         try:
             return cls.of(url)
         except ValueError:
-            # What is wrong may be a piece of a password: it is not shown.
+            # The value is not shown, since it may hold a password.
             raise ConfigError(f"{name.upper()} in the environment: write http://HOST:PORT") from None
 
     @property
     def header(self) -> bytes:
-        """The line of a request's head that carries the credentials; empty where there are none."""
+        """The header line with the credentials; empty where there are none."""
         return b"proxy-authorization: %b\r\n" % self.authorization if self.authorization else b""
 
     def __str__(self) -> str:
@@ -148,7 +148,7 @@ class Proxy:
 
 
 def _covers(entry: str, origin: Origin) -> bool:
-    """Whether an entry of no_proxy means this origin: a name, a domain, an address or a network."""
+    """Whether an entry of no_proxy covers this origin. It is a name, a domain, an address or a network."""
     match = _NO_PROXY_ENTRY.fullmatch(entry)
     name, port = (match[1] or match[2], match[3]) if match else (entry, None)
     if port and int(port) != origin.port:
@@ -166,13 +166,13 @@ def _covers(entry: str, origin: Origin) -> bool:
 
 
 def _bracketed(host: str) -> str:
-    """The host as a URL writes it."""
+    """The host, in brackets if it is an IPv6 address."""
     return f"[{host}]" if ":" in host else host
 
 
 @dataclass(frozen=True)
 class Route:
-    """An origin, the proxy before it if there is one, and the TLS that either needs."""
+    """An origin, the proxy before it if there is one, and the TLS context if either uses https."""
 
     origin: Origin
     proxy: Proxy | None
@@ -180,9 +180,10 @@ class Route:
 
     @classmethod
     def of(cls, base_url: str, environ: Mapping[str, str], trust: Trust) -> "Route":
-        """The route to `base_url` under the proxy variables of `environ`; `trust` is called for TLS alone.
+        """The route to `base_url`, with the proxy that `environ` sets; `trust` is called only for TLS.
 
-        Raises ValueError for a context that does not verify.
+        Raises ValueError for an invalid URL, and for a TLS context that does not verify; ConfigError for an
+        invalid proxy.
         """
         origin = Origin.of(base_url)
         proxy = Proxy.between(origin, environ)
@@ -195,26 +196,26 @@ class Route:
 
     @property
     def tunnelled(self) -> bool:
-        """Whether the proxy is asked for a tunnel, for TLS that only the origin can open."""
+        """Whether the proxy is asked for a tunnel, because the origin uses TLS."""
         return self.proxy is not None and self.origin.scheme == "https"
 
     @property
     def first(self) -> Origin | Proxy:
-        """What is at the other end of the socket."""
+        """The other end of the socket: the proxy if there is one, else the origin."""
         return self.proxy or self.origin
 
     @cached_property
     def _own_lines(self) -> tuple[str, bytes, bytes]:
-        """What stands before a request's path, the proxy's line, and the line of the host."""
+        """The prefix of a request's path, the header line for the proxy, and the host line."""
         host = b"host: %b\r\n" % self.origin.host_header.encode()
         if self.proxy is None or self.tunnelled:
             return self.origin.prefix, b"", host
         return f"{self.origin}{self.origin.prefix}", self.proxy.header, host
 
     def request_head(self, method: str, path: str, headers: Headers) -> bytes:
-        """A request's first lines, but for its body's length.
+        """The request line and the headers, without ``content-length`` and the blank line.
 
-        Raises ValueError for a name or a value that would break them.
+        Raises ValueError for a method, a path or a header that is not valid in HTTP.
         """
         if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
             raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
@@ -226,7 +227,7 @@ class Route:
                 raise ValueError(
                     f"header {name!r}: no lower-case header name, or one that the client sets itself"
                 )
-            # The value may be a key: it is never shown.
+            # The value is not shown, since it may be a key.
             if not _VALUE.fullmatch(value):
                 raise ValueError(f"header {name!r}: its value holds a control character")
             lines.append(b"%b: %b\r\n" % (name, value))
@@ -248,7 +249,7 @@ class Route:
         return f"{self.origin} through the proxy {self.proxy}" if self.proxy else f"{self.origin}"
 
     async def dial(self, connection: Connection) -> None:
-        """Connect `connection`, so that it can carry requests.
+        """Connects `connection` to the upstream.
 
         Raises UpstreamUnreachable, TooManyOpenFiles and TimeoutError.
         """
@@ -266,14 +267,14 @@ class Route:
             ) from None
         except TimeoutError:
             raise
-        except (OSError, UnicodeError) as error:  # the latter for a name that cannot be looked up
+        except (OSError, UnicodeError) as error:  # UnicodeError for a name that cannot be looked up
             what = f"cannot connect to {self}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
                 raise TooManyOpenFiles(f"{what}; let this server have more of them (ulimit -n)") from None
             raise UpstreamUnreachable(what + CHECK_ADDRESS) from None
 
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:
-        """``tls`` is for the way to the proxy."""
+        """Connects `connection` through a tunnel; ``tls`` is the context for the proxy itself."""
         loop, first = asyncio.get_running_loop(), self.first
         if self.tls is None:
             raise UpstreamUnreachable(f"no TLS for {self.origin}")
@@ -284,7 +285,7 @@ class Route:
             await tunnel.open(raw, self.connect_request)
             transport = await loop.start_tls(raw, connection, self.tls, server_hostname=self.origin.host)
         except BaseException:
-            # Aborting one that has ended raises in asyncio (3.11), and TLS may have ended it already.
+            # In Python 3.11, aborting a closed transport raises, and TLS may have closed this one already.
             if not raw.is_closing():
                 raw.abort()
             raise
@@ -294,7 +295,7 @@ class Route:
 
 
 class Tunnel(asyncio.Protocol):
-    """The exchange with a proxy before TLS begins: CONNECT, and the answer to it."""
+    """The exchange with a proxy before TLS begins: the CONNECT request and its answer."""
 
     def __init__(self, proxy: str) -> None:
         self._proxy = proxy
@@ -302,12 +303,12 @@ class Tunnel(asyncio.Protocol):
         self._answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def open(self, transport: asyncio.Transport, connect_request: bytes) -> None:
-        """Return when the proxy has opened the tunnel; raises UpstreamUnreachable where it does not."""
+        """Returns once the proxy has opened the tunnel; raises UpstreamUnreachable where it refuses."""
         transport.write(connect_request)
         await self._answered
 
     def data_received(self, data: bytes) -> None:
-        """Some bytes of the proxy's answer came."""
+        """Collects the proxy's answer; the tunnel is open with a status of 200 to 299."""
         self._data += data
         if b"\r\n\r\n" not in self._data and len(self._data) <= _LONGEST_HEAD:
             return
@@ -319,12 +320,12 @@ class Tunnel(asyncio.Protocol):
             self._answered.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The proxy closed the connection."""
+        """Fails the tunnel, unless it is open."""
         self._fail(f"closed the connection: {exc or 'without an answer'}")
 
     def _fail(self, what: str) -> None:
         if not self._answered.done():
             message = f"the proxy {self._proxy} {what}; check the proxy variables and its user name"
             self._answered.set_exception(UpstreamUnreachable(message))
-            # The dial may have been cancelled: the loop need not complain.
+            # Marks the error as retrieved: a cancelled dial never awaits it, and the loop would log it.
             self._answered.exception()

@@ -21,24 +21,24 @@ from proxy.upstream.attempt import Deadlines, UpstreamAnswer, attempt, open_resp
 from proxy.upstream.body import ChatRequest, UpstreamRequest
 from proxy.upstream.target import Target
 
-# With less than this left, in seconds, an upstream could not answer anyway.
+# In seconds: with less time than this, an upstream is not asked, since it could not answer anyway.
 _LEAST = 0.02
 _A_MOMENT = 1.0
-# Where all upstreams fail, calls find out so often, in seconds, whether one works again.
+# In seconds: how often each upstream is probed while all of them fail.
 _PROBE_EVERY = 1.0
-# Each call asks it once for so many seconds after it began to fail: there is nowhere else to go.
+# In seconds after the first failure: each call still asks a failing upstream once if there is no other.
 _GRACE = 3.0
-# A preferred upstream that is asked again is worth waiting for so many seconds before the next one is asked.
+# In seconds: how long a retry of a preferred upstream is waited for before the next upstream is asked.
 _SOON = 0.25
 _BACKOFF = Backoff(shortest=0.1, longest=1.0, jitter=0.5)
 _BEHIND_ALL = 1000
 
 
 class TimeLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The time that all targets of a pipeline together have, in seconds.
+    """The time limits that all targets of a pipeline share, in seconds.
 
-    ``first_token`` is for an answer to begin, ``total`` for it to end. A second target is asked beside the
-    first after ``hedge``.
+    An answer must begin within ``first_token`` and end within ``total``. After ``hedge`` without an answer, a
+    second target is asked in parallel.
     """
 
     first_token: float
@@ -73,7 +73,7 @@ class Dispatch:
         for rank, target in enumerate(targets[1:], 1):
             if request.names_model(target):
                 self._candidates.append(Candidate(rank, target))
-        # Messages are many: where nothing can be asked but what is composed already, they are let go.
+        # Frees the messages, which may be many, where only the request that is composed already can be sent.
         self._request = request if self.dialogue or len(targets) > 1 else None
         self._attempts = attempts
         self._time = asyncio.get_running_loop().time
@@ -86,7 +86,7 @@ class Dispatch:
         self._refusal: UpstreamError | None = None
 
     async def begin(self) -> UpstreamAnswer:
-        """Return the first answer that begins; raise the last UpstreamError if none does.
+        """Returns the first answer that begins; raises the last UpstreamError if none does.
 
         Candidates are asked one after the other. An error of the request itself is raised at once.
         """
@@ -144,8 +144,8 @@ class Dispatch:
             while pending and answer is None:
                 done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
                 for run in done:
-                    # A second run that fails is no reason to give up the first, which is merely late; nor is
-                    # a first one that has nothing left to ask a reason to give up the second.
+                    # If the second run fails, the first may still answer late; if the first run has no
+                    # candidates left, the second may still answer. Only a refusal of the first ends both.
                     error = run.exception()
                     if not isinstance(error, UpstreamError) or (run is first and error is self._refusal):
                         answer = answer or run.result()
@@ -160,7 +160,10 @@ class Dispatch:
         return answer
 
     def _next(self) -> "Candidate | None":
-        """The candidate to ask next, or to wait for; one whose circuit is open gives way to others."""
+        """The candidate to ask next, perhaps after a pause; ``None`` where there is none in time.
+
+        Candidates whose circuit is open come last.
+        """
         now, latest = self._time(), self._due - _LEAST
         if now > latest:
             return None
@@ -168,7 +171,7 @@ class Dispatch:
             breaker = candidate.breaker or self._breaker(candidate)
             if candidate.ready <= now + _SOON and (breaker.is_healthy or breaker.admit()):
                 return candidate
-        # A whole answer may take long to come; taking a request may not.
+        # An answer that is not streamed may take long, but a retry must still start early.
         latest = min(latest, max(self._begin_by, now + _A_MOMENT))
         waiting = [each for each in self._candidates if each.ready <= latest]
         waiting.sort(key=lambda each: (self._breaker(each).state != "closed", each.ready))
@@ -183,7 +186,7 @@ class Dispatch:
     def _deadlines(self, target: Target) -> Deadlines:
         now, total = self._time(), self._since + target.total
         if not self.streaming:
-            # A silent upstream looks like a slow one: each has its share of the time.
+            # A dead upstream cannot be told from a slow one: each candidate gets an equal share of the time.
             untried = sum(not each.tries and self._breaker(each).state != "open" for each in self._candidates)
             whole = min(total, now + (self._due - now) / (1 + untried))
             return Deadlines(whole, None, whole)
@@ -195,12 +198,12 @@ class Dispatch:
         return Deadlines(min(first, content), content, total)
 
     def _fail(self, candidate: "Candidate", error: UpstreamError, began: float) -> None:
-        """Record a failed attempt; raise its error if every other upstream would fail in the same way."""
+        """Records a failed attempt; raises its error if every other upstream would fail in the same way."""
         error.drop_traceback()
         target, late = candidate.target, isinstance(error, UpstreamTimeout)
         error.upstream = target.name
         enough = (min(target.begins_within, _A_MOMENT) if self.streaming else _A_MOMENT) / 2
-        # An attempt that had too little time says nothing by being late.
+        # The timeout of an attempt that had too little time is not reported as the reason.
         if not late or self._due - began >= enough:
             self._failure = error
         if isinstance(error, UpstreamUnreachable):
@@ -221,7 +224,7 @@ class Dispatch:
             raise error
 
     def _breaker(self, candidate: "Candidate") -> CircuitBreaker:
-        """The circuit breaker of the model that a candidate is asked for."""
+        """The circuit breaker of a candidate's upstream and model."""
         if candidate.breaker is None:
             candidate.breaker = candidate.target.health.breaker(self._compose(candidate).model)
         return candidate.breaker
@@ -249,11 +252,11 @@ class Dispatch:
 
 
 class Candidate(msgspec.Struct, eq=False):
-    """A target in one turn: how many ``tries`` it had, and when it is ``ready`` for the next (loop time).
+    """A target in one turn: its number of ``tries``, and the loop time when it is ``ready`` for the next.
 
-    ``request`` is what it is sent, composed behind so many ``rounds`` of tools; ``None`` until it is needed,
-    and so is its ``breaker``. One that has ``called_tools`` of the proxy's in this try is slow, where it is
-    late, rather than down.
+    Candidates are asked in the order of ``rank``. ``request`` and ``breaker`` are set when they are needed;
+    ``rounds`` is the number of tool rounds that the request includes. ``called_tools`` is whether memory
+    tools ran in this try: then a timeout means that the target is slow rather than down.
     """
 
     rank: int

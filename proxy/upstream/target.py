@@ -12,18 +12,18 @@ from proxy.circuit import Backoff, CircuitBreaker, CircuitState
 from proxy.upstream.client import Upstream
 from proxy.upstream.providers import Provider
 
-# Clients may name any model: beyond this many, the one that was named first is dropped.
+# Clients may name any model: beyond this number, the breaker of the oldest one is dropped.
 _MOST_MODELS = 100
 _FAILURES = 5
-# A model that works again is found out within 30 seconds.
+# A model that works again is noticed within 30 seconds.
 _BACKOFF = Backoff(shortest=4.0, longest=16.0)
 _log = logging.getLogger("turnkeeper")
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's address, and how to speak to it. Times are in seconds.
+    """An upstream with the model to ask, its headers, retries and time limits in seconds.
 
-    ``secrets`` are those parts of the headers that no client may see.
+    ``secrets`` are the parts of the headers that no client may see.
     """
 
     name: str
@@ -43,14 +43,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def begins_within(self) -> float:
-        """How long one attempt may take to begin its answer."""
+        """How long one attempt may take to begin its answer, in seconds."""
         return max(self.first_token, self.first_content or 0.0)
 
 
 class Health:
     """One upstream's circuit breakers: one for each model, and one for the ``connection`` to it.
 
-    The log says when one opens and when it is closed again. ``clock`` returns monotonic seconds.
+    Their opening and closing is logged. ``clock`` returns monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, name: str = "") -> None:
@@ -75,16 +75,16 @@ class Health:
         return breaker
 
     def record_unreachable(self) -> None:
-        """Record that no connection could be made, whatever the model."""
+        """Records that no connection could be made, for any model."""
         self.connection.record_failure()
 
     def record_answer(self) -> None:
-        """Record that the upstream answered, be it with an error."""
+        """Records that the upstream answered, even if with an error."""
         self.connection.record_answer()
         self.connection.record_success()
 
     def states(self) -> Mapping[str, CircuitState]:
-        """The state of each model that was asked for lately."""
+        """The circuit state of each model that was asked for lately."""
         return {model: breaker.state for model, breaker in self._breakers.items()}
 
     @property
