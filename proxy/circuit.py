@@ -1,4 +1,4 @@
-"""Circuit breaker, back-off and outage log: what the product does about a service that fails."""
+"""Circuit breaker, back-off and outage log, for services that fail."""
 
 import logging
 import random
@@ -17,7 +17,7 @@ _log: Final = logging.getLogger("turnkeeper")
 
 
 class Backoff(msgspec.Struct, frozen=True):
-    """Pauses between tries, in seconds: ``shortest`` at first, twice as long each time, ``longest`` at most.
+    """Pauses between tries, in seconds: ``shortest`` at first, then doubled up to ``longest``.
 
     With ``jitter``, a pause is drawn at random from its upper part: 0.5 draws from its upper half.
     """
@@ -27,9 +27,9 @@ class Backoff(msgspec.Struct, frozen=True):
     jitter: float = 0.0
 
     def pause(self, failures: int, *, retry_after: float = 0.0) -> float:
-        """The pause after so many failures in a row, counted from 1.
+        """The pause in seconds after this number of consecutive failures, counted from 1.
 
-        A service that asks for ``retry_after`` seconds gets them, up to ``longest``.
+        It is at least ``retry_after``, up to ``longest``.
         """
         pause = min(self.longest, self.shortest * 2.0 ** min(failures - 1, _DOUBLINGS))
         if self.jitter:
@@ -38,12 +38,12 @@ class Backoff(msgspec.Struct, frozen=True):
 
 
 class CircuitBreaker:
-    """Whether a service that keeps failing is called, judged by how its calls ended.
+    """Decides whether a service may be called, from the results of its recent calls.
 
     ``closed``: calls pass; ``threshold`` failures in a row open it. ``open``: no call passes for the pause
     that ``backoff`` gives; pauses grow while probes fail. ``half_open``: the pause is over, and one call per
-    shortest pause passes as a probe. Where there is nothing else to call, probes may be made sooner, and the
-    failures of a moment keep no call off.
+    shortest pause passes as a probe. ``admit_last`` is for a service without an alternative: it admits probes
+    earlier.
 
     An answer that begins closes the circuit on probation: the next failure opens it again, and a success ends
     the probation. ``on_change`` is called with true when the circuit opens, and with false at the first
@@ -76,22 +76,22 @@ class CircuitBreaker:
 
     @property
     def state(self) -> CircuitState:
-        """Its state now."""
+        """The current state."""
         if self._until is None:
             return "closed"
         return "open" if self._clock() < self._until else "half_open"
 
     def admit(self) -> bool:
-        """Whether a call may be made; one that is admitted while the circuit is not closed is a probe."""
+        """Whether a call may be made; an admitted call counts as a probe unless the circuit is closed."""
         if self._until is None:
             return True
         return self._admit_probe(max(self._until, self._probed_at + self._backoff.shortest))
 
     def admit_last(self, *, probe_every: float, grace: float = 0.0) -> bool:
-        """The same where nothing else can answer the call.
+        """Whether a call may be made that no other service can answer.
 
-        All pass for ``grace`` seconds after the first of the failures in a row, and then a probe each
-        ``probe_every`` seconds, though the pause is not over.
+        All calls pass for ``grace`` seconds after the first of the consecutive failures; then one probe
+        passes every ``probe_every`` seconds, even during the pause.
         """
         if self._until is None or self._clock() < self._failing_since + grace:
             return True
@@ -104,13 +104,13 @@ class CircuitBreaker:
         return True
 
     def record_answer(self) -> None:
-        """Record that a call began to be answered: an open circuit is closed on probation."""
+        """Records that an answer has begun: an open circuit closes on probation."""
         if self._until is not None:
             self._until = None
             self._failures = self._threshold - 1
 
     def record_success(self) -> None:
-        """Record a success; one of a call that was made before the circuit opened counts for nothing."""
+        """Records a success; ignored while the circuit is open, since the call was made before that."""
         if self._until is None:
             self.is_healthy = True
             self._failures = self._openings = 0
@@ -119,7 +119,7 @@ class CircuitBreaker:
                 self._on_change(self._failing)
 
     def record_failure(self) -> None:
-        """Record a failure; one of a call that was made before the circuit opened counts for nothing."""
+        """Records a failure; ignored while the circuit is open, since the call was made before that."""
         if self.state == "open":
             return
         now = self._clock()
@@ -137,37 +137,37 @@ class CircuitBreaker:
 
 
 class Outage:
-    """Warns once when something begins to fail, and once when it works again."""
+    """Logs a warning when a service begins to fail, and another one when it works again."""
 
     __slots__ = ("_begins", "_ends", "active")
 
     def __init__(self, begins: str, ends: str) -> None:
-        """``begins`` and ``ends`` are format strings of the log."""
+        """``begins`` and ``ends`` are format strings for the log."""
         self._begins = begins
         self._ends = ends
         self.active = False
 
     def begin(self, *values: object) -> None:
-        """Record a failure; the first one is logged, with ``values`` put into ``begins``.
+        """Records a failure; the first one is logged with ``begins`` and ``values``.
 
-        An error is passed as its words: the record may be kept, and with it all that a traceback leads to.
+        An error must be passed as a string: a log record that is kept would keep the traceback's objects too.
         """
         if not self.active:
             _log.warning(self._begins, *values)
         self.active = True
 
     def end(self, *values: object) -> None:
-        """Record a success; the first one after a failure is logged, with ``values`` put into ``ends``."""
+        """Records a success; the first one after a failure is logged with ``ends`` and ``values``."""
         if self.active:
             _log.warning(self._ends, *values)
         self.active = False
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float:
-    """How many seconds a service asks to be left alone (RFC 9110, 10.2.3); 0 where it does not say.
+    """The seconds until a service may be called again, from its headers (RFC 9110, 10.2.3); 0 without one.
 
-    ``now`` is in seconds since 1970. OpenAI's ``retry-after-ms`` goes before ``retry-after``. The names of
-    the headers are in lower case.
+    ``now`` is in seconds since 1970. OpenAI's ``retry-after-ms`` is preferred to ``retry-after``. Header
+    names are in lower case.
     """
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:

@@ -1,4 +1,4 @@
-"""All that one configuration runs with, and its replacement at a reload."""
+"""The runtime that a configuration describes, and its replacement at a reload."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that one configuration describes; ``max_body`` is in bytes.
+    """All components of one configuration; ``max_body`` is in bytes.
 
-    ``health`` goes by the upstreams' names. ``log_content`` is whether the log may hold transcripts.
-    ``privacy`` covers traces alone where there is no memory. ``runs_worker`` is whether this process
-    does the background jobs itself. ``channel`` leads to other hosts, and ``clock`` is their store's.
-    ``zone`` is where a day begins for a request that names no pipeline.
+    ``health`` is by the upstreams' names. ``log_content`` is whether the log may contain transcripts. Without
+    memory, ``privacy`` covers traces alone. ``runs_worker`` is whether this process runs the background jobs.
+    ``channel`` is the address of the channel to other hosts, and ``clock`` is the store's clock, which they
+    share. ``zone`` is the time zone for requests that name no pipeline.
     """
 
     pipelines: Mapping[str, Pipeline]
@@ -61,7 +61,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
     clock: StoreClock | None = None
 
     def pipeline(self, name: str) -> Pipeline:
-        """The pipeline of this name; raises NotFound, which lists the others."""
+        """The pipeline of this name; raises NotFound, which lists those that exist."""
         pipeline = self.pipelines.get(name)
         if pipeline is None:
             names = ", ".join(self.pipelines)
@@ -69,12 +69,12 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return pipeline
 
     def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AbstractAsyncContextManager[None]:
-        """Admits a request that asks no model, with a body of so many bytes, within the tenant's limits."""
+        """Admits a request that asks no model within the tenant's limits; ``size`` is its body in bytes."""
         return self.quota.admit_by_size(tenant, size, reply) if self.quota else nullcontext()
 
     @property
     def is_available(self) -> bool:
-        """Whether any upstream of a pipeline may answer; those used for memory alone do not count."""
+        """Whether any upstream of a pipeline may answer; those for memory alone do not count."""
         targets = (target for pipeline in self.pipelines.values() for target in pipeline.targets)
         return any(not target.health.down for target in targets)
 
@@ -90,10 +90,10 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"upstream {name}"
 
     def take_over_background(self, former: "Runtime") -> None:
-        """Goes on where a closed runtime of the same memory has ended, and looks for nothing that it knew."""
-        own, other = self.memory and self.memory.archiving, former.memory and former.memory.archiving
-        if own and own.archivist and other and other.archivist:
-            own.archivist.resume(other.archivist.progress)
+        """Resumes archiving where a closed runtime with the same memory stopped."""
+        new, old = self.memory and self.memory.archiving, former.memory and former.memory.archiving
+        if new and new.archivist and old and old.archivist:
+            new.archivist.resume(old.archivist.progress)
 
     @property
     def background_failures(self) -> Mapping[str, bool]:
@@ -111,9 +111,9 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generation:
-    """A runtime in use by so many ``calls``; it closes once there are none.
+    """A runtime, and the number of ``calls`` that use it; it is closed once there are none.
 
-    While it is about to, whatever ends a call sets ``closing``.
+    ``closing`` exists while it waits for that; the end of each call sets it.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -125,11 +125,11 @@ class Generation:
 
     @property
     def lost_turns(self) -> int:
-        """How many turns memory has not taken."""
+        """The number of turns that memory could not take."""
         return self.runtime.memory.recorder.lost_turns if self.runtime.memory else 0
 
     def start(self) -> None:
-        """Starts the tasks that no call waits for, such as warming connections and watching memory."""
+        """Starts the tasks that no call waits for, such as warming connections and checking memory."""
         runtime = self.runtime
         tasks = [upstream.keep_warm() for upstream in runtime.upstreams]
         if runtime.exact:
@@ -143,12 +143,12 @@ class Generation:
         self.start_background()
 
     def follow_clock(self) -> None:
-        """Goes on comparing this host's clock with the store's."""
+        """Starts to compare this host's clock with the store's regularly."""
         if self.runtime.clock:
             self._tasks.append(asyncio.get_running_loop().create_task(self.runtime.clock.run()))
 
     def start_background(self) -> None:
-        """Starts what this process does of the background work: the archive, and the jobs on sessions."""
+        """Starts this process's background work: the archive, and the jobs on sessions if it runs them."""
         if self.runtime.memory:
             self.runtime.memory.start()
         if self.runtime.runs_worker:
@@ -160,7 +160,7 @@ class Generation:
             self._worker = asyncio.get_running_loop().create_task(self.runtime.worker.run())
 
     async def close(self) -> None:
-        """Cancels the tasks; once the last call has left, closes memory and the connections to upstreams."""
+        """Cancels the tasks; once the last call has ended, closes memory and connections to upstreams."""
         runtime = self.runtime
         if self._worker:
             self._worker.cancel()
@@ -186,11 +186,11 @@ class Generation:
 
 
 class ServerState:
-    """What a server answers with, and how it does. Its ``phase`` is starting, ready or draining.
+    """A server's current runtime, traces, metrics and status. ``phase`` is starting, ready or draining.
 
-    ``process_name`` says which of several worker processes this is, for the foot of a page.
-    ``background_failures`` says of each background job whether it fails; the process whose
-    ``counts_background`` is true counts them in its metrics.
+    ``process_name`` tells one of several worker processes from the others, for the foot of a page.
+    ``background_failures`` says for each background job whether it fails; the process whose
+    ``counts_background`` is true has them in its metrics.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -215,12 +215,12 @@ class ServerState:
 
     @property
     def feed(self) -> Feed:
-        """Turns as they happen."""
+        """The live feed of turns."""
         return self.traces.feed
 
     @property
     def runtime(self) -> Runtime:
-        """What new calls are answered with."""
+        """The runtime for new calls."""
         return self._generation.runtime
 
     @property
@@ -230,18 +230,18 @@ class ServerState:
 
     @property
     def pending_turns(self) -> int:
-        """How many turns are yet to be written to memory."""
+        """The number of turns that are not written to memory yet."""
         return self.memory.recorder.pending if self.memory else 0
 
     @property
     def degraded(self) -> Sequence[str]:
-        """The names of the components and of the kinds of background work that are degraded."""
+        """The names of the degraded components, and of the kinds of background work that fail."""
         failing = (job for job, fails in self._background_failures.items() if fails)
         return [*self.runtime.degraded, *failing]
 
     @property
     def status(self) -> str:
-        """The server's status in a word: its ``phase``, or degraded or unavailable where it is ready."""
+        """The server's status: its ``phase`` until it is ready; then ready, degraded or unavailable."""
         if self.phase != "ready":
             return self.phase
         if not self.runtime.is_available:
@@ -253,7 +253,7 @@ class ServerState:
         return self.runtime.background_failures or self.background_failures
 
     def gauges(self) -> GaugeValues:
-        """The state of the server now."""
+        """The current values of the gauges in the metrics."""
         runtime = self.runtime
         generations = (self._generation, *self._closing.values())
         return GaugeValues(

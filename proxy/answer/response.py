@@ -8,7 +8,7 @@ from proxy.errors import UpstreamBroken
 
 Headers = Sequence[tuple[bytes, bytes]]
 LARGEST_ANSWER: Final = 64_000_000
-"""How many bytes of one answer are taken, a stream or not."""
+"""The largest answer, streamed or not, in bytes."""
 
 _SSE_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 _MOST_PEEKED = 65_536
@@ -16,41 +16,41 @@ _STREAM = (b"content-type", b"text/event-stream")
 
 
 class Response(Protocol):
-    """A response whose head is there; its body is read as it arrives.
+    """A response whose head has arrived; its body is read as it arrives.
 
-    One that has to look at all of it inherits `offer`, which passes nothing, and `exhausted`.
+    A class that has to see all bytes inherits `offer`, which does nothing, and `exhausted`, which is false.
     """
 
     status: int
     headers: Headers
 
     async def read(self) -> bytes:
-        """Return all that has arrived since the last read, decoded, or wait for more; b"" at the end.
+        """Returns all decoded bytes since the last read, or waits for some; b"" at the end.
 
         A cancelled read loses nothing. Raises UpstreamBroken and UpstreamTimeout.
         """
 
     def offer(self, take: Callable[[bytes], bool]) -> None:  # noqa: ARG002
-        """Have what arrives passed to `take` first; what it returns false for is read.
+        """Passes arriving bytes to `take` first; `read` returns those for which it returns false.
 
-        `take` may be called at any time while its owner does not run, or never. It may raise UpstreamBroken.
+        `take` is called by the event loop, at any time or never. It may raise UpstreamBroken.
         """
         return
 
     @property
     def exhausted(self) -> bool:
-        """Whether `read` is known to return b"" at once."""
+        """Whether `read` certainly returns b"" at once."""
         return False
 
     def due(self, at: float) -> None:
-        """Have `read` raise UpstreamTimeout once loop time passes `at`."""
+        """Sets the loop time after which `read` raises UpstreamTimeout."""
 
     def close(self) -> None:
-        """End the response; the connection of an incomplete one is aborted."""
+        """Ends the response; the connection of an incomplete one is aborted."""
 
 
 async def read_all(response: Response, most: int) -> bytes:
-    """A whole body; raises UpstreamBroken where it has more than ``most`` bytes."""
+    """Reads a whole body; raises UpstreamBroken where it has more than ``most`` bytes."""
     parts, size = [], 0
     while data := await response.read():
         parts.append(data)
@@ -66,7 +66,7 @@ def is_stream(headers: Headers) -> bool:
 
 
 async def detect_stream(response: Response) -> Response:
-    """The response, under the type of a stream if it begins as only a stream does."""
+    """Reads the beginning of a body; returns the response, with a stream's content type if it is one."""
     if is_stream(response.headers):
         return response
     start = b""
@@ -79,7 +79,7 @@ async def detect_stream(response: Response) -> Response:
 
 
 def _begins_stream(start: bytes) -> bool | None:
-    """Whether these are the first bytes of server-sent events; ``None`` while they might yet be."""
+    """Whether these are the first bytes of server-sent events; ``None`` where more bytes must decide."""
     if BOM.startswith(start):
         return None
     line = start.removeprefix(BOM).lstrip(b"\r\n")
@@ -89,7 +89,7 @@ def _begins_stream(start: bytes) -> bool | None:
 
 
 class _PeekedResponse:
-    """A response whose first bytes have been read already."""
+    """A response that returns its first bytes once more, which have been read already."""
 
     def __init__(self, response: Response, start: bytes, *, streams: bool) -> None:
         self.status: int = response.status

@@ -1,4 +1,4 @@
-"""Server-sent events: where one ends (HTML standard, 9.2), and the JSON that it carries."""
+"""Server-sent events: where each ends (HTML standard, 9.2), and the JSON in their data."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from proxy.errors import UpstreamBroken
 
 T = TypeVar("T")
 
-# One or more blank lines end an event. Lines end in LF, CR LF or CR, mixed as the sender pleases.
+# One or more blank lines end an event. Lines end in LF, CR LF or CR, in any mixture.
 _BLANK_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
 _LINE_FEEDS = re.compile(rb"\n*")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -20,19 +20,19 @@ _LONGEST_EVENT = 16_000_000
 _JSON_TOKEN = re.compile(r'"(?:[^"\\]++|\\u[0-9a-fA-F]{4}|\\[^u])*+("?)|[\[\]{},]', re.DOTALL)
 _CLOSING = {"[": "]", "{": "}"}
 DONE = b"[DONE]"
-"""The data of the event with which a stream of completions says that it is over."""
+"""The data of the event that ends a stream of completions."""
 
 
 class Framing(msgspec.Struct, eq=False):
-    """Cuts a stream after its last whole event, so that what is added stands between events.
+    """Cuts a stream after its last whole event, so that other events can be inserted there.
 
-    ``rest`` is what came behind that.
+    ``rest`` are the bytes after that event.
     """
 
     rest: bytearray = msgspec.field(default_factory=bytearray)
 
     def feed(self, data: bytes) -> bytes:
-        """All whole events up to here; what follows them waits for its end.
+        """Returns the events that are whole with these bytes; keeps the bytes after them.
 
         Raises UpstreamBroken where one event is longer than 16 MB.
         """
@@ -51,7 +51,7 @@ class Framing(msgspec.Struct, eq=False):
         return whole
 
     def close(self) -> bytes:
-        """What came after the last whole event."""
+        """Returns the bytes after the last whole event, and drops them."""
         rest = bytes(self.rest)
         self.rest.clear()
         return rest
@@ -64,7 +64,7 @@ def events(whole: bytes) -> Iterator[bytes]:
         for blank in _BLANK_LINE.finditer(whole):
             yield whole[start : blank.end()]
             start = blank.end()
-    else:  # an expression takes a quarter of a second for an event of 10 MB
+    else:  # a regular expression would take a quarter of a second for an event of 10 MB
         while (blank_line := whole.find(b"\n\n", start)) >= 0:
             rest = _LINE_FEEDS.match(whole, blank_line)
             end = rest.end() if rest else blank_line + 2
@@ -75,17 +75,17 @@ def events(whole: bytes) -> Iterator[bytes]:
 
 
 def data_of(event: bytes) -> bytes:
-    """What an event's ``data`` lines carry, joined as the standard says; empty for a comment."""
+    """The values of an event's ``data`` lines, joined by line feeds; empty for a comment."""
     event = event.rstrip(b"\r\n")  # there may be millions of blank lines
     if event.startswith(b"data: ") and b"\n" not in event and b"\r" not in event:
-        return event[6:]  # as models write it: one line
+        return event[6:]  # the usual form: one line
     values = [line[5:] for line in _lines(event) if line.startswith(b"data:")]
     return b"\n".join(value.removeprefix(b" ") for value in values)
 
 
 def is_done(whole: bytes) -> bool:
-    """Whether one of the events in a run of bytes says that the stream is over."""
-    # Backwards is twice as fast, and nearly always in vain.
+    """Whether one of the events in a run of bytes ends the stream."""
+    # A search backwards is twice as fast, and mostly finds nothing.
     if whole.rfind(DONE) < 0:
         return False
     blank = whole.rfind(b"\n\n", 0, whole.find(DONE))
@@ -105,11 +105,11 @@ def _lines(event: bytes) -> list[bytes]:
 
 
 class MalformedJson(ValueError):
-    """Not even a lenient reader makes anything of it."""
+    """Bytes that even a lenient decoder cannot read as JSON."""
 
 
 def decode_json(data: bytes) -> Any:
-    """The value of a JSON text, leniently: it may hold half a character, ``NaN`` or broken UTF-8.
+    """Decodes JSON leniently: half characters, ``NaN`` and broken UTF-8 are accepted.
 
     Raises MalformedJson.
     """
@@ -126,9 +126,9 @@ def decode_json(data: bytes) -> Any:
 
 
 def decode_cut_json(data: bytes) -> Any:
-    """The value of a JSON text that was cut off, as far as it goes; raises MalformedJson.
+    """Decodes as much as there is of a JSON text that was cut off; raises MalformedJson.
 
-    A text within it that is cut stays as far as it goes; of anything else, what is not whole is left out.
+    A string at the cut is shortened; any other incomplete value is left out.
     """
     text = data.decode("utf-8", "ignore")
     closing: list[str] = []
@@ -151,7 +151,7 @@ def decode_cut_json(data: bytes) -> Any:
 
 
 def whole_characters(value: T) -> T:
-    """A value of JSON with whole characters: two halves in a row are one, and half of one alone is none."""
+    """A JSON value with whole characters: two adjacent halves are joined, and a single half is removed."""
     try:
         msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -162,7 +162,7 @@ def whole_characters(value: T) -> T:
 
 
 def encode_json(value: Any) -> bytes:
-    """A value as JSON; half characters and huge numbers stay as they were read."""
+    """Encodes a value as JSON; half characters and huge numbers are written as they were read."""
     try:
         return msgspec.json.encode(value)
     except (UnicodeEncodeError, OverflowError):

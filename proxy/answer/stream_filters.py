@@ -1,4 +1,4 @@
-"""An answer on its way through the answer filters; bytes that they do not change stay as they came."""
+"""The answer filters applied to an answer; events that they do not change keep their bytes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,17 +11,17 @@ from proxy.errors import FilterFailed, UpstreamBroken, filter_failed
 Chunk = dict[str, Any]
 _WITHOUT_TEXT = (b"null", b"true", b"false")
 _JSON_OPENINGS = (b"{", b"[", b'"')
-# As many as OpenAI gives; each has stages of its own.
+# OpenAI's limit; each choice has stages of its own.
 _MAX_CHOICES = 128
-# Sent once for each choice; everything else in a delta adds to what came before it.
+# Sent once for each choice; all other values in a delta are added to earlier ones.
 _NOT_ADDITIVE = frozenset({"role"})
 
 
 class FilteredAnswer:
-    """One answer's filters: stages for each of its choices, opened with its first delta.
+    """The filters of one answer, with stages for each of its choices, opened with the first delta.
 
-    ``started`` is whether the opening went out, and ``error`` why nothing more does: what cannot be read does
-    not pass the filters.
+    ``started`` is whether ``opening`` was called. ``error`` is set once an event cannot be read: unread bytes
+    do not pass the filters, so that no later event passes.
     """
 
     def __init__(self, filters: Sequence[AnswerFilter], context: Context) -> None:
@@ -37,15 +37,15 @@ class FilteredAnswer:
 
     @property
     def active(self) -> bool:
-        """Whether anything looks at what passes."""
+        """Whether events are decoded at all."""
         return self._filtering or bool(self._name)
 
     def adopt_name(self, name: Mapping[str, Any]) -> None:
-        """Gives all chunks from now on this id and time, under which the client has got words already."""
+        """Sets id and time of all later chunks to those under which the client has got words already."""
         self._name = name
 
     def opening(self) -> bytes:
-        """Events to stand before the stream's own; none when it is called again."""
+        """Returns the filters' events for the beginning of the stream; b"" at a second call."""
         if self.started:
             return b""
         self.started = True
@@ -57,21 +57,21 @@ class FilteredAnswer:
         return opening
 
     def feed(self, data: bytes) -> bytes:
-        """Whole events as they go on, up to one that cannot be read."""
+        """Returns whole events, filtered, up to the first one that cannot be read, which sets ``error``."""
         if not (self._filtering or self._name):
             return data
         passed: list[bytes] = []
         try:
             for event in () if self.error else events(data):
-                passed.append(self._event(event))  # noqa: PERF401 - what came before an error is kept
+                passed.append(self._event(event))  # noqa: PERF401 - the events before an error are kept
         except MalformedJson:
-            if not self._done:  # what comes behind the end says nothing
+            if not self._done:  # events after the end do not matter
                 self.error = _unreadable("an event")
         return b"".join(passed)
 
     def close(self) -> bytes:
-        """Ends every choice that has not ended; what they held back, as events."""
-        choices, self._choices = self._choices, {}  # what comes behind an end has stages of its own
+        """Ends all choices that have not ended; returns what their filters held back, as events."""
+        choices, self._choices = self._choices, {}  # later deltas get new stages
         closing = b""
         for index, stages in choices.items():
             if delta := stages.close():
@@ -79,7 +79,10 @@ class FilteredAnswer:
         return closing
 
     def filter_body(self, body: bytes) -> bytes:
-        """A whole answer, each message as one large delta; raises UpstreamBroken for what is none."""
+        """Filters a whole answer, each message as one large delta; returns the body.
+
+        Raises UpstreamBroken for a body that is no answer.
+        """
         if not self._filtering:
             return body
         try:
@@ -103,7 +106,7 @@ class FilteredAnswer:
                 return event
             return chunk_event(chunk, lines_without_data(event)) if self._rename(chunk) else event
         if data.lstrip()[:1] not in _JSON_OPENINGS:
-            return b""  # words that no client of this protocol reads may still be words
+            return b""  # clients do not read it, but it may hold words that are unfiltered
         self._last = chunk = _decode_chunk(data)
         changed = False
         for choice in _choices(chunk):
@@ -125,7 +128,7 @@ class FilteredAnswer:
         return before + (chunk_event(chunk, lines_without_data(event)) if changed else event)
 
     def _rename(self, chunk: Chunk) -> bool:
-        """Gives a chunk the adopted name, without the role that went out under it; whether it has changed."""
+        """Sets the adopted name in a chunk, and removes the role; returns whether the chunk has changed."""
         if not (self._name and "id" in chunk):
             return False
         chunk.update(self._name)
@@ -136,7 +139,7 @@ class FilteredAnswer:
         return True
 
     def _filter_message(self, choice: dict[str, Any], stages: "Stages") -> bool:
-        """Filters a whole message; whether it has changed."""
+        """Filters the whole message of a choice; returns whether it has changed."""
         message = choice.get("message")
         if not isinstance(message, dict):
             return False
@@ -155,16 +158,16 @@ class FilteredAnswer:
         return self._choices[index]
 
     def _chunk_of(self, index: int, delta: Delta) -> Chunk:
-        """A chunk like the last one, with nothing in it but one delta."""
+        """A chunk with the fields of the last one, and this delta as its only choice."""
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
         base = {name: value for name, value in self._last.items() if name not in {"choices", "usage"}}
         return {**base, "choices": [choice]}
 
 
 class Stages:
-    """The stages of all filters for one choice, as one: what one lets through, the next is fed with.
+    """The stages of all filters for one choice: each is fed with the output of the one before.
 
-    Where it ``is_empty``, none looks at what passes, so that deltas need not be decoded.
+    ``is_empty`` is whether there are no stages, so that deltas need not be decoded.
     """
 
     __slots__ = ("_stages", "is_empty")
@@ -178,7 +181,7 @@ class Stages:
         self.is_empty = not self._stages
 
     def feed(self, delta: Delta) -> Delta:
-        """What goes on of a delta; the very same object where nothing changes. Raises FilterFailed."""
+        """Filters a delta; returns the very same object where nothing changes. Raises FilterFailed."""
         for stage in self._stages:
             try:
                 delta = stage.feed(delta)
@@ -187,37 +190,37 @@ class Stages:
         return delta
 
     def close(self) -> Delta:
-        """All that was held back; empty where nothing was, and when it is called again.
+        """Closes all stages; returns what they held back, empty at a second call.
 
         Every stage is closed exactly once, even where one raises; FilterFailed is raised when all are closed.
         """
         stages, self._stages = self._stages, []
-        held: Delta = {}
+        rest: Delta = {}
         failure: FilterFailed | None = None
         for stage in stages:
             try:
                 try:
-                    passed = stage.feed(held) if held else held
+                    passed = stage.feed(rest) if rest else rest
                 except BaseException:
                     stage.close()
                     raise
-                held = merge_deltas(passed, stage.close())
-            except Exception as error:  # noqa: BLE001 - as in feeding
-                failure, held = filter_failed(stage, error), {}
+                rest = merge_deltas(passed, stage.close())
+            except Exception as error:  # noqa: BLE001 - as in ``feed``
+                failure, rest = filter_failed(stage, error), {}
         if failure is not None:
             raise failure
-        return held
+        return rest
 
 
 def filter_text(filters: Iterable[AnswerFilter], context: Context, pieces: Iterable[str]) -> str:
-    """The words that a client gets of an answer that comes in these pieces."""
+    """Filters an answer that arrives in these pieces; returns the text for the client."""
     stages = Stages(filters, context)
     deltas = [stages.feed({"content": piece}) for piece in pieces]
     return "".join(delta.get("content") or "" for delta in [*deltas, stages.close()])
 
 
 def merge_deltas(first: Delta, second: Delta) -> Delta:
-    """What two deltas in a row add, as one delta; one of them itself where the other is empty."""
+    """Merges two consecutive deltas into one; returns one of them itself where the other is empty."""
     if not (first and second):
         return first or second
     both = {name: _sum(first[name], second[name]) for name in first.keys() & second.keys() - _NOT_ADDITIVE}
@@ -225,7 +228,7 @@ def merge_deltas(first: Delta, second: Delta) -> Delta:
 
 
 def _sum(first: object, second: object) -> object:
-    """One value of two; words behind a part that is text belong to that part."""
+    """Merges two values of a delta; text after a text part is added to that part."""
     if isinstance(first, str) and isinstance(second, str):
         return first + second
     if not isinstance(first, list) and not isinstance(second, list):
@@ -237,12 +240,12 @@ def _sum(first: object, second: object) -> object:
 
 
 def chunk_event(chunk: Mapping[str, Any], other_lines: bytes = b"") -> bytes:
-    """A chunk as an event, with the lines that stood beside its data."""
+    """A chunk as an event, after the event's lines that are not data."""
     return other_lines + b"data: " + encode_json(chunk) + b"\n\n"
 
 
 def _decode_chunk(data: bytes) -> Chunk:
-    """A JSON object; raises MalformedJson for all else."""
+    """Decodes a JSON object; raises MalformedJson for anything else."""
     chunk = decode_json(data)
     if not isinstance(chunk, dict):
         raise MalformedJson

@@ -1,4 +1,4 @@
-"""What an answer says, read back from the bytes that went to the client, and the tool calls in its chunks."""
+"""The transcript of an answer, read from the bytes that went to the client, and the tool calls in chunks."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -25,7 +25,7 @@ _DATA: Final = b"data: "
 _BETWEEN: Final = b"\n\n" + _DATA
 _END: Final = _BETWEEN + DONE + b"\n\n"
 _NoText = Literal[""] | None
-# The arguments of a function and the input of a custom tool come in pieces; all else of a call comes whole.
+# The arguments of a function and the input of a custom tool come in pieces; other values of a call are whole.
 _ADDITIVE: Final = frozenset({"arguments", "input"})
 _CUT_SHORT = ("length", "content_filter")
 _ARGUMENTS = {"function": "arguments", "custom": "input"}
@@ -35,7 +35,7 @@ _CALLED = frozenset({"index", "type", *_ARGUMENTS})
 class Transcript(msgspec.Struct, frozen=True, gc=False):
     """The first choice of an answer; ``finished`` is false where it broke off before its end.
 
-    ``cut`` is whether the client got more of it than this.
+    ``cut`` is whether the client got more of the answer than stands here.
     """
 
     text: str = ""
@@ -46,19 +46,19 @@ class Transcript(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_content(self) -> bool:
-        """Whether anything that can be heard, or carried out, went to the client."""
+        """Whether text that can be heard, or a tool call, went to the client."""
         return bool(self.text.strip() or self.tool_calls or self.cut)
 
     @property
     def complete_calls(self) -> list[dict[str, Any]] | None:
-        """The tool calls less those that broke off with the answer, which cannot be carried out."""
+        """The tool calls without those that are cut off with the answer; ``None`` if there are none."""
         calls = self.tool_calls or []
         return (calls if self.finished else list(filter(is_complete, calls))) or None
 
 
 def transcript(answer: bytes) -> Transcript:
-    """What the bytes of an answer say, a stream's or a whole one's; they may be cut off somewhere."""
-    # As nearly all do, it comes in events of one line of data.
+    """Reads the transcript from the bytes of an answer, streamed or not, which may be cut off anywhere."""
+    # The usual form: each event is one line of data.
     if answer.startswith(_DATA) and answer.endswith(_END):
         payloads = answer[len(_DATA) : -len(_END)].split(_BETWEEN)
         batch = b"[" + b",".join(payloads) + b"]"
@@ -76,11 +76,11 @@ def transcript(answer: bytes) -> Transcript:
         payloads = [data for event in events(answer) if (data := data_of(event))]
     else:
         payloads = [data for event in answer.split(b"\n\n") if (data := data_of(event))]
-    if DONE in payloads:  # what comes behind it, clients do not read
+    if DONE in payloads:  # clients do not read beyond it
         payloads = payloads[: payloads.index(DONE)]
     elif payloads and not answer.endswith((b"\n", b"\r")) and decode_object(payloads[-1]) is None:
         payloads[-1] = encode_json(decode_object(payloads[-1], decode_cut_json))
-    # One call of the decoder takes a fifth of what one for each event takes, but blocks all threads.
+    # One call of the decoder for many events takes a fifth of the time, but blocks all threads meanwhile.
     starts = range(0, len(payloads), _BATCH)
     batches = [b"[" + b",".join(payloads[start : start + _BATCH]) + b"]" for start in starts]
     plain = _plain_transcript(batches)
@@ -97,13 +97,13 @@ def transcript(answer: bytes) -> Transcript:
 
 
 def _transcript_of(deltas: Sequence[Mapping[str, Any]], *, finished: bool) -> Transcript:
-    """What deltas say, or messages."""
+    """The transcript of deltas, or of messages."""
     text, calls, thoughts = whole_characters((_text(deltas), assemble_calls(deltas), _reasoning(deltas)))
     return Transcript(text, calls, thoughts, finished)
 
 
 class _Delta(msgspec.Struct, gc=False):
-    """Words, and nothing else that can be heard, thought or carried out: another delta is refused."""
+    """A delta with text alone; one with reasoning, audio, a refusal or tool calls fails validation."""
 
     content: str | None = None
     refusal: _NoText = None
@@ -128,7 +128,7 @@ _decode_chunks = msgspec.json.Decoder(list[_Chunk]).decode
 
 
 def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
-    """The transcript of an answer that is nothing but words, as nearly all are: four times as fast."""
+    """The transcript of an answer with text alone, as most are; ``None`` for others. Four times as fast."""
     words, finished = [], False
     try:
         for batch in batches:
@@ -154,7 +154,7 @@ def _first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def text_of(delta: Mapping[str, Any]) -> str:
-    """The words of a delta or a message, in one text or in parts; a thought is none."""
+    """The text of a delta's or a message's content, as a string or in parts, without reasoning."""
     content = delta.get("content")
     if isinstance(content, str):
         return content
@@ -179,7 +179,7 @@ def _text(deltas: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _reasoning(deltas: Iterable[Mapping[str, Any]]) -> str | None:
-    """What the model thought, under any of the names that servers give it."""
+    """The model's reasoning, under any of the names that servers use; ``None`` where there is none."""
     thoughts = []
     for delta in deltas:
         thought = delta.get("reasoning_content") or delta.get("reasoning")
@@ -193,10 +193,10 @@ def _reasoning(deltas: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] | None:
-    """The tool calls of an answer, from the pieces in its deltas; ``None`` where there are none."""
+    """Assembles the tool calls of an answer from the pieces in its deltas; ``None`` where there are none."""
     calls: list[tuple[int, dict[str, Any]]] = []
     newest: dict[int, dict[str, Any]] = {}
-    function: dict[str, Any] = {}  # the one call of the form that came before tools
+    function: dict[str, Any] = {}  # the single call in the old form, ``function_call``
     for delta in deltas:
         pieces = delta.get("tool_calls")
         for position, piece in enumerate(pieces if isinstance(pieces, list) else ()):
@@ -215,8 +215,8 @@ def assemble_calls(deltas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]] 
 
 
 def _starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
-    """Whether a piece begins another call than the one that its index last stood for."""
-    # Some servers give all parallel calls one index; others give each piece of one call an id and the name.
+    """Whether a piece begins a new call under the index of an earlier one."""
+    # Some servers give all parallel calls one index; others repeat id and name in each piece of a call.
     function = piece.get("function") or piece.get("custom")
     named = piece.get("id") and isinstance(function, dict) and function.get("name")
     differs = bool(named and call.get("id") and call["id"] != piece["id"])
@@ -225,7 +225,7 @@ def _starts_new_call(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
 
 
 def has_whole_arguments(call: Mapping[str, Any]) -> bool:
-    """Whether a call's arguments are a whole object."""
+    """Whether a call's arguments are a complete JSON object."""
     try:
         return isinstance(msgspec.json.decode(call["function"]["arguments"]), dict)
     except (KeyError, TypeError, ValueError, RecursionError):
@@ -233,7 +233,7 @@ def has_whole_arguments(call: Mapping[str, Any]) -> bool:
 
 
 def is_complete(call: Mapping[str, Any]) -> bool:
-    """Whether a call of an answer that broke off is whole; a custom tool's input may always have more."""
+    """Whether a call of an answer that was cut off is complete; for a custom tool's it cannot be known."""
     function = call.get("function")
     if not isinstance(function, dict) or not function.get("name"):
         return False
@@ -243,19 +243,19 @@ def is_complete(call: Mapping[str, Any]) -> bool:
 def _add_piece(call: dict[str, Any], piece: dict[str, Any]) -> None:
     for name, value in piece.items():
         before = call.get(name)
-        if isinstance(value, dict) and name in _ADDITIVE:  # arguments as an object, which are whole
+        if isinstance(value, dict) and name in _ADDITIVE:  # arguments as an object are complete
             call[name] = value
         elif isinstance(value, dict):
             call[name] = before if isinstance(before, dict) else {}
             _add_piece(call[name], value)
         elif name in _ADDITIVE and isinstance(value, str):
             call[name] = (before if isinstance(before, str) else "") + value
-        elif value or name not in call:  # some say in every later piece that it has no id and no name
+        elif value or name not in call:  # some servers repeat an empty id and name in every later piece
             call[name] = value
 
 
 def decode_object(data: bytes, decode: Callable[[bytes], Any] = decode_json) -> Chunk | None:
-    """A JSON object, or ``None``."""
+    """Decodes a JSON object; ``None`` for anything else."""
     try:
         chunk = decode(data)
     except MalformedJson:
@@ -271,44 +271,47 @@ def first_choice(chunk: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A member that is an object, empty where it is none."""
+    """The object under this name; empty where there is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def function_name(call: Mapping[str, Any]) -> str:
-    """The function that a call names, empty where it names none."""
+    """The name of a call's function; empty where there is none."""
     name = object_in(call, "function").get("name")
     return name if isinstance(name, str) else ""
 
 
 def has_content(delta: Mapping[str, Any]) -> bool:
-    """Whether a delta or a message holds more than a role and calls."""
+    """Whether a delta or a message has more than a role and tool calls."""
     return any(value for name, value in delta.items() if name not in {"role", "tool_calls"})
 
 
 def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """A call as it can be carried out and sent back: with an id, a name and arguments that are text."""
+    """A call in the form that can be run and sent back: with id, name, and arguments as a string."""
     kind = "custom" if object_in(call, "custom") else "function"
     called, key = object_in(call, kind), _ARGUMENTS[kind]
     name, arguments = called.get("name"), called.get(key) or ""
-    if not isinstance(arguments, str):  # as some servers send them: what the JSON stands for
+    if not isinstance(arguments, str):  # some servers send the decoded JSON
         arguments = msgspec.json.encode(arguments).decode()
-    # What else a call says may have to return with it, as Gemini's signatures do.
+    # Other values may have to be sent back with the call, such as Gemini's signatures.
     others = {other: value for other, value in call.items() if value and other not in _CALLED}
     function = {"name": name if isinstance(name, str) else "", key: arguments}
     return {"id": "", "type": kind, kind: function, **others}
 
 
 def finish_reason(reason: Any, theirs: Sequence[Mapping[str, Any]]) -> Any:
-    """How a round finishes for the client, with the calls of its own tools; what was cut short stays so."""
+    """The finish reason for the client; ``theirs`` are the calls of the client's tools.
+
+    The reason of an answer that was cut short stays.
+    """
     if reason in _CUT_SHORT:
         return reason
     return "tool_calls" if theirs else "stop" if reason == "tool_calls" else reason
 
 
 def sum_usage(usages: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Token counts, added up at every level."""
+    """The sums of token counts, at every level; of other values the first one."""
     total: dict[str, Any] = {}
     for usage in usages:
         for name, value in usage.items():

@@ -1,1 +1,1 @@
-"""A request's body, a reply, and a client that leaves."""
+"""HTTP requests and replies, and the router of paths to handlers."""

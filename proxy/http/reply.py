@@ -1,6 +1,6 @@
-"""The answer to one request: a status once, then bytes of the body, then the end.
+"""The answer to one request: a status, then bytes of the body, then the end.
 
-A long value is sent as slices of JSON: nothing else runs while a large one is encoded.
+A long value is sent as slices of JSON, since encoding all at once would block the event loop.
 """
 
 import asyncio
@@ -33,36 +33,37 @@ STATUS_LINES: Final = {
     status: f"HTTP/1.1 {status} {_PHRASES.get(status, '')}".encode() for status in range(100, 600)
 }
 CHUNK: Final = b"%x\r\n%b\r\n"
-"""A chunk of a body, of its length and its bytes (RFC 9112, 7.1)."""
+"""The format of a chunk of a body, from its length and its bytes (RFC 9112, 7.1)."""
 CLOSE: Final = (b"connection", b"close")
-"""The header of an answer behind which the connection ends."""
+"""The header of an answer after which the connection is closed."""
 _JSON: Final = (b"content-type", b"application/json")
 _NO_SNIFFING: Final = (b"x-content-type-options", b"nosniff")
-# All that a header may hold (RFC 9110, 5.5).
+# The bytes that a header may contain (RFC 9110, 5.5).
 _VISIBLE: Final = bytes([9, *range(32, 127), *range(128, 256)])
 _LINE: Final = b"%b: %b".__mod__
 _NO_BODY: Final = frozenset({204, 304})
 _CHUNKED: Final = (b"transfer-encoding", b"chunked")
-# To copy more costs as much as a second write.
+# In bytes: copying more than this costs as much as a second write.
 _JOINED: Final = 64 << 10
 
 _SLICE: Final = 64_000
-# A user's export is an object of arrays of sessions, which are objects of arrays of messages. So is an
-# explanation, with steps in the place of sessions.
+# A user's export is an object of arrays of sessions, each an object of arrays of messages. An explanation has
+# the same depth.
 _LEVELS: Final = 4
 
 
 class _Nowhere(asyncio.Transport):
-    """A connection that leads nowhere."""
+    """A transport that drops all bytes."""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Drops bytes."""
+        """Drops the bytes."""
 
 
 class Client:
-    """The connection to a client, as a reply uses it; this one leads nowhere.
+    """The connection to a client, as a reply uses it; this one drops all bytes.
 
-    ``write_paused`` is while the client does not read. ``server_state`` has the headers of all answers.
+    ``write_paused`` is whether the client has stopped reading. ``server_state`` has the headers of all
+    answers.
     """
 
     def __init__(self) -> None:
@@ -74,26 +75,26 @@ class Client:
         """Returns once the client reads, or has disconnected."""
 
     def resume_reading(self) -> None:
-        """Reads from the client again, if that was paused; a disconnect goes unnoticed until then."""
+        """Resumes reading from the client, if it was paused; a paused connection notices no disconnect."""
 
     def answered(self) -> None:
-        """Goes on behind an answer that is complete."""
+        """Continues after an answer that is complete."""
 
 
 def _ignore(data: bytes) -> None:
-    """What is no answer of a model is not copied."""
+    """Records nothing, for replies that are no answers of a model."""
 
 
 class Reply(msgspec.Struct, eq=False):
-    """An answer that takes headers until it starts; ``observation``, set by then, notes its course.
+    """An answer, which takes headers until it starts; ``observation`` is set before that.
 
-    While it ``is_writable``, the client reads, and a CHUNK may be written to its transport at once. ``size``
-    is how many bytes of the body were sent beside such chunks; ``note_sent`` records those bytes. When the
-    client disconnects, ``watcher`` is cancelled, the task of a request that has come whole; a client
-    ``may_have_left`` that has ended its side of the connection. ``keep_alive`` is whether the connection goes
-    on behind the answer, ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether it asked
-    for more than a head, and ``has_end`` whether the end of the body is marked. Of the
-    status line ``sent_ahead`` bytes are with the client before it is sent.
+    While it ``is_writable``, the client reads, and a CHUNK may be written to its transport directly. ``size``
+    counts the other bytes of the body, and ``note_sent`` records them. ``watcher`` is the task of a request
+    that has arrived whole, and is cancelled when the client disconnects. ``may_have_left`` is whether the
+    client has ended its side of the connection. ``keep_alive`` is whether the connection stays open after the
+    answer, ``takes_chunks`` whether the client speaks HTTP/1.1, ``has_body`` whether the answer has a body,
+    and ``has_end`` whether the end of the body is marked. ``sent_ahead`` bytes of the status line were sent
+    before the rest, as probes.
     """
 
     client: Client
@@ -117,16 +118,16 @@ class Reply(msgspec.Struct, eq=False):
     note_sent: Callable[[bytes], None] = _ignore
 
     def add_header(self, name: str, value: str) -> None:
-        """Adds a header to the answer, whichever it will be; ``name`` is in lower case."""
+        """Adds a header to the answer, be it a success or an error; ``name`` is in lower case."""
         self.headers.append((name.encode("latin-1"), value.encode("latin-1")))
 
     def add_degraded(self, name: str) -> None:
-        """Names something that was left out of the turn, in the answer's header too."""
+        """Reports a part of the turn that was left out, also in a header of the answer."""
         self.observation.report.degraded.append(name)
         self.add_header("x-turnkeeper-degraded", name)
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Sends an ASGI message of another application, with this reply's headers added to its own."""
+        """Sends an ASGI message of another application; this reply's headers are added."""
         if message["type"] == "http.response.start":
             await self.begin(message["status"], [(name.lower(), value) for name, value in message["headers"]])
         else:
@@ -135,9 +136,10 @@ class Reply(msgspec.Struct, eq=False):
     async def begin(
         self, status: int, headers: Sequence[Header], data: bytes = b"", *, ends: bool = False
     ) -> None:
-        """Sends status, headers and the first bytes of the body in one write; all of it where it ``ends``.
+        """Sends status, headers and the first bytes of the body in one write; ``ends`` if these are all.
 
-        Headers that were added before win over ``headers`` of the same name.
+        Headers that were added before replace ``headers`` of the same name. Raises RuntimeError for a header
+        with a character that HTTP forbids.
         """
         self.observation.report.status = status
         timing = self.observation.timer.server_timing().encode("ascii")
@@ -167,7 +169,7 @@ class Reply(msgspec.Struct, eq=False):
         await self.write(data, head=head, ends=ends)
 
     async def write(self, data: bytes, *, head: bytes = b"", ends: bool = False) -> None:
-        """Sends bytes of the body, which may be the last ones."""
+        """Sends bytes of the body, once the client reads; ``ends`` if they are the last."""
         if ends:
             self.ending = True
         self.size += len(data)
@@ -195,7 +197,7 @@ class Reply(msgspec.Struct, eq=False):
             self.client.answered()
 
     async def fail(self, error: TurnkeeperError) -> None:
-        """Sends an error: as a status, or as an event once the answer has started."""
+        """Ends the answer with an error: as a status, or as an event once the answer has started."""
         report = self.observation.report
         report.outcome = "superseded" if isinstance(error, Superseded) else "failed"
         report.code, self.observation.reason = error.code, error.reason
@@ -208,9 +210,9 @@ class Reply(msgspec.Struct, eq=False):
 
 
 class EventStream(StreamingResponse):
-    """Server-sent events, which no proxy buffers, for as long as the client stays.
+    """A response of server-sent events, with headers that keep proxies from buffering it.
 
-    A HEAD request gets the head alone.
+    It lasts until the client hangs up. A HEAD request gets the head alone.
     """
 
     def __init__(self, events: AsyncIterable[bytes], headers: Mapping[str, str] = {}) -> None:
@@ -227,7 +229,7 @@ class EventStream(StreamingResponse):
 
 
 async def json_slices(content: Any) -> AsyncIterator[bytes]:
-    """A value as JSON in slices of some 64 KB, each encoded in a thread."""
+    """Yields a value as JSON in slices of some 64 KB, each encoded in a thread."""
     pieces = _encoded_pieces(content, _LEVELS)
     while slice_ := await asyncio.to_thread(_next_slice, pieces):
         yield slice_
@@ -243,7 +245,7 @@ def _next_slice(pieces: Iterator[bytes]) -> bytes:
 
 
 def _encoded_pieces(value: Any, levels: int) -> Iterator[bytes]:
-    """A value as JSON: objects and arrays of so many ``levels`` element by element, what is below at once."""
+    """Yields a value as JSON: ``levels`` of objects and arrays element by element, deeper ones whole."""
     if levels and isinstance(value, dict | msgspec.Struct):
         fields = value if isinstance(value, dict) else _fields(value)
         for index, (name, each) in enumerate(fields.items()):
@@ -260,6 +262,6 @@ def _encoded_pieces(value: Any, levels: int) -> Iterator[bytes]:
 
 
 def _fields(struct: msgspec.Struct) -> Mapping[str, Any]:
-    """The fields as the encoder writes them."""
+    """The fields of a struct that the encoder writes, by their encoded names."""
     values = {field.encode_name: getattr(struct, field.name) for field in msgspec.structs.fields(struct)}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}

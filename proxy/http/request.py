@@ -19,12 +19,12 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 47}
 _LINGER = 2.0
 _MOST_PARAMETERS = 100
-# A parser takes some tens of milliseconds for so many bytes outside of texts, and holds up all else.
+# In bytes outside of strings. A parser takes tens of milliseconds for them, and blocks the event loop.
 _MAX_STRUCTURE: Final = 500_000
 SMALL_BODY: Final = 65_536
-"""So many bytes need no measuring."""
+"""A body of at most this size, in bytes, is not measured."""
 _SLICE: Final = 65_536
-# The interpreter lets other threads run while it joins so many bytes.
+# From this size on, in bytes, pieces are joined in a thread: the interpreter releases its lock meanwhile.
 _LARGE: Final = 1_048_576
 _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 
@@ -32,9 +32,9 @@ _ESCAPE: Final = re.compile(rb"\\.", re.DOTALL)
 class Request(msgspec.Struct, eq=False):
     """One request, and the ``reply`` to it. The names of ``headers`` are in lower case.
 
-    ``body`` is what has come of the body and was not received yet, and ``is_whole`` whether that was the last
-    of it. ``task`` answers the request. ``awaits_continue`` is whether the client sends the body once it is
-    told to (RFC 9110, 10.1.1).
+    ``body`` are the bytes of the body that have arrived and were not received yet; ``is_whole`` is whether
+    the body ends with them. ``task`` answers the request. ``awaits_continue`` is whether the client waits for
+    ``100 Continue`` before it sends the body (RFC 9110, 10.1.1).
     """
 
     client: Client
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, eq=False):
 
     @property
     def scope(self) -> Scope:
-        """The request as ASGI has it."""
+        """The request as an ASGI scope."""
         return {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -73,7 +73,7 @@ class Request(msgspec.Struct, eq=False):
         }
 
     async def receive(self) -> Message:
-        """The next part of the body as ASGI has it, or the client's disconnect."""
+        """Waits for the next part of the body, or the disconnect; returns it as an ASGI message."""
         reply, client = self.reply, self.client
         if self.awaits_continue and not (reply.started or self.body or client.transport.is_closing()):
             client.transport.write(_CONTINUE)
@@ -90,11 +90,11 @@ class Request(msgspec.Struct, eq=False):
 
 
 class ClientDisconnected(Exception):
-    """The client has closed its connection, and can no longer be answered."""
+    """Raised where the client has closed its connection, and can no longer be answered."""
 
 
 class BodyLimit(NamedTuple):
-    """How large a JSON body may be: ``size`` bytes, as a ``setting`` says, ``structure`` outside of texts."""
+    """Limits of a JSON body in bytes: ``size``, as ``setting`` says, and ``structure`` outside of strings."""
 
     size: int
     structure: int = _MAX_STRUCTURE
@@ -114,7 +114,7 @@ class BodyLimit(NamedTuple):
 
 
 def structure_size(data: bytes) -> int:
-    """How many bytes of JSON stand outside of its texts, escapes within them included."""
+    """The number of bytes of JSON outside of its strings, plus one for each escape within them."""
     structure = _Structure()
     structure.feed(data)
     return structure.size
@@ -123,8 +123,9 @@ def structure_size(data: bytes) -> int:
 async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLimit) -> bytes:
     """Reads the body, and decompresses it.
 
-    Raises TooLarge for more than the limit, compressed or not, UnsupportedEncoding for a compression that is
-    not gzip or deflate, and ClientDisconnected where the client leaves before the body's end.
+    Raises TooLarge beyond the limit, compressed or not, UnsupportedEncoding for a compression other than gzip
+    and deflate, RequestError for damaged data, and ClientDisconnected where the client hangs up before the
+    body's end.
     """
     if int(headers.get("content-length", "0")) > limit.size:
         if "expect" not in headers:
@@ -141,14 +142,14 @@ async def read_body(receive: Receive, headers: Mapping[str, str], limit: BodyLim
         raise limit.error()
     if encoding is None:
         return body
-    # zlib lets other threads run, but not the loop that it is called on.
+    # In a thread, since zlib would block the event loop.
     return await asyncio.to_thread(_decompress, body, encoding, limit)
 
 
 def parse_query(raw: bytes) -> dict[str, str]:
     """Parses a query string; a name's first value counts. Raises RequestError for too many parameters."""
     try:
-        text = raw.decode("utf-8", "surrogatepass")  # an id with half a character shall be seen to be one
+        text = raw.decode("utf-8", "surrogatepass")  # an id with half a character is refused later
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
     try:
@@ -159,7 +160,7 @@ def parse_query(raw: bytes) -> dict[str, str]:
 
 
 async def _read_large(receive: Receive, message: Message, limit: BodyLimit, *, is_json: bool) -> bytes:
-    """The body that begins with ``message``, measured while it comes."""
+    """Reads the body that begins with ``message``, and measures it meanwhile; raises as ``read_body``."""
     pieces, buffer, size, structure = list[bytes](), bytearray(), 0, _Structure()
     while message["type"] == "http.request":
         piece = message.get("body", b"")
@@ -184,7 +185,7 @@ async def _read_large(receive: Receive, message: Message, limit: BodyLimit, *, i
 
 
 async def _discard(receive: Receive) -> None:
-    # Many clients read no answer before they have sent everything, and lose it when the connection closes.
+    # Many clients read the answer only when they have sent all, and lose it if the connection closes before.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_LINGER):
             while (await receive()).get("more_body"):
@@ -192,7 +193,7 @@ async def _discard(receive: Receive) -> None:
 
 
 class _Structure:
-    """Measures JSON as it comes: ``size`` is what stands outside of its strings, and the escapes within."""
+    """Measures JSON as it arrives: ``size`` counts the bytes outside of strings, and the escapes in them."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -1,4 +1,4 @@
-"""Which handler answers a method of a path."""
+"""Handlers, found by method and path."""
 
 from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
@@ -11,23 +11,23 @@ Handler = TypeVar("Handler")
 
 
 class Router(Generic[Handler]):
-    """Handlers by method and path, such as ``GET`` and ``/users/{id}``; ``what`` says what a path names."""
+    """Handlers by method and path, such as ``GET`` and ``/users/{id}``; ``what`` is for error messages."""
 
     def __init__(self, routes: Iterable[tuple[str, str, Handler]], what: str = "path") -> None:
         self._routes = [(method, compile_path(path)[0], handler) for method, path, handler in routes]
         self._what = what
 
     def find(self, method: str, path: str) -> tuple[Handler, Mapping[str, str]] | None:
-        """The handler, and the path's parameters as they stand in it; ``None`` where there is no such path.
+        """Finds the handler and the path's parameters, undecoded; ``None`` where no route has this path.
 
-        Raises MethodNotAllowed.
+        Raises MethodNotAllowed where only other methods have it.
         """
         allowed = []
-        for own, pattern, handler in self._routes:
+        for route_method, pattern, handler in self._routes:
             if match := pattern.fullmatch(path):
-                if own == method:
+                if route_method == method:
                     return handler, match.groupdict()
-                allowed.append(own)
+                allowed.append(route_method)
         if not allowed:
             return None
         allow = ", ".join(allowed)
