@@ -1,6 +1,6 @@
-"""A session: entries in calls and turns, the values that it keeps beside them, and its codec.
+"""A session: entries in calls and turns, the values stored with them, and its codec.
 
-A field with a ``name`` is stored under that name, which sessions in use have: it must not change.
+A field with a ``name`` is stored under that name, which must not change: stored sessions have it.
 """
 
 import hashlib
@@ -26,13 +26,13 @@ from proxy.memory.wording import text_hash
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 COMMAND: Final = "command"
-"""The source of what a program put in through the engine's interface."""
+"""The source of messages that a program adds through the engine's interface."""
 UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
-"""What reading one session raises where its bytes are of no use, though the store answers."""
+"""Raised by reads of a session whose bytes are invalid."""
 WITH_NEWEST: Final = -1
 """The position of facts that are shown with the newest words."""
 
-# Before 2001 no voice engine spoke: a smaller number counts from something else than 1970.
+# No voice engine existed before 2001, so a smaller number does not count from 1970.
 _CLOCKS_FROM: Final = 1e9
 _DAY: Final = 86_400.0
 _NAME_BYTES: Final = 6
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 
 class TurnRef(NamedTuple):
-    """Which turn: its number means nothing without its call. They sort in the order of the turns."""
+    """A turn by its number within its call. References sort in the order of the turns."""
 
     call: int
     turn: int
@@ -67,10 +67,10 @@ _FIRST: Final = TurnRef(0, 0)
 class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     """One message as it was heard.
 
-    ``turn`` counts from 0 within a ``call`` and never goes back; ``turn_id`` is the platform's own number,
-    where it numbers its turns. ``timestamp`` is as the engine wrote it. ``original`` is all that the model
-    generated where the user heard less. ``pending`` is an answer that no later request has confirmed or cut
-    yet: it is recorded as generated; ``broken``, if its stream ended before the answer did.
+    ``turn`` counts from 0 within a ``call`` and never decreases; ``turn_id`` is the platform's own number of
+    the turn, if it has one. ``timestamp`` is as the engine wrote it. ``original`` is the whole answer as
+    generated, if the user heard only a part. ``pending`` marks an answer that no later request has confirmed
+    or cut: it is recorded as generated. ``broken`` marks one whose stream ended early.
     """
 
     role: str
@@ -85,22 +85,22 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     source: str | None = None
     user: str | None = None
     asking_user: str | None = msgspec.field(default=None, name="asker")
-    """The user whom the request of these words names, where they name none themselves."""
+    """The user that the request names, if the message names none."""
     interrupted: bool = False
     interrupt_timestamp: int | float | None = None
     original: str | None = None
     pending: bool = False
     broken: bool = False
     reasoning: str | None = None
-    """What the model thought before it answered, where that is kept."""
+    """The model's reasoning before its answer, if it is stored."""
     replaced_hash: str | None = msgspec.field(default=None, name="replaced")
-    """The hash of the words that these were put in the place of: an engine may show those yet."""
+    """The hash of the words that this entry replaced, which an engine may still show."""
     recorded_at: float = msgspec.field(default=0.0, name="recorded")
-    """When it was first recorded, in seconds since 1970."""
+    """When the entry was first recorded, in seconds since 1970."""
 
     @property
     def at(self) -> float:
-        """When it was said, in seconds since 1970: as the engine says where that can be, else as recorded."""
+        """When it was said, in seconds since 1970: ``timestamp`` if plausible, else ``recorded_at``."""
         stamp = epoch_seconds(self.timestamp)
         if stamp is None or not _CLOCKS_FROM <= stamp <= self.recorded_at + _DAY:
             return self.recorded_at
@@ -108,36 +108,36 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
 
     @property
     def turn_ref(self) -> TurnRef:
-        """Its turn."""
+        """The turn of the entry."""
         return TurnRef(self.call, self.turn)
 
     @property
     def speaker(self) -> str | None:
-        """The user who said it, as far as its request or the message tells."""
+        """The user who said it, if the request or the message names one."""
         return self.asking_user or self.user
 
     @property
     def is_injected(self) -> bool:
-        """Whether a program put it in: no user said it."""
+        """Whether a program added it; no user said it."""
         return self.role == "user" and self.source == COMMAND
 
     @property
     def text(self) -> str:
-        """What was said: the content, or its text parts joined by a line break."""
+        """The content as text; text parts are joined by line breaks."""
         return self.content if isinstance(self.content, str) else Message(role="", content=self.content).text
 
     def replaces(self, text: str) -> bool:
-        """Whether these words were put in the place of a text."""
+        """Whether this entry replaced a text."""
         return self.replaced_hash is not None and self.replaced_hash == text_hash(text)
 
     @property
     def generated(self) -> str:
-        """All that the model said, heard or not."""
+        """The whole answer as the model generated it, heard or not."""
         return self.text if self.original is None else self.original
 
 
 def message_of(entry: Entry) -> Message:
-    """An entry in Agora's own shape, as an engine would show it."""
+    """Returns an entry as a message in Agora's format, as an engine would send it."""
     metadata: dict[str, Any] = {} if entry.source is None else {"source": entry.source}
     if entry.user is not None:
         metadata["user"] = entry.user
@@ -147,7 +147,7 @@ def message_of(entry: Entry) -> Message:
         metadata["original"] = entry.original
     if entry.interrupted:
         metadata["interrupted"] = True
-    # Spelt out, because a turn may bring back all that an engine has dropped: no loop over names is as fast.
+    # Spelt out for speed: a turn may restore all messages that an engine has dropped.
     message = Message(
         role=entry.role,
         content=entry.content,
@@ -163,14 +163,13 @@ def message_of(entry: Entry) -> Message:
 
 
 class Segment(Extensible, frozen=True, kw_only=True, gc=False):
-    """A summary of all turns behind the former segment's end, up to and with ``turn`` of ``call``.
+    """A summary of all turns after the end of the segment before, up to and including ``turn`` of ``call``.
 
-    ``messages`` is how many messages these are, and ``fingerprint`` is theirs. ``created_at`` is in seconds
-    since 1970. ``model`` wrote it; an ``extractive`` one is made of the turns' own
-    sentences, until a model answers.
-    One that is ``stale`` stands for turns that were corrected since. ``added`` is what it says beyond its
-    turns, shortened where that is long: it could not be made of them again. ``speakers`` are the users, as
-    far as they are known, whose words it rests on.
+    ``messages`` is the number of messages that it covers, and ``fingerprint`` is theirs. ``created_at`` is in
+    seconds since 1970. ``model`` wrote the text; an ``extractive`` one consists of the turns' own sentences,
+    until a model answers. A ``stale`` segment covers turns that were corrected since. ``added`` is text that
+    its turns do not contain, shortened if long: a new summary of them would lose it. ``speakers`` are the
+    known users whose words it covers.
     """
 
     text: str
@@ -187,13 +186,13 @@ class Segment(Extensible, frozen=True, kw_only=True, gc=False):
 
     @property
     def end(self) -> TurnRef:
-        """The last turn that it stands for."""
+        """The last turn that the segment covers."""
         return TurnRef(self.call, self.turn)
 
 
 def entries_fingerprint(entries: Sequence[Entry]) -> str:
-    """Sixteen hex digits that stand for what entries say, call and return, and for their turns."""
-    # Of an array as JSON, which is never put together: while the encoder runs, nothing else does.
+    """Returns 16 hex digits that identify the turns of entries, their texts, tool calls and results."""
+    # Hashes a JSON array entry by entry: while the encoder runs, no other thread does.
     encoded, separator = hashlib.sha256(), b"["
     for entry in entries:
         encoded.update(separator + msgspec.json.encode(essence(entry)))
@@ -203,7 +202,7 @@ def entries_fingerprint(entries: Sequence[Entry]) -> str:
 
 
 def essence(entry: Entry) -> tuple[object, ...]:
-    """What of an entry a summary rests on: its turn, its words, its calls."""
+    """The values of an entry that a summary depends on: its turn, role, text and tool calls."""
     calls = [str(call.get("function")) for call in entry.tool_calls or ()]
     return (*entry.turn_ref, entry.role, entry.text, calls, entry.tool_call_id)
 
@@ -212,10 +211,10 @@ def essence(entry: Entry) -> tuple[object, ...]:
 
 
 class Attempt(NamedTuple):
-    """What tells a retry from a new turn, where the words do not.
+    """A request's name, and whether it is a retry; distinguishes a retry from a new turn with equal words.
 
-    ``name_digest`` stands for the name that the client gave the request, and is empty where it gave none.
-    ``is_retry`` is whether the client says that it sends the request again; ``None`` where it says nothing.
+    ``name_digest`` is the hash of the client's name for the request, empty without a name. ``is_retry`` is
+    whether the client marks the request as a retry; ``None`` without any mark.
     """
 
     name_digest: bytes = b""
@@ -223,30 +222,30 @@ class Attempt(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """An attempt, and when it arrived, in seconds since 1970: later than anything, where that is left out."""
+    """An attempt, and when it arrived, in seconds since 1970; by default after everything else."""
 
     attempt: Attempt = Attempt()
     at: float = math.inf
 
 
 NO_ATTEMPT: Final = Attempt()
-"""A request that says nothing of itself."""
+"""The attempt of a request without a name or a mark."""
 ARRIVES_NOW: Final = Arrival()
-"""One that arrives now."""
+"""An arrival after everything that is recorded."""
 
 
 def attempt(name: str | None, *, is_retry: bool | None) -> Attempt:
-    """An attempt at the request that a client calls ``name``."""
+    """Returns the attempt of a request with this name."""
     if name is None:
         return Attempt(b"", is_retry)
     return Attempt(blake2b(name.encode("utf-8", "replace"), digest_size=_NAME_BYTES).digest(), is_retry)
 
 
 class QuestionRef(NamedTuple):
-    """Which words of the user: their turn, whose number means nothing without its call.
+    """A message of the user, by its call and turn.
 
-    ``question`` tells which words of a turn that has several: -1 are the last of them, -2 those before; 0 are
-    none, where the model speaks unasked behind what the turn has.
+    ``question`` counts from the end of the turn: -1 is its last message of the user, -2 the one before. It is
+    0 where the model speaks unasked at the end of the turn.
     """
 
     call: int
@@ -255,21 +254,20 @@ class QuestionRef(NamedTuple):
 
     @property
     def unasked(self) -> bool:
-        """Whether these are no words at all."""
+        """Whether the reference is to no message, as the model speaks unasked."""
         return self.question == 0
 
 
 class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
-    """What a session keeps of the latest request that it has recorded.
+    """The latest request that a session has recorded.
 
-    ``at`` is when it arrived, in seconds since 1970, and ``fingerprint`` tells its window, of ``line_count``
-    lines, from others. ``start`` is where the window begins, counted from the session's first entry, those of
-    the cold part too; ``shows_call_start`` is whether its call does not begin before. ``shows_answers`` is
-    whether it tells what the assistant said, and ``wordless`` whether that is nothing but that it was not
-    heard. ``question`` are the words to be answered. ``overtaken`` are requests that arrived before it and
-    were recorded after it: their fingerprints and questions. ``name_digest`` stands for its name, where the
-    client gave it one. ``ended`` is when its answer ended, 0 where that is not known, and ``finished``
-    whether that was its end.
+    ``at`` is when it arrived, in seconds since 1970. ``fingerprint`` identifies its window of ``line_count``
+    lines. ``start`` is the first entry of the window, counted from the session's first entry, cold part
+    included; ``shows_call_start`` is whether the window reaches back to the start of its call.
+    ``shows_answers`` is whether the window shows answers, and ``wordless`` whether these are all empty, as
+    unheard. ``question`` is the message to be answered. ``overtaken`` are the fingerprints and questions of
+    requests that arrived before it and were recorded after it. ``name_digest`` is the hash of its name, if it
+    has one. ``ended`` is when its answer ended, 0 if unknown, and ``finished`` whether it was complete.
     """
 
     at: float
@@ -290,17 +288,17 @@ class LatestRequest(Extensible, frozen=True, kw_only=True, gc=False):
         return fingerprint == self.fingerprint or fingerprint in dict(self.overtaken)
 
     def question_of(self, fingerprint: bytes) -> QuestionRef | None:
-        """The words that the request with this fingerprint asked to be answered."""
+        """The message that the request with this fingerprint asked to be answered, if it is recorded."""
         return self.question if fingerprint == self.fingerprint else dict(self.overtaken).get(fingerprint)
 
     def with_overtaken(self, fingerprint: bytes, question: QuestionRef | None) -> "LatestRequest":
-        """The same, once it has overtaken another request too; it knows the last four."""
+        """Returns the request with another one added to ``overtaken``, which has the last four."""
         overtaken = (*self.overtaken, (fingerprint, question))[-_MAX_OVERTAKEN:]
         return msgspec.structs.replace(self, overtaken=overtaken)
 
 
 def encoded_lines(lines: Sequence[Message]) -> bytes:
-    """Lines as bytes, one behind the other; none where one cannot be encoded."""
+    """Encodes lines, one after the other; returns no bytes if one cannot be encoded."""
     try:
         return _encode(lines)[len(_array_head(len(lines))) :]
     except (OverflowError, UnicodeEncodeError):
@@ -308,12 +306,12 @@ def encoded_lines(lines: Sequence[Message]) -> bytes:
 
 
 def decoded_lines(encoded: bytes, count: int) -> list[Message]:
-    """So many lines from their bytes."""
+    """Decodes ``count`` lines from their bytes."""
     return _decode_lines(_array_head(count) + encoded)
 
 
 def goes_on(lines: bytes, former: bytes, newest: bytes) -> bool:
-    """Whether encoded lines are the last of the ``former`` ones and then, to their end, the ``newest``."""
+    """Whether encoded lines, up to the ``newest`` at their end, are the last of the ``former`` ones."""
     return len(lines) > len(newest) and former.endswith(lines[: -len(newest)])
 
 
@@ -324,10 +322,9 @@ def request_fingerprint(
     *,
     shows_answers: bool | None = None,
 ) -> bytes:
-    """Eight bytes that are the same for the same speech; of a single line, the request's name counts too.
+    """Returns eight bytes that identify a window's speech; for a single line, the request's name counts too.
 
-    ``encoded`` are its lines, where they are encoded already. ``shows_answers`` gives that of the same lines
-    in a window that does or does not.
+    ``encoded`` are the encoded lines, if the caller has them. ``shows_answers`` overrides that of ``speech``.
     """
     lines = speech.lines or speech.instructions
     if any(map(_others, lines)):
@@ -336,7 +333,7 @@ def request_fingerprint(
     try:
         blob = _array_head(len(lines)) + encoded if encoded else msgspec.msgpack.encode(lines)
     except (OverflowError, UnicodeEncodeError):
-        # Numbers of more than 64 bits and halves of characters.
+        # For integers of more than 64 bits, and lone surrogates.
         blob = repr(lines).encode("utf-8", "replace")
     if len(speech.lines) == 1:
         blob += attempt.name_digest
@@ -345,7 +342,7 @@ def request_fingerprint(
 
 
 def _array_head(size: int) -> bytes:
-    """How an array of so many values begins, in MessagePack."""
+    """Returns the header of a MessagePack array of ``size`` values."""
     if size < 16:  # noqa: PLR2004 - the short form counts in four bits
         return bytes((0x90 + size,))
     return b"\xdc" + size.to_bytes(2) if size < 1 << 16 else b"\xdd" + size.to_bytes(4)
@@ -355,17 +352,17 @@ def _array_head(size: int) -> bytes:
 
 
 class LineDigests(NamedTuple):
-    """The digests of a deleted line: of its words, and of its place in the engine's count, if it has one."""
+    """The digests of a deleted line: of its words, and of its turn id and time, if it has any."""
 
     words: bytes
     stamp: bytes = b""
 
 
 class Deletion(Extensible, frozen=True, kw_only=True, gc=False):
-    """What was said before a deletion, ``at`` seconds since 1970, and is never to be recorded again.
+    """Marks of lines that were deleted, ``at`` seconds since 1970, and must not be recorded again.
 
-    ``open`` is whether no window has come since: the first one shows what is forgotten. ``whole`` is whether
-    that is all until then, or what one of several users said.
+    ``open`` is whether no window has come since; the first one adds marks of the lines that it shows.
+    ``whole`` is whether everything was deleted until then, not only the words of one user.
     """
 
     at: float
@@ -375,19 +372,19 @@ class Deletion(Extensible, frozen=True, kw_only=True, gc=False):
 
 
 class Agents(Extensible, frozen=True, gc=False):
-    """The ids of the last events of agents, and the session's ``calls`` by the agents' ids."""
+    """The ids of the latest webhook events of agents, and the calls by the agents' ids."""
 
     event_ids: tuple[str, ...] = msgspec.field(name="notices")
     calls: dict[str, int] = msgspec.field(name="lives")
 
 
 class ShownFacts(Extensible, frozen=True, kw_only=True, gc=False):
-    """Which facts stand still in a session's prompts from one compaction to the next; no word of them.
+    """The ids of the facts that a session's prompts show between two compactions.
 
-    ``epoch`` names the time between two compactions. ``facts`` are the ids of what is shown of ``user`` at
-    the prompts' head, in order, and ``others`` of what was known then too. ``news`` came to be known since:
-    each id with the message of the user, counted from 0, that it was first shown with. ``at`` is when any of
-    that changed, in seconds since 1970.
+    ``epoch`` identifies the time between two compactions. ``facts`` are those about ``user`` at the head of
+    the prompts, in order; ``others`` were known then and are not shown. ``news`` were learned since: each id
+    with the message of the user, counted from 0, with which it was first shown. ``at`` is
+    when any of these changed, in seconds since 1970.
     """
 
     user: str = msgspec.field(name="person")
@@ -399,9 +396,9 @@ class ShownFacts(Extensible, frozen=True, kw_only=True, gc=False):
 
 
 class ShownCall(Extensible, frozen=True, kw_only=True, gc=False):
-    """What the prompts of a call tell of an earlier one of ``user``, and of the profile, from its start on.
+    """The earlier call of ``user``, and the profile, that the prompts of a call show.
 
-    It stays as it is until the call ends. The earlier call was in ``session``, and ``speakers`` are the users
+    They stay the same until the call ends. The earlier call was in ``session``; ``speakers`` are the users
     who spoke in it.
     """
 
@@ -414,7 +411,7 @@ class ShownCall(Extensible, frozen=True, kw_only=True, gc=False):
 
 
 def with_positions(facts: ShownFacts | None, prompt: Sequence[Message]) -> ShownFacts | None:
-    """The same, once the prompt is known in which the news was shown ``WITH_NEWEST``."""
+    """Replaces ``WITH_NEWEST`` in facts by the position of the user's newest message in a prompt."""
     if not (facts and facts.news) or all(position != WITH_NEWEST for _, position in facts.news):
         return facts
     newest = len(users(prompt)) - 1
@@ -423,59 +420,59 @@ def with_positions(facts: ShownFacts | None, prompt: Sequence[Message]) -> Shown
 
 
 class Session(Extensible, frozen=True, kw_only=True, gc=False):
-    """What is recorded of one conversation, without system messages. Times are in seconds since 1970."""
+    """The record of one conversation, without system messages. Times are in seconds since 1970."""
 
     entries: tuple[Entry, ...] = ()
-    """The newest, in order; older ones have moved to the cold part, ``cold_count`` of them so far."""
+    """The newest entries, in order; ``cold_count`` older ones have moved to the cold part."""
     call: int = msgspec.field(default=0, name="life")
-    """Each time that the engine begins anew, with turns counted from the start, is another call."""
+    """The number of the current call: another one begins when the engine starts its turns anew."""
     next_turn: int = msgspec.field(default=0, name="turns")
-    """The number of the next turn of this call; a turn that is retracted takes its number along."""
+    """The number of the next turn of this call; that of a retracted turn is not used again."""
     cold_count: int = msgspec.field(default=0, name="moved")
     user: str | None = None
     """The session's first user."""
     started: int | float | None = msgspec.field(default=None, name="began")
-    """The first time that the engine wrote to a message of this call, as it wrote it."""
+    """The engine's first timestamp in this call, as it wrote it."""
     created: float = 0.0
     updated: float = 0.0
     latest_request: LatestRequest | None = msgspec.field(default=None, name="newest")
     unheard: tuple[Entry, ...] = ()
-    """The last answers of this call that no window showed: one that comes late may show them yet."""
+    """The last answers of this call that no window showed; a late window may still show them."""
     state: dict[str, Any] = msgspec.field(default_factory=dict)
-    """The client's own."""
+    """Values that the client stores."""
     agents: Agents | None = None
     summaries: tuple[Segment, ...] = ()
-    """They stand for the oldest turns, in order."""
+    """The summaries of the oldest turns, in order."""
     cleared_until: TurnRef = msgspec.field(default=START, name="cleared")
-    """The newest turn when they were cleared: none is made before the next one."""
+    """The newest turn when the summaries were cleared; none is made before a newer turn."""
     model: str | None = None
-    """The model that the session last asked."""
+    """The model of the session's latest request."""
     trimmed: bool = False
-    """Whether a summary is due because the last prompt had no room for all that no summary covers."""
+    """Whether a summary is due because the last prompt had no room for all uncovered turns."""
     room: int = 0
-    """For how many messages of the user it had room then."""
+    """How many messages of the user the prompt had room for then."""
     learned_until: TurnRef = msgspec.field(default=START, name="learnt")
-    """The last turn that was looked at for facts."""
+    """The last turn from which facts were extracted."""
     shown_facts: ShownFacts | None = msgspec.field(default=None, name="told")
     """The facts that the prompts begin with."""
     shown_call: ShownCall | None = None
     """The earlier call that the prompts begin with."""
     noted_until: TurnRef = msgspec.field(default=NO_CALL, name="noted")
-    """The last turn in its users' past calls; before a call's first turn, the call is merely listed there."""
+    """The last turn in its users' past calls; a call without noted turns is only listed there."""
     alias: str | None = None
-    """What the engine calls ``user``, where that is another name."""
+    """The engine's name for ``user``, if that differs."""
     shared: bool = False
-    """Whether others have spoken whom nothing tells from ``user``."""
+    """Whether others have spoken who cannot be told apart from ``user``."""
     scale: float = 0.0
-    """How many tokens the model counts for each that is estimated, 0 where it has not said."""
+    """How many tokens the model counts for each estimated one; 0 while unknown."""
     deletion: Deletion | None = msgspec.field(default=None, name="forgotten")
-    """What was deleted and an engine may still show."""
+    """Marks of deleted lines that an engine may still show."""
     prompts: tuple[str, ...] = ()
-    """The hashes of what the engine was seen to say by itself, against a silence or for a failure."""
+    """The hashes of messages that the engine says by itself, on silence or on failure."""
 
     @property
     def has_older(self) -> bool:
-        """Whether there was talk before the oldest entry: moved to the cold part, or forgotten."""
+        """Whether there were turns before the oldest entry, now in the cold part or deleted."""
         return self.cold_count > 0 or (self.deletion is not None and self.deletion.whole)
 
     @property
@@ -485,17 +482,17 @@ class Session(Extensible, frozen=True, kw_only=True, gc=False):
 
 
 def count_until(entries: Sequence[Entry], end: tuple[int, int]) -> int:
-    """How many entries are of turns up to and with one."""
+    """How many entries belong to turns up to and including ``end``."""
     return bisect_right(entries, end, key=_call_and_turn)
 
 
 def made_anew(session: Session, former: Session) -> bool:
-    """Whether a session was made anew under its name since it was ``former``."""
+    """Whether a session was created again under the same name after ``former``."""
     return former.created > 0 and session.created != former.created
 
 
 def with_unheard(session: Session, unheard: Iterable[Entry]) -> Session:
-    """The session with answers that were not heard; it keeps the newest four."""
+    """Adds answers that were not heard to a session, which has the newest four."""
     known = {entry.generated for entry in session.unheard}
     answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
     if not answers:
@@ -507,7 +504,7 @@ def with_unheard(session: Session, unheard: Iterable[Entry]) -> Session:
 
 
 def disorder(session: Session) -> str | None:
-    """Which of a session's turns goes back, or lies beyond all that there were; ``None`` where none does."""
+    """Describes the first entry or summary whose turn is out of order; ``None`` if there is none."""
     last = max((session.call, session.next_turn - 1), START)
     if session.call < 0 or session.next_turn < 0:
         return "'life' and 'turns' count from 0"
@@ -537,21 +534,22 @@ class _Owner(msgspec.Struct, frozen=True):
 
 
 def encode(session: Session) -> bytes:
-    """A session as bytes for a store."""
+    """Encodes a session for a store."""
     return extensible.encode(session)
 
 
 class EncodedEntries(NamedTuple):
-    """A session's first entries, and their bytes, one after the other."""
+    """The first entries of a session, and their encoded bytes, concatenated."""
 
     entries: tuple[Entry, ...] = ()
     blob: bytes = b""
 
 
 def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, EncodedEntries]:
-    """What ``encode`` returns, without encoding the ``former`` entries again, and these for the next time.
+    """Encodes a session like ``encode``, without encoding the ``former`` entries again.
 
-    They are all but the newest entry, which the next window confirms or cuts.
+    Returns the encoded entries for the next time as well: all but the newest, which the next window confirms
+    or cuts.
     """
     entries, count = session.entries, len(former.entries)
     if session.unknown_fields or not entries:
@@ -566,19 +564,19 @@ def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, Enc
         return extensible.encode(session), EncodedEntries()
     if rest[:1] != _MAP:
         return extensible.encode(session), EncodedEntries()
-    # The map begins with the number of its fields; the first of them are the entries, an array.
+    # The map begins with the number of its fields, and the array of entries is the first.
     fields, head = int.from_bytes(rest[1:3]) + 1, _array_head(len(entries))
     blob = b"".join((_MAP, fields.to_bytes(2), _ENTRIES, head, older, newest, rest[3:]))
     return blob, EncodedEntries(entries[:-1], older)
 
 
 def decode(blob: bytes) -> Session:
-    """A session from a store's bytes; raises msgspec.DecodeError for anything else."""
+    """Decodes a session from a store's bytes. Raises msgspec.DecodeError."""
     return _decoded(blob, Session)
 
 
 def person_of(blob: bytes) -> str | None:
-    """A session's user, in a fraction of the time that all of it takes; raises msgspec.DecodeError."""
+    """Decodes only a session's user, which is much faster. Raises msgspec.DecodeError."""
     return _decoded(blob, _Owner).user
 
 
