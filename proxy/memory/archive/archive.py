@@ -51,7 +51,7 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import Key, Owner, Store
 
-# A text costs its words' places in an index, a vector no more than its bytes.
+# Writing a text costs its index entries as well, a vector only its bytes.
 _BYTES_PER_CHARACTER: Final = 16
 _RENAMED_AT_ONCE: Final = 10
 _ALL_SESSIONS: Final = Key("", "")
@@ -63,12 +63,12 @@ _POSTGRES: Final = EntryPoint(
 
 
 class Archive:
-    """What was said and by whom, facts, and documents. Every method may raise StoreError.
+    """Turns with their speakers, facts, and documents. Every method may raise StoreError.
 
-    A user is an ``Owner`` with a tenant and a name; one without a name owns documents alone. What belongs to
-    another tenant or user is invisible. Every method is one transaction, but for what may be much and no call
-    waits for: sessions, vectors, an index that is made anew and all that is deleted go in several short ones.
-    Times are in seconds since 1970.
+    A user is an ``Owner`` with a tenant and a name; one without a name owns only documents. Rows of other
+    tenants and users are invisible. Every method is one transaction, except those of the background that may
+    be large: saving sessions, adding vectors, indexing and deleting use several short ones. Times are in
+    seconds since 1970.
     """
 
     def __init__(self, database: Database, codec: RowCodec) -> None:
@@ -78,97 +78,97 @@ class Archive:
         self._swept = 0.0
 
     async def save_session(self, key: Key, session: Session, *, as_of: float) -> int:
-        """Save the hot part of a session as it was at ``as_of``; saving the same again changes nothing.
+        """Saves the hot part of a session as it was at ``as_of``; saving the same again changes nothing.
 
-        Corrections and retractions replace what was saved. A state that is older than the saved one, by
-        ``updated``, changes nothing, unless the saved one is from more than five seconds ahead. Returns how
-        many of the entries that moved out of the session are saved: the others are missing.
+        Corrections and retractions replace saved turns. A state with an older ``updated`` than the saved one
+        changes nothing, unless the saved time is more than five seconds in the future. Returns how many of
+        the entries that moved to the cold part are saved.
         """
         (moved,) = await self.save_sessions([(key, session, as_of)])
         return moved
 
     async def save_sessions(self, sessions: Sequence[tuple[Key, Session, float]]) -> list[int]:
-        """Save several, each under a key of its own: as many in one transaction as are quickly written."""
+        """Saves sessions with different keys, as many in one transaction as can be written quickly."""
         return await self._sessions.save([saving.hot_part(self._codec, *session) for session in sessions])
 
     async def save_moved(self, key: Key, session: Session, moved: Sequence[Entry], *, start: int) -> None:
-        """Save entries that moved out of a session; the first is at index ``start`` and begins its turn.
+        """Saves entries that moved to the cold part; the first is at index ``start`` and begins its turn.
 
-        Where a newer state of the session is saved, nothing changes.
+        Changes nothing if a newer state of the session is saved.
         """
         await self._sessions.save([saving.moved_part(self._codec, key, session, moved, start)])
 
     async def saved_times(self, tenant: str, sessions: Sequence[str]) -> dict[str, float]:
-        """Of sessions that are saved, the newest time that each was saved as of."""
+        """Reads by session the newest ``as_of`` with which it was saved."""
         keys = [key_arguments(Key(tenant, name)) for name in sessions]
         rows = await self._database.read(partial(fetch_each, statements.SAVED_TIME, keys))
         return {name: mark for name, [(mark,)] in zip(sessions, rows, strict=True) if mark is not None}
 
     async def comparisons(self) -> int:
-        """How often the sessions of the store have been compared with the archive, by any process."""
+        """Reads how often any process has compared the session store with the archive."""
         rows = await self._rows(statements.COMPARISONS, key_arguments(_ALL_SESSIONS))
         return int(rows[0][0]) if rows else 0
 
     async def set_comparisons(self, count: int) -> None:
-        """Note how often they have been compared."""
+        """Writes how often the session store has been compared with the archive."""
         arguments = {**key_arguments(_ALL_SESSIONS), "mark": float(count)}
         await self._database.write(partial(fetch, statements.SET_COMPARISONS, arguments))
 
     async def list_sessions(self, tenant: str, *, after: str = "", limit: int = 100) -> dict[str, float]:
-        """By session, the newest time that it was saved as of: those behind ``after``, in order."""
+        """Reads the sessions after ``after``, in order, with the newest ``as_of`` of each."""
         rows = await self._rows(statements.LIST_SESSIONS, _page(tenant, after, limit))
         return {id_text(session): mark for session, mark in rows}
 
     async def list_users(self, tenant: str, *, after: str = "", limit: int = 100) -> list[str]:
-        """The users of whom anything is stored, behind ``after``, in the order of their ids."""
+        """Reads the users after ``after`` of whom anything is stored, in the order of their ids."""
         return [
             id_text(user) for (user,) in await self._rows(statements.LIST_OWNERS, _page(tenant, after, limit))
         ]
 
     async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
-        """The sessions in which a user spoke or was spoken to, the newest first."""
+        """Reads the sessions in which a user spoke or was answered, the newest first."""
         return await self._database.read(partial(_user_sessions, user, limit))
 
     async def turns(
         self, user: Owner, *, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, ArchivedMessage]]:
-        """What was said by a user and in their sessions; each with the number to continue ``after``."""
+        """Reads a user's turns and those of their sessions, each with the number to continue ``after``."""
         return await self._database.read(partial(_user_turns, self._codec, user, after, limit))
 
     async def latest_turns(self, user: Owner, *, limit: int) -> list[ArchivedMessage]:
-        """The end of the session in which a user spoke last; of another user's, what this one said."""
+        """Reads the end of the session in which a user spoke last; if it is another's, only their words."""
         return await self._database.read(partial(_latest_turns, self._codec, user, limit))
 
     async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[ArchivedMessage]:
-        """The turns of a session in order, from the one at index ``start`` on."""
+        """Reads the turns of a session in order, from index ``start`` on."""
         return await self._database.read(partial(_session_turns, self._codec, key, start, limit))
 
     def has_words(self, text: str) -> bool:
-        """Whether a question has a word to look for: common words alone, like "how much", find nothing."""
+        """Whether a question has a word to search for; common words like "how much" do not count."""
         return bool(self._codec.lexicon.question(text))
 
     def shares_words(self, question: str, text: str) -> bool:
-        """Whether a text has any of a question's words, in whatever form."""
+        """Whether a text has any of a question's words, in any inflection."""
         stems = frozenset(self._codec.lexicon.stems(text))
         return not all(map(stems.isdisjoint, self._codec.lexicon.question(question)))
 
     async def search(self, user: Owner, query: Query) -> list[SearchResult]:
-        """The user's turns and facts and the tenant's documents that match, best first."""
+        """Searches the user's turns and facts, and the tenant's documents; the best results come first."""
         return await self._database.read(partial(search.search, self._codec, user, query))
 
     async def unembedded_texts(
         self, model: str, *, limit: int, until: float = math.inf
     ) -> list[UnembeddedText]:
-        """A few of the texts, of any user, that have no vector by this model.
+        """Reads a few texts, of any user, that have no vector by this model.
 
-        A turn that was said after ``until`` is not among them before it is followed by another.
+        A turn that was said after ``until`` is left out until another one follows it.
         """
         work = partial(vector_index.unembedded_texts, self._codec, model, limit, until)
         return await self._database.read(work)
 
     async def add_vectors(self, model: str, vectors: Sequence[tuple[UnembeddedText, Vector | None]]) -> None:
-        """Add vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
-        # Thousands of numbers are packed before a transaction, not within it.
+        """Adds vectors of length 1 for texts that have not changed; ``None`` for a text without a vector."""
+        # Packed before the transaction, to keep that short.
         encoded = (
             (text, self._codec.encode_bytes(text.owner, vector_index.sign_bits(vector)) if vector else None)
             for text, vector in vectors
@@ -177,29 +177,29 @@ class Archive:
             await self._database.write(partial(vector_index.add_vectors, model, part))
 
     async def forget(self, user: Owner, *, at: float) -> ErasureCount:
-        """Delete everything of a user; what was said up to ``at`` is refused from now on."""
+        """Deletes everything of a user; from now on, words said up to ``at`` are refused."""
         return await self._erase(partial(erasure.forget, self._codec, user, at=at))
 
     async def forget_session(self, key: Key, *, at: float) -> int:
-        """Delete all turns of a session, and refuse what was said in it until ``at``; how many."""
+        """Deletes a session's turns and returns how many; later, words said up to ``at`` are refused."""
         return (await self._erase(partial(erasure.forget_session, self._codec, key, at=at))).turns
 
     async def forget_anonymous(self, key: Key, *, at: float) -> int:
-        """Delete the turns of a session that have no user; how many there were.
+        """Deletes the turns of a session that have no user; returns how many.
 
-        For a quarter of an hour, what was said in it until ``at`` is refused while it has no user.
+        For 15 minutes, words said up to ``at`` are refused while the session has no user.
         """
         return (await self._erase(partial(erasure.forget_anonymous, self._codec, key, at=at))).turns
 
     async def tombstones(self, tenant: str, *, since: float, until: float) -> Tombstones:
-        """The users and sessions that were erased between two times, by any process."""
+        """Reads the tombstones of users and sessions that any process erased between two times."""
         work = partial(erasure.tombstones, self._codec, tenant, since=since, until=until)
         return await self._database.read(work)
 
     async def rename_tombstones(self) -> int:
-        """Put digests in the place of names that older versions left in tombstones; how many.
+        """Replaces plain names, which older versions left in tombstones, by digests; returns how many.
 
-        The names leave the database's own files, too.
+        The names are removed from the database's files as well.
         """
         count = 0
         while renamed := await self._database.write(
@@ -211,45 +211,45 @@ class Archive:
         return count
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
-        """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
+        """Adds a fact, or replaces the one with the same id; the fact that it ``replaces`` is superseded."""
         with contextlib.suppress(_ErasedMeanwhile):
             await self._database.write(partial(_add_fact, self._codec, user, fact))
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """A user's facts that have not expired, the oldest first."""
+        """Reads a user's facts that have not expired, the oldest first."""
         work = partial(_facts, self._codec, user, now, superseded=superseded)
         return await (self._database.read(work) if superseded else self._database.read_inline(work))
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
-        """A user's facts that are current, without waiting; ``None`` where that is impossible."""
+        """Reads a user's current facts without waiting; returns ``None`` if that is impossible."""
         rows = self._database.rows_nowait(statements.FACTS, owner_arguments(user) | {"now": now})
         return None if rows is None else _decoded_facts(self._codec, user, rows)
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
-        """Remove a fact; whether there was one."""
+        """Removes a fact; returns whether there was one."""
         return await self._database.write(partial(_remove_fact, user, fact_id))
 
     async def add_document(
         self, tenant: str, path: str, chunks: Sequence[DocumentChunk], *, at: float
     ) -> None:
-        """Add a document, or replace the one at its path."""
+        """Adds a document, or replaces the one at its path."""
         await self._database.write(partial(documents.add_document, self._codec, tenant, path, chunks, at=at))
 
     async def documents(self, tenant: str) -> list[str]:
-        """The paths of a tenant's documents."""
+        """Reads the paths of a tenant's documents."""
         return [
             id_text(path) for (path,) in await self._rows(statements.DOCUMENTS, {"tenant": id_bytes(tenant)})
         ]
 
     async def remove_document(self, tenant: str, path: str) -> bool:
-        """Remove a document; whether there was one."""
+        """Removes a document; returns whether there was one."""
         return await self._database.write(partial(documents.remove_document, tenant, path))
 
     async def sweep(self, *, before: float, limit: int = 0) -> int:
-        """Delete a few turns that were recorded before a time, as many as the database likes; how many.
+        """Deletes a few turns that were recorded before a time; returns how many.
 
-        It goes on behind the last ones, until there are no more: while a back-up reads PostgreSQL, what was
-        deleted stays in the index.
+        By default the database decides how many. Each call continues after the last deleted turn, until there
+        are no more: deleted rows stay in PostgreSQL's index while a back-up reads it.
         """
         count, self._swept = await self._database.write(
             partial(erasure.sweep, self._codec, since=self._swept, before=before, limit=limit)
@@ -257,13 +257,13 @@ class Archive:
         return count
 
     async def expire(self, *, now: float, limit: int = 20) -> int:
-        """Delete a few facts that have expired; how many."""
+        """Deletes a few expired facts; returns how many."""
         return await self._database.write(partial(erasure.expire, now=now, limit=limit))
 
     async def reindex(self, *, limit: int = 5) -> int:
-        """Index a few texts of an older lexicon; how many."""
+        """Indexes a few texts anew that an older lexicon indexed; returns how many."""
         texts = await self._database.read(partial(vector_index.outdated_texts, self._codec, limit))
-        # Those that cannot be read keep their terms.
+        # Unreadable texts keep their terms.
         lexicon = self._codec.lexicon
         anew = ((t, t.terms if t.text is None else lexicon.terms(t.owner, t.text)) for t in texts)
         for batch in in_parts(anew, lambda one: len(one[1])):
@@ -271,22 +271,22 @@ class Archive:
         return len(texts)
 
     async def scrub(self) -> None:
-        """Remove what was deleted from the database's own files."""
+        """Removes deleted rows from the database's files."""
         await self._database.scrub()
 
     async def ping(self) -> None:
-        """Return if a turn could be saved now."""
+        """Returns if a turn could be saved now; else raises StoreError."""
         await self._database.ping()
 
     async def aclose(self) -> None:
-        """Close everything; further calls raise StoreError."""
+        """Closes everything; later calls raise StoreError."""
         await self._database.aclose()
 
     async def _rows(self, statement: Statement, arguments: Arguments) -> Rows:
         return await self._database.read(partial(fetch, statement, arguments))
 
     async def _erase(self, work: Transaction[ErasureCount]) -> ErasureCount:
-        """Erase a little in each transaction, so that others write in between; how much there was."""
+        """Erases in short transactions, so that others can write in between; returns the counts."""
         count = ErasureCount()
         while any(erased := await self._database.write(work)):
             count = ErasureCount(count.turns + erased.turns, count.facts + erased.facts)
@@ -298,7 +298,7 @@ def _page(tenant: str, after: str, limit: int) -> dict[str, object]:
 
 
 def _user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
-    """The sessions in which a user spoke or was spoken to, the newest first."""
+    """Reads the sessions in which a user spoke or was answered, the newest first."""
     owner = yield from find_owner(user)
     if owner is None:
         return []
@@ -309,7 +309,7 @@ def _user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
 def _user_turns(
     codec: RowCodec, user: Owner, after: int, limit: int
 ) -> Steps[list[tuple[int, ArchivedMessage]]]:
-    """A page of a user's turns, each with its number."""
+    """Reads a page of a user's turns, each with its number."""
     owner = yield from find_owner(user)
     if owner is None:
         return []
@@ -318,7 +318,7 @@ def _user_turns(
 
 
 def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[ArchivedMessage]]:
-    """The end of the session in which a user spoke last."""
+    """Reads the end of the session in which a user spoke last."""
     owner = yield from find_owner(user)
     talk = None if owner is None else (yield from fetch_value(statements.LATEST_SESSION, {"owner": owner}))
     if talk is None:
@@ -328,7 +328,7 @@ def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[Archiv
 
 
 def _session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[ArchivedMessage]]:
-    """A page of a session's turns."""
+    """Reads a page of a session's turns."""
     rows = yield from fetch(statements.SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
     return [_turn(codec, key.tenant, row) for row in rows]
 
@@ -342,11 +342,11 @@ def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> ArchivedMessage:
 
 
 class _ErasedMeanwhile(Exception):
-    """The user was erased while the transaction waited, which is undone."""
+    """The user was erased while the transaction waited; it is rolled back."""
 
 
 def _add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
-    """Add or update a fact and supersede the one it replaces; facts older than a tombstone are dropped."""
+    """Adds or updates a fact and supersedes the one it replaces; drops facts older than a tombstone."""
     keys = yield from tombstone_keys(codec)
     if (yield from _is_refused(keys, user, fact)):
         return
@@ -383,21 +383,21 @@ def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
 
 
 def _facts(codec: RowCodec, user: Owner, now: float, *, superseded: bool) -> Steps[list[Fact]]:
-    """A user's facts that have not expired, the oldest first."""
+    """Reads a user's facts that have not expired, the oldest first."""
     statement = statements.ALL_FACTS if superseded else statements.FACTS
     rows = yield from fetch(statement, owner_arguments(user) | {"now": now})
     return _decoded_facts(codec, user, rows)
 
 
 def _decoded_facts(codec: RowCodec, user: Owner, rows: Rows) -> list[Fact]:
-    """A user's facts in rows of the statements that select them."""
+    """Decodes a user's facts from selected rows."""
     key = Key(user.tenant, user.user)
-    # Superseding a fact changes its row alone, not its encoded form.
+    # Superseding a fact changes its row, but not its blob.
     return [msgspec.structs.replace(codec.decode(key, row[6], Fact), superseded=row[4]) for row in rows]
 
 
 def _remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
-    """Remove a fact; whether there was one."""
+    """Removes a fact; returns whether there was one."""
     owner = yield from find_owner(user)
     item = None
     if owner is not None:
@@ -408,7 +408,7 @@ def _remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
 
 
 def is_archive(url: str) -> bool:
-    """Whether an archive can be kept at an address of a session store."""
+    """Whether an archive can use the address of a session store."""
     return url.partition(":")[0] in SCHEMES and url != "sqlite::memory:"
 
 
@@ -419,10 +419,10 @@ def open_archive(
     sessions: Store | None = None,
     redaction: Redaction = NO_REDACTION,
 ) -> Archive:
-    """The archive at an address; nothing is connected yet.
+    """Returns the archive at an address; nothing is connected yet.
 
     ``sessions`` is the driver of a session store in the same PostgreSQL database. Raises ValueError for an
-    address that names no archive, without the address: it may hold a password.
+    invalid address. The error does not contain the address, which may contain a password.
     """
     if not is_archive(url):
         raise ValueError("no archive is addressed like this; write sqlite:PATH or postgresql://…")
@@ -446,13 +446,13 @@ def open_archive(
 
 
 class ArchiveHolder:
-    """The archive as a data holder: a user's turns and facts."""
+    """Exports and deletes a user's turns and facts in the archive."""
 
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """A user's turns, session by session, and facts, superseded ones too."""
+        """Reads a user's turns, session by session, and facts, including superseded ones."""
         turns, facts, unreadable = list[ArchivedMessage](), list[Fact](), list[str]()
         after = 0
         try:
@@ -465,7 +465,7 @@ class ArchiveHolder:
             facts = await self._archive.facts(user, now=0.0, superseded=True)
         except UNREADABLE:
             unreadable.append("facts")
-        # In a thread: there may be many, and calls share the loop.
+        # In a thread: many turns would block the event loop, which calls share.
         exported: dict[str, Sequence[Any]] = {
             "turns": await asyncio.to_thread(_exported_turns, turns),
             "facts": [fact.as_dict() for fact in facts],
@@ -473,21 +473,21 @@ class ArchiveHolder:
         return exported | ({"unreadable": unreadable} if unreadable else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Delete everything of a user."""
+        """Deletes everything of a user; returns the counts."""
         return (await self._archive.forget(user, at=at))._asdict()
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """Delete a session's turns."""
+        """Deletes a session's turns; returns the count."""
         return {"turns": await self._archive.forget_session(key, at=at)}
 
     async def scrub(self) -> None:
-        """Remove what was deleted from the database's own files."""
+        """Removes deleted rows from the database's files."""
         await self._archive.scrub()
 
 
 def _exported_turns(turns: list[ArchivedMessage]) -> list[dict[str, Any]]:
     turns.sort(key=lambda turn: (turn.created, turn.session, turn.entry.turn_ref))
-    # Entry by entry: they are of many sessions, whose voice platforms have units of time of their own.
+    # Entry by entry: the voice platforms of different sessions have different units of time.
     return [
         {"session_id": turn.session, "timestamp": turn.at, "message": contents([turn.entry])[0]}
         for turn in turns

@@ -1,4 +1,4 @@
-"""What leaves the archive: erased users and sessions, and turns and facts past their time."""
+"""Deletes from the archive: erased users and sessions, and turns and facts past their retention time."""
 
 from itertools import accumulate
 from typing import Final
@@ -25,15 +25,14 @@ from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key
 from proxy.memory.stores.store import CLOCK_TOLERANCE, TOMBSTONE_SECONDS, Key, Owner
 
 PURPOSE: Final = "tombstones"
-"""What the secrets are for that are keys of tombstones."""
+"""The purpose of the secrets that key the digests of tombstones."""
 
 
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
-    """Leave a tombstone, and delete as much of a user as one transaction takes, until nothing is left."""
+    """Leaves a tombstone, and deletes as much of a user as fits in one transaction."""
     yield from _leave_tombstone(codec, user.tenant, statements.USER, user.user, at)
     own = {"owner": (yield from locked_owner(user))}
-    # Facts, sessions and turns before their passages, as everywhere: two transactions that lock them
-    # crosswise would deadlock.
+    # All transactions lock facts, sessions and turns before their passages: another order could deadlock.
     facts = yield from _some(codec, statements.SOME_FACTS, own)
     yield from _delete(statements.FACT, facts)
     if facts:
@@ -47,7 +46,7 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
 
 
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
-    """Leave a tombstone, and delete as much of a session as one transaction takes."""
+    """Leaves a tombstone, and deletes as much of a session as fits in one transaction."""
     yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_SESSION, key_arguments(key))
@@ -59,7 +58,7 @@ def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCoun
 
 
 def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
-    """Leave a tombstone, and delete some turns of a session that have no user, in the same way."""
+    """Leaves a tombstone, and deletes as many turns without a user as fit in one transaction."""
     yield from _leave_tombstone(codec, key.tenant, statements.ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": statements.ANONYMOUS}
     yield from fetch(statements.DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
@@ -70,7 +69,7 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCo
 
 
 def _some(codec: RowCodec, statement: Statement, arguments: Arguments) -> Steps[Rows]:
-    """As many of a statement's rows, which have a size in their third column, as one transaction deletes."""
+    """Reads as many rows as one transaction can delete; their third column is a size."""
     batch = codec.dialect.batch
     rows = yield from fetch(statement, {"limit": batch // CHARACTERS_PER_ROW, **arguments})
     sizes = accumulate(CHARACTERS_PER_ROW + row[2] for row in rows)
@@ -78,7 +77,7 @@ def _some(codec: RowCodec, statement: Statement, arguments: Arguments) -> Steps[
 
 
 def _delete_turns(turns: Rows) -> Steps[None]:
-    """Delete turns, by id and session, and sessions that have none left."""
+    """Deletes turns, by id and session, and sessions that become empty."""
     sessions = json_array({talk for _, talk, *_ in turns})
     if turns:
         yield from fetch(statements.RENEW_SESSIONS, {"ids": sessions})
@@ -87,7 +86,7 @@ def _delete_turns(turns: Rows) -> Steps[None]:
 
 
 def _delete(kind: int, rows: Rows) -> Steps[None]:
-    """Delete turns or facts, by id, and take them out of the index."""
+    """Deletes turns or facts, by id, and removes them from the index."""
     if rows:
         ids = json_array(row[0] for row in rows)
         yield from fetch(statements.DELETE_ITEMS[kind], {"ids": ids})
@@ -95,10 +94,10 @@ def _delete(kind: int, rows: Rows) -> Steps[None]:
 
 
 def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[float]:
-    """When a user or a session was erased, in seconds since 1970; 0 where it was not."""
+    """Reads when a user or a session was erased, in seconds since 1970; 0 if it was not."""
     last = 0.0
     for digest in keys.digests(tenant, kind, name):
-        # Older versions, which may still run, name whom they erase.
+        # Older versions, which may still run, store the plain name.
         names = {"name": digest, "plain": id_bytes(name)}
         at = yield from fetch_value(statements.TOMBSTONE, {"tenant": id_bytes(tenant), "kind": kind, **names})
         last = max(last, at or 0.0)
@@ -106,12 +105,12 @@ def tombstone(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> Steps[f
 
 
 def tombstone_keys(codec: RowCodec) -> Steps[TombstoneKeys]:
-    """The keys of tombstones' digests; one is made where none can be read. A transaction begins with it."""
+    """Reads the keys of tombstones' digests, or creates one. Must come first in a transaction."""
     return TombstoneKeys((yield from ensure_secrets(codec.codec, PURPOSE)))
 
 
 def tombstone_key_numbers() -> Steps[list[int]]:
-    """The numbers of all keys of tombstones."""
+    """Reads the numbers of all keys of tombstones."""
     return [number for number, _ in (yield from stored_secrets(PURPOSE))]
 
 
@@ -125,7 +124,7 @@ def _leave_tombstone(codec: RowCodec, tenant: str, kind: int, name: str, at: flo
 
 
 def rename_tombstones(codec: RowCodec, limit: int) -> Steps[int]:
-    """Put digests in the place of a few names that an older version has left in tombstones; how many."""
+    """Replaces a few plain names, which older versions left in tombstones, by digests; returns how many."""
     keys = yield from tombstone_keys(codec)
     rows = yield from fetch(statements.NAMED_TOMBSTONES, {"digests": DIGEST_MARK, "limit": limit})
     for tenant, kind, name, at in rows:
@@ -137,9 +136,9 @@ def rename_tombstones(codec: RowCodec, limit: int) -> Steps[int]:
 
 
 def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
-    """Whether words that were stated and recorded at these times are covered by a tombstone.
+    """Whether a tombstone covers words that were stated and recorded at these times.
 
-    A tombstone that lies ahead was left before a clock was set back: it orders nothing that came later.
+    A tombstone with a time in the future is from before a clock was set back, and covers nothing later.
     """
     if not 0.0 < erased_at >= stated:
         return False
@@ -148,10 +147,10 @@ def is_erased(erased_at: float, *, stated: float, recorded: float) -> bool:
 
 
 def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> Steps[Tombstones]:
-    """The tombstones that were left between two times."""
+    """Reads the tombstones that were left between two times."""
     between = {"tenant": id_bytes(tenant), "since": since, "until": until}
     secrets, rows = yield from gather(stored_secrets(PURPOSE), fetch(statements.TOMBSTONES, between))
-    # Without a key there are only names, which older versions have left.
+    # Without a key there are only plain names, from older versions.
     keys = TombstoneKeys(readable_secrets(codec.codec, secrets) or (b"",))
     times: dict[bytes, float] = {}
     for kind, name, at in rows:
@@ -163,17 +162,17 @@ def tombstones(codec: RowCodec, tenant: str, *, since: float, until: float) -> S
 
 
 def sweep(codec: RowCodec, *, since: float, before: float, limit: int) -> Steps[tuple[int, float]]:
-    """Delete a few turns that were recorded in a time; how many, and when the last of them was recorded."""
+    """Deletes a few turns that were recorded between two times; returns how many, and the last one's time."""
     between = {"since": since, "before": before} | ({"limit": limit} if limit else {})
     turns = yield from _some(codec, statements.OLD_TURNS, between)
-    # The first turn that stays has what it followed in its vector; of users and sessions nothing stays.
+    # The vector of the first remaining turn includes the turns before it, so it has to be removed.
     yield from unembed(row[0] for row in turns)
     yield from _delete_turns(turns)
     return len(turns), float(turns[-1][3]) if turns else 0.0
 
 
 def expire(*, now: float, limit: int) -> Steps[int]:
-    """Delete a few expired facts; how many."""
+    """Deletes a few expired facts; returns how many."""
     rows = yield from fetch(statements.EXPIRE_FACTS, {"now": now, "limit": limit})
     if rows:
         ids = json_array(item for (item,) in rows)

@@ -1,8 +1,8 @@
-"""How sessions are saved: what is stored of them is read and compared, and what differs is written.
+"""Saves sessions: reads the stored rows, compares them with the entries, and writes the differences.
 
-All that takes time is done between reading and writing. A write changes nothing of a session where what was
-read of it is not so any more: PostgreSQL writes many sessions in one statement, SQLite in a transaction that
-is short, as turns may be written to the same file.
+Slow work is done between reading and writing. A write skips sessions whose rows have changed since they were
+read. PostgreSQL writes many sessions in one statement. SQLite writes them in one short transaction, because
+turns may be written to the same file.
 """
 
 import asyncio
@@ -66,9 +66,9 @@ _FIRST: Final = TurnRef(-1, 0)
 _LAST: Final = TurnRef(1 << 62, 0)
 _ATTEMPTS: Final = 5
 _RECENT: Final = 128
-# To see that a session is as it was read costs as much as to write so many rows.
+# Checking that a session is unchanged costs as much as writing this many rows.
 _ROWS_PER_SESSION: Final = 2
-# How many writes are planned together.
+# The number of writes that are planned together.
 _WRITES: Final = 4
 _place: Final = attrgetter("call", "turn")
 
@@ -80,10 +80,10 @@ class _TombstoneRow(NamedTuple):
 
 
 class SessionPart(NamedTuple):
-    """Entries of a session that follow one another, the first at index ``start``, as they were at ``as_of``.
+    """Consecutive entries of a session, the first at index ``start``, as they were at ``as_of``.
 
-    They replace what is stored of the turns from ``begin`` on and before ``end``. ``guests`` are the users
-    who own entries that are not the session's user's, and ``names`` all users who may own any.
+    They replace the stored turns from ``begin`` on and before ``end``. ``guests`` has for each entry its
+    owner, if that is not the session's user; ``names`` are all users who may own an entry.
     """
 
     key: Key
@@ -103,7 +103,7 @@ class SessionPart(NamedTuple):
 
 
 def hot_part(codec: RowCodec, key: Key, session: Session, as_of: float) -> SessionPart:
-    """The hot part of a session."""
+    """Returns the hot part of a session, redacted."""
     session = codec.redaction.session(session)
     return _part(key, session, session.entries, session.cold_count, _hot_start(session), _LAST, as_of)
 
@@ -111,7 +111,7 @@ def hot_part(codec: RowCodec, key: Key, session: Session, as_of: float) -> Sessi
 def moved_part(
     codec: RowCodec, key: Key, session: Session, moved: Sequence[Entry], start: int
 ) -> SessionPart:
-    """Entries that moved out of a session; the first begins its turn."""
+    """Returns a part of entries that moved to the cold part, redacted; the first must begin its turn."""
     moved = codec.redaction.entries(moved)
     is_last = start + len(moved) == session.cold_count
     end = _hot_start(session) if is_last else moved[-1].turn_ref
@@ -135,7 +135,7 @@ def _part(  # noqa: PLR0913, PLR0917 - the fields, in their order
 
 
 def _hot_start(session: Session) -> TurnRef:
-    """The turn from which on everything that is saved is in the session's hot part."""
+    """The turn from which on the hot part has all turns."""
     if not session.cold_count:
         return _FIRST
     return session.entries[0].turn_ref if session.entries else TurnRef(session.call + 1, 0)
@@ -148,14 +148,14 @@ class _StoredTurn(msgspec.Struct, frozen=True, gc=False):
 
 
 _Position = tuple[int, int, str, int]
-"""A call, a turn, a role, and the how manieth of this role in this turn."""
+"""A call, a turn, a role, and a number among the entries of this role in this turn."""
 
 
 class _Stored(NamedTuple):
-    """What is stored of a part: its session's row, and turns; ``before`` is the last place before ``begin``.
+    """The stored rows of a part: its session's row, and turns; ``before`` is the last place before ``begin``.
 
-    ``owners`` are the ids of its users, and ``erased`` says when they or the session were erased. The first
-    ``unchanged`` of the part's entries are stored as they are, and others may be.
+    ``owners`` are the ids of its users, and ``erased`` the times when these or the session were erased. At
+    least the first ``unchanged`` of the part's entries equal their stored turns.
     """
 
     talk: int | None
@@ -168,7 +168,7 @@ class _Stored(NamedTuple):
     unchanged: int = 0
 
     def since(self, begin: tuple[int, int]) -> "_Stored":
-        """The same, with the turns from ``begin`` on."""
+        """Returns the rows with only the turns from ``begin`` on."""
         moved = [turn.place for position, turn in self.turns.items() if position[:2] < begin]
         if not moved:
             return self
@@ -176,19 +176,19 @@ class _Stored(NamedTuple):
         return self._replace(turns=turns, before=max([self.before, *moved]))
 
     def head(self) -> tuple[Any, ...]:
-        """All that is not the same once the session has changed, or anything was erased."""
+        """Returns values that differ once the session has changed or anything was erased."""
         return self.talk, self.version, self.updated, self.owners, self.erased
 
 
 class _Users(NamedTuple):
-    """Whose a turn is: its owner, the other user who spoke it, and who finds it; names, or their ids."""
+    """The users of a turn, by name or id: its owner, the speaker if another, and who may find it."""
 
     owner: Any
     speaker: Any
     reader: Any
 
     def ids(self, owners: Mapping[str, int]) -> "_Users":
-        """The same by their ids, 0 where one has none yet."""
+        """Returns the users by id, 0 for a user without a row."""
         owner, speaker, reader = self
         own = owner and owners.get(owner, 0)
         other = own if reader == owner else reader and owners.get(reader, 0)
@@ -196,10 +196,10 @@ class _Users(NamedTuple):
 
 
 class _Turn(msgspec.Struct, frozen=True, gc=False):
-    """An entry that is to be written, over the row ``item`` where there is one.
+    """An entry to be written, over the row ``item`` if that is not ``None``.
 
-    It is indexed under its reader by its ``terms``; without any it leaves the index, and with ``None`` the
-    index stays as it is. ``digest`` is missing where users have no ids yet.
+    Its ``terms`` are indexed under its reader; empty ``terms`` remove it from the index, and ``None`` leaves
+    the index unchanged. ``digest`` is ``None`` while one of the users has no id.
     """
 
     item: int | None
@@ -213,7 +213,7 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
     terms: str | None
 
     def row(self, codec: RowCodec, owners: Mapping[str, int]) -> dict[str, Any]:
-        """Its columns, with the ids of its users, and what the index has of it."""
+        """Returns the columns of the turn, with its users' ids, reader and terms."""
         life, turn, role, position = self.position
         users = owner, speaker, reader = self.users.ids(owners)
         entry = self.entry
@@ -235,10 +235,10 @@ class _Turn(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Planned(NamedTuple):
-    """A part, and what is to be written of it; ``users`` are all that it names.
+    """The changes to be written for a part; ``users`` are all that it names.
 
-    Where there is no room for all of it, the rest is yet to be planned. Once it is written, the first
-    ``unchanged`` of the part's entries are stored as they are.
+    ``is_all`` is false where one write has no room for all changes; the rest is planned later. After the
+    write, the first ``unchanged`` of the part's entries equal their stored turns.
     """
 
     part: SessionPart
@@ -251,17 +251,17 @@ class _Planned(NamedTuple):
 
     @property
     def missing(self) -> list[Owner]:
-        """The users who have no rows yet."""
+        """The users without a row."""
         return [Owner(self.part.key.tenant, name) for name in sorted(self.users - self.stored.owners.keys())]
 
     def owners(self, new: Mapping[Owner, int]) -> dict[str, int]:
-        """The ids of the users, with those who had no rows."""
+        """Returns the ids of the users, including the ``new`` ones."""
         return self.stored.owners | {owner.user: new[owner] for owner in self.missing}
 
     def written(
         self, talk: int, version: int | str, owners: dict[str, int], turns: Mapping[_Position, _StoredTurn]
     ) -> _Stored:
-        """What is stored of the part once it is written: the session's row, and the ``turns`` in it."""
+        """Returns the rows of the part after the write, with the written ``turns``."""
         dropped = set(self.dropped)
         stored = {place: turn for place, turn in self.stored.turns.items() if turn.item not in dropped}
         stored.update(turns)
@@ -278,20 +278,20 @@ class _Planned(NamedTuple):
         )
 
 
-# --- what is stored
+# --- stored rows
 
 
 def _read_stored(
     parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
 ) -> Steps[list[_Stored]]:
-    """What is stored of parts, and of the tombstones that concern each."""
+    """Reads the stored rows of parts, and of the tombstones that concern each."""
     ranges = []
     for part in parts:
         turns = [part.begin, *map(_place, part.entries)]
         call, last = max(turns)
         (life, turn), (until, end) = min(turns), max(part.end, (call, last + 1))
         ranges.append({**_arguments(part), "life": life, "turn": turn, "until": until, "end": end})
-    # Only what moved out of a session stands before its hot part.
+    # Only entries that moved to the cold part come before the hot part.
     moved = [i for i, part in enumerate(parts) if part.is_hot and part.session.cold_count]
     firsts = [
         {**_arguments(parts[i]), "life": parts[i].begin.call, "turn": parts[i].begin.turn} for i in moved
@@ -302,17 +302,17 @@ def _read_stored(
         fetch_each(LAST_PLACE_BEFORE, firsts),
     )
     before = {i: row[0][0] for i, row in zip(moved, places, strict=True) if row[0][0] is not None}
-    found: list[_Stored] = []
+    result: list[_Stored] = []
     for i, (head, turns) in enumerate(zip(heads, stored, strict=True)):
         by_position = {tuple(one[1:5]): _StoredTurn(one[0], bytes(one[5]), one[6]) for one in turns}
-        found.append(head._replace(turns=by_position, before=before.get(i, -1)))
-    return found
+        result.append(head._replace(turns=by_position, before=before.get(i, -1)))
+    return result
 
 
 def _read_heads(
     parts: Sequence[SessionPart], graves: Sequence[Sequence[_TombstoneRow]]
 ) -> Steps[list[_Stored]]:
-    """What is stored of parts but for their turns."""
+    """Reads the stored rows of parts without their turns."""
     names = [sorted(part.names) for part in parts]
     owners = [Owner(part.key.tenant, name) for part, own in zip(parts, names, strict=True) for name in own]
     times, ids, rows = yield from gather(
@@ -331,25 +331,25 @@ def _read_heads(
 
 
 def _arguments(part: SessionPart) -> dict[str, object]:
-    """The arguments that name a part's session."""
+    """Returns the arguments that identify a part's session."""
     return {**key_arguments(part.key), "created": part.session.created}
 
 
 def _tombstone_rows(keys: TombstoneKeys, tenant: str, kind: int, name: str) -> list[_TombstoneRow]:
-    """The tombstones that may stand for a name. Older versions, which may still run, name whom they erase."""
+    """Returns the possible tombstone rows of a name; older versions, which may still run, use it plainly."""
     names = (*keys.digests(tenant, kind, name), id_bytes(name))
     return [_TombstoneRow(id_bytes(tenant), kind, one) for one in names]
 
 
-# --- what is to be written
+# --- planned changes
 
 
 _Admission = tuple[Entry, str | None]
-"""An entry that may be archived, and the guest who owns it where that is not the session's user."""
+"""An entry that may be archived, and the guest who owns it, if that is not the session's user."""
 
 
 def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Admission | None]:
-    """The entries with their owners; ``None`` for entries of an erased user or session.
+    """Returns the entries with their owners; ``None`` for entries of an erased user or session.
 
     An answer to an erased user stays in another user's session, and has no owner.
     """
@@ -380,7 +380,7 @@ def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Adm
 def _is_refused(
     part: SessionPart, stored: _Stored, admissions: Sequence[_Admission | None], ahead: float
 ) -> bool:
-    """Whether nothing of a part is to be saved: all of it was erased, or a newer state is saved."""
+    """Whether a part is not to be saved, because all of it was erased or a newer state is saved."""
     if not any(admissions) and (part.entries or not part.is_hot):
         return True
     return part.session.updated < stored.updated <= ahead
@@ -389,13 +389,13 @@ def _is_refused(
 def _planned(
     codec: RowCodec, part: SessionPart, admissions: Sequence[_Admission | None], stored: _Stored
 ) -> _Planned:
-    """What puts the entries in the place of the stored turns; stored turns beside them are dropped.
+    """Plans the changes that replace the stored turns by the entries, as many as fit in one write.
 
-    As much of it as one write takes.
+    Stored turns without an entry are dropped.
     """
     room = codec.dialect.batch
     names: set[str | None] = set()
-    if any(admissions):  # without turns a user has none, as they may have been erased
+    if any(admissions):  # a user without turns gets no row: they may have been erased
         names.add(part.session.user)
     for entry, guest in filter(None, admissions):
         names.add(guest)
@@ -440,15 +440,15 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     position: _Position,
     before: _StoredTurn | None,
 ) -> _Turn | None:
-    """The row of an entry; ``None`` where that is stored already."""
+    """Returns the turn to be written for an entry; ``None`` if it is stored already."""
     entry, guest = admission
     user = part.session.user or None
-    # The other user who said a user's words, and the one who was answered.
+    # Whether another user than the session's said the words, and who may find the turn.
     is_others = entry.role == "user" and entry.speaker and entry.speaker != user
     reader = user if guest is None else guest or None
     users, is_guests = _Users(user, entry.speaker if is_others else None, reader), guest is not None
     ids = users.ids(owners)
-    # Of a user without an id nothing is stored.
+    # A user without an id has no stored turns.
     digest = None if 0 in ids else _digest(codec, entry, place, ids, is_guests=is_guests)
     if before and before.digest == digest:
         return None
@@ -456,7 +456,7 @@ def _turn(  # noqa: PLR0913, PLR0917 - an entry, its place, and what stands ther
     if user and reader is None:
         terms = ""
     elif user and entry.role in {"user", "assistant"}:
-        # Injected words would be shown as the user's.
+        # A search would show injected words as the user's.
         text = "" if entry.is_injected else entry.text
         terms = codec.terms(Owner(part.key.tenant, reader or ""), text)
     item = before.item if before else None
@@ -474,14 +474,14 @@ def _digest(codec: RowCodec, entry: Entry, place: int, ids: _Users, *, is_guests
 
 
 class _Recent(NamedTuple):
-    """A part as it was saved last, and what is stored of its session from ``begin`` on."""
+    """The last saved part of a session, and the session's stored rows from ``begin`` on."""
 
     part: SessionPart
     begin: tuple[int, int]
     stored: _Stored
 
     def stored_of(self, part: SessionPart) -> _Stored | None:
-        """What is stored of a part, as far as this says all that the part depends on."""
+        """Returns the stored rows that a part depends on; ``None`` if they are not all in memory."""
         former, names = self.part, part.names
         begin = min([part.begin, *map(_place, part.entries)])
         if (
@@ -504,10 +504,10 @@ class _Recent(NamedTuple):
 
 
 class SessionWriter:
-    """Saves many sessions at a time: they are read together, and written together.
+    """Saves many sessions at a time, with one read and one write for several of them.
 
-    Of the sessions that it saved last it knows what is stored: they are written alone. A write checks that
-    the rows are as they were read, and that nothing was erased since: if not so, it is read again.
+    The rows of the sessions saved last stay in memory, so these need no read. A write checks that the rows
+    have not changed and that nothing was erased since they were read; otherwise they are read again.
     """
 
     def __init__(self, database: Database, codec: RowCodec) -> None:
@@ -515,20 +515,20 @@ class SessionWriter:
         self._codec = codec
         self._keys: tuple[TombstoneKeys, list[int]] | None = None
         self._recent: dict[Key, _Recent] = {}
-        # Two at once would find each other's rows changed, and read them again.
+        # Two concurrent saves would change each other's rows and have to read them again.
         self._lock = asyncio.Lock()
 
     async def save(self, parts: Sequence[SessionPart]) -> list[int]:
-        """Save parts of as many sessions; of each, how many of the entries that moved are saved.
+        """Saves parts, each of another session; returns how many moved entries of each session are saved.
 
-        Raises StoreError where others change the same all the time.
+        Raises StoreError if other writers change the same sessions all the time.
         """
         stored: dict[Key, _Stored] = {}
         moved: dict[Key, int] = {}
         attempts = 0
         async with self._lock:
-            while left := [part for part in parts if part.key not in moved]:
-                attempts = 0 if await self._save_some(left, stored, moved) else attempts + 1
+            while unsaved := [part for part in parts if part.key not in moved]:
+                attempts = 0 if await self._save_some(unsaved, stored, moved) else attempts + 1
                 if attempts == _ATTEMPTS:
                     raise StoreError("The archive is changed by others again and again.")
         return [moved[part.key] for part in parts]
@@ -536,9 +536,9 @@ class SessionWriter:
     async def _save_some(
         self, parts: Sequence[SessionPart], stored: dict[Key, _Stored], moved: dict[Key, int]
     ) -> bool:
-        """Save what a few writes take, and note in ``moved`` what is done; whether anything was.
+        """Saves as much as a few writes take; returns whether anything was saved.
 
-        ``stored`` is what is known of the parts.
+        Adds finished parts to ``moved``, and rows that were read or written to ``stored``.
         """
         if self._keys is None:
             self._recent.clear()
@@ -569,12 +569,12 @@ class SessionWriter:
     async def _read(
         self, parts: Sequence[SessionPart], keys: TombstoneKeys, stored: dict[Key, _Stored]
     ) -> None:
-        """Read of those parts what is not known."""
+        """Adds the stored rows of parts to ``stored``, from memory or from the database."""
         unknown = [part for part in parts if part.key not in stored]
         for part in unknown:
             recent = self._recent.pop(part.key, None)
-            if recent and (known := recent.stored_of(part)):
-                stored[part.key] = known
+            if recent and (rows := recent.stored_of(part)):
+                stored[part.key] = rows
         if unknown := [part for part in unknown if part.key not in stored]:
             graves: list[list[_TombstoneRow]] = []
             for part in unknown:
@@ -585,13 +585,13 @@ class SessionWriter:
                 graves.append(
                     [row for kind, name in concerns for row in _tombstone_rows(keys, tenant, kind, name)]
                 )
-            rows = await self._database.read(partial(_read_stored, unknown, graves))
-            stored |= zip((part.key for part in unknown), rows, strict=True)
+            read = await self._database.read(partial(_read_stored, unknown, graves))
+            stored |= zip((part.key for part in unknown), read, strict=True)
 
     async def _write(
         self, planned: Sequence[_Planned], numbers: list[int], ahead: float
     ) -> dict[Key, _Stored]:
-        """Write what was planned; what is stored now of the parts that were as they had been read."""
+        """Writes planned changes; returns the new rows of the parts that had not changed since their read."""
         if self._codec.dialect is not POSTGRES:
             return await self._database.write(partial(_write_rows, self._codec, planned, numbers, ahead))
         missing = sorted({owner for one in planned for owner in one.missing})
@@ -615,7 +615,7 @@ class SessionWriter:
 
 
 class _Changed(Exception):
-    """What was read is not so any more."""
+    """A session's rows have changed since they were read."""
 
 
 def _keys_and_numbers(codec: RowCodec) -> Steps[tuple[TombstoneKeys, list[int]]]:
@@ -631,16 +631,16 @@ def _plan(
     stored: Mapping[Key, _Stored],
     ahead: float,
 ) -> tuple[list[list[_Planned]], list[SessionPart]]:
-    """What a few writes write of parts, and those of which nothing is to be saved.
+    """Plans a few writes of parts; returns them, and the parts that are not to be saved.
 
-    Terms that are made one after the other find in the caches what they need. A part is divided among several
-    writes only where it is too large for one: its rest would be compared and planned anew.
+    All terms are computed in a row, which keeps the processor's caches warm. A part is divided among several
+    writes only if it is too large for one, because the rest has to be compared again.
     """
     writes: list[list[_Planned]] = []
     refused: list[SessionPart] = []
     room = size = 0
     for part in parts:
-        if len(writes) >= _WRITES and size > room:  # the next will hardly be smaller
+        if len(writes) >= _WRITES and size > room:  # the next one is hardly smaller
             break
         before = stored[part.key]
         admissions = _admit(part, keys, before)
@@ -661,7 +661,7 @@ def _plan(
 def _write_rows(
     codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
 ) -> Steps[dict[Key, _Stored]]:
-    """Write sessions row by row, in a transaction that excludes other writers."""
+    """Writes sessions row by row, in a transaction that excludes other writers."""
     if (yield from tombstone_key_numbers()) != numbers:
         return {}
     heads = yield from _read_heads([one.part for one in planned], [[*one.stored.erased] for one in planned])
@@ -686,9 +686,9 @@ def _write_rows(
             turns[turn.position] = _StoredTurn(item, row["digest"], turn.place)
         written.append(one.written(talk, "", ids, turns))
         unread = [turn.item for turn in one.turns if turn.terms == "" and turn.item is not None]
-        if gone := [*unread, *one.dropped]:
-            yield from unembed(gone)
-            yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in gone])
+        if unindexed := [*unread, *one.dropped]:
+            yield from unembed(unindexed)
+            yield from fetch_each(DELETE_PASSAGE, [{"kind": TURN, "item": item} for item in unindexed])
             yield from fetch_each(DELETE_TURN, [{"item": item} for item in one.dropped])
     yield from fetch_each(INSERT_TURN, added)
     yield from fetch_each(UPDATE_TURN, changed)
@@ -703,7 +703,7 @@ def _write_rows(
 def _index(
     first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
 ) -> Steps[None]:
-    """Index turns; what changes loses its vector. The ids of those that were added begin at ``first``."""
+    """Indexes turns; changed ones lose their vectors. The ids of the added turns begin at ``first``."""
     own = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
     if any(own):
         yield from fetch(INSERT_PASSAGES, {"first": first, "terms": msgspec.json.encode(own).decode()})
@@ -718,7 +718,7 @@ def _index(
 def _write_with_owners(
     codec: RowCodec, planned: Sequence[_Planned], missing: Sequence[Owner], numbers: list[int], ahead: float
 ) -> Steps[dict[Key, _Stored]]:
-    """Write sessions whose users have no rows yet. Raises _Changed, so that no user is left without turns."""
+    """Writes sessions with users who have no row. Raises _Changed, so that no user is left without turns."""
     owners: dict[Owner, int] = {}
     for owner in missing:
         owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
@@ -735,7 +735,7 @@ def _write(
     numbers: list[int],
     ahead: float,
 ) -> Steps[dict[Key, _Stored]]:
-    """Write sessions in one statement of PostgreSQL; ``owners`` are ids of users who had none."""
+    """Writes sessions in one PostgreSQL statement; ``owners`` are the ids of new users."""
     graves = {grave: at for one in planned for grave, at in one.stored.erased.items()}
     ids = [one.owners(owners) for one in planned]
     turns = [
@@ -745,7 +745,7 @@ def _write(
     added = [(number, row) for number, turn, row in each if turn.item is None]
     changed = [(number, {**row, "item": turn.item}) for number, turn, row in each if turn.item is not None]
     dropped = [(number, item) for number, one in enumerate(planned, 1) for item in one.dropped]
-    # A row whose terms stay has none here, and one that leaves the index has empty ones.
+    # Unchanged terms are NULL here, and rows with empty terms leave the index.
     unread = [(number, turn.item) for number, turn, _ in each if turn.terms == "" and turn.item is not None]
     unread += dropped
     arguments = {
@@ -787,7 +787,7 @@ def _write(
 
 
 def _columns(prefix: str, turns: Sequence[tuple[int, dict[str, Any]]], *more: str) -> dict[str, list[Any]]:
-    """The rows of turns as a list for each column."""
+    """Returns the rows of turns as one list per column."""
     columns: dict[str, list[Any]] = {f"{prefix}n": [number for number, _ in turns]}
     for name in (*TURN_COLUMNS, "reader", "terms", *more):
         columns[prefix + name] = [row[name] for _, row in turns]
