@@ -1,4 +1,4 @@
-"""What memory holds of a user: exported, and erased everywhere."""
+"""Exports all stored data of a user, and erases it everywhere."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -24,33 +24,33 @@ _ATTEMPTS: Final = 10
 
 
 class DataHolder(Protocol):
-    """A place that holds words of users. Every method may raise StoreError."""
+    """A place that stores words of users. Every method may raise StoreError."""
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """All that it holds of a user, by kind, ready for JSON."""
+        """Returns all stored data of a user by kind, ready for JSON."""
         ...
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Erases it, and refuses what arrived before ``at`` and comes later; how much there was, by kind."""
+        """Erases a user's data and refuses later writes from before ``at``; returns counts by kind."""
         ...
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """Erases one session in the same way, whoever its user is."""
+        """Erases one session of any user in the same way."""
         ...
 
     async def scrub(self) -> None:
-        """Makes sure that nothing erased can be read from its own files."""
+        """Makes erased data unreadable in the holder's files."""
         ...
 
 
 class PrivacyRegistry:
-    """All places that hold words of users."""
+    """All places that store words of users."""
 
     def __init__(self, holders: Sequence[DataHolder]) -> None:
         self._holders = holders
 
     async def export(self, user: Owner) -> dict[str, Any]:
-        """All that is held of a user, by kind; several places may hold some of the same kind."""
+        """Returns all stored data of a user by kind, merged from all places."""
         data: dict[str, list[Any]] = {"sessions": [], "turns": [], "facts": []}
         for holder in self._holders:
             for kind, items in (await holder.export(user)).items():
@@ -58,20 +58,20 @@ class PrivacyRegistry:
         return {"user": user.user, **data}
 
     async def forget(self, user: Owner) -> Mapping[str, int]:
-        """Erases all that is held of a user; how much there was, by kind.
+        """Erases all stored data of a user; returns counts by kind.
 
-        Raises UnreadableSessions, once all else is erased, for sessions that cannot be read.
+        Raises StoreError once the rest is erased; UnreadableSessions for sessions that cannot be read.
         """
         at = wall_time()
         return await self._erase(holder.forget(user, at=at) for holder in self._holders)
 
     async def forget_session(self, tenant: str, session: str) -> Mapping[str, int]:
-        """Erases all that is held of a session; how much there was, by kind."""
+        """Erases all stored data of a session; returns counts by kind."""
         at, key = wall_time(), Key(tenant, session)
         return await self._erase(holder.forget_session(key, at=at) for holder in self._holders)
 
     async def _erase(self, erasures: Iterable[Awaitable[Mapping[str, int]]]) -> Mapping[str, int]:
-        """Erases everywhere, and scrubs; an error holds up no other place, and is raised at the end."""
+        """Erases and scrubs all places; returns counts by kind. Errors are raised at the end."""
         count, errors = Counter(sessions=0, turns=0, facts=0), list[StoreError]()
         for erasure in erasures:
             try:
@@ -87,17 +87,17 @@ class PrivacyRegistry:
         if scrubbing:
             raise scrubbing[0]
         if errors:
-            # What another try may mend goes before what it will not.
+            # Errors that another try may solve come first.
             raise min(errors, key=lambda error: isinstance(error, UnreadableSessions))
         return count
 
 
 class SessionHolder:
-    """The sessions of a user; of others' sessions, what the user said there.
+    """A user's sessions, and the user's words in sessions of others.
 
-    ``file`` is where the sessions are, if they are in a file. ``begin`` is called before a user's sessions
-    are looked for, so that those that others are just writing are refused, and returns what it counted;
-    ``erased`` for each session that something was erased from, with whose it was.
+    ``file`` is the sessions' file, if they have one. ``begin`` is called before the sessions of a user are
+    listed, refuses writes that are under way, and returns its own counts. ``erased`` is called with each
+    session from which something was erased, and with the user.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SessionHolder:
         self._erased = erased
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """The user's sessions and lines; sessions that cannot be read are named."""
+        """Returns the user's sessions and lines, and the names of sessions that cannot be read."""
         exported, unreadable = list[dict[str, Any]](), list[str]()
         async for listed in all_sessions(self._store, user.tenant):
             key = Key(user.tenant, listed.session)
@@ -128,7 +128,7 @@ class SessionHolder:
             if session.user == user.user:
                 fields["user"] = session.user
             else:
-                # Another's session: its summaries and its state may tell of others.
+                # Summaries and state of another user's session may contain data of others.
                 session, entries = Session(), [e for e in entries if e.speaker == user.user]
                 if not entries:
                     continue
@@ -138,7 +138,7 @@ class SessionHolder:
         return {"sessions": exported} | ({"unreadable_sessions": unreadable} if unreadable else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """Erases the user's sessions and lines; one that cannot be read or written holds up no other."""
+        """Erases the user's sessions and lines; errors are raised once all sessions were tried."""
         begun = await self._begin(user) if self._begin else {}
         count, errors, unreadable = 0, list[StoreError](), list[str]()
         async for listed in all_sessions(self._store, user.tenant):
@@ -159,23 +159,23 @@ class SessionHolder:
         return {"sessions": count, **begun}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """Deletes a session, and what calls of other sessions are told of it."""
+        """Deletes a session, and removes it from the prompts of other sessions."""
         count = int(await self._store.delete(key))
         async for listed in all_sessions(self._store, key.tenant):
-            with suppress(*UNREADABLE):  # nothing of it is told
+            with suppress(*UNREADABLE):  # an unreadable session is in no prompt
                 await _drop_shown_call(self._store, Key(key.tenant, listed.session), key.session)
         return {"sessions": count}
 
     async def scrub(self) -> None:
-        """Empties the log of the sessions' file."""
+        """Empties the write-ahead log of the sessions' file."""
         if self._file:
             await sqlite_file.empty_log(self._file)
 
 
 async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
-    """Deletes a session of the user, or in another's what the user said and what it is told of the user.
+    """Deletes a user's session; removes the user's words, and facts about the user, from another's.
 
-    Returns whether there was any.
+    Returns whether there was anything. Raises StoreError.
     """
     for _ in range(_ATTEMPTS):
         session, version, _ = await store.load(key, background=True) or NOT_STORED
@@ -193,7 +193,7 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
 
 
 async def _drop_shown_call(store: SessionStore, key: Key, earlier: str) -> None:
-    """Drops what a session is told of a call, where that was in the session of the name ``earlier``."""
+    """Removes the earlier call from a session's prompts if it was in the session ``earlier``."""
     for _ in range(_ATTEMPTS):
         session, version, _ = await store.load(key, background=True) or NOT_STORED
         if session.shown_call is None or session.shown_call.session != earlier:
@@ -215,10 +215,10 @@ def _exported(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
 def _without_speaker(
     session: Session, entries: Sequence[Entry], name: str
 ) -> tuple[Session, Sequence[Entry]]:
-    """The session without what a speaker said, and its cold part; ``entries`` are all it holds.
+    """Returns a session without the words of a speaker, and its cold part; ``entries`` are all its entries.
 
-    Where summaries stand for some of it they go, and all turns are hot again, for new ones; what was added to
-    them of others alone stays.
+    If a summary covers the speaker's words, all summaries are removed, and all turns return to the hot part,
+    to be summarised again. Text added to the summaries stays if it is only by others.
     """
     facts = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
     shown = session.shown_call
@@ -227,7 +227,7 @@ def _without_speaker(
     spoken = [entry for entry in entries if entry.speaker == name]
     others = tuple(entry for entry in entries if entry.speaker != name)
     session = deletion.forget_entries(session, spoken, now=wall_time())
-    # What a newer version keeps of the session may be of the speaker.
+    # Unknown fields of a newer version may contain data of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
     if _is_summarized(session, name) or any(e.turn_ref <= session.summarized_until for e in spoken):
         added = tuple(

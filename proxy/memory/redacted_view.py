@@ -1,9 +1,8 @@
-"""Redacted views: a client's window as memory sees it, and the way back to the client's own messages.
+"""Redacted views: a window with marks in place of what must not be stored, and the way back from them.
 
-What must not be stored may be cut in the middle, and half of a number matches no pattern: a user who
-interrupts an answer hears half of one, and a user who pauses within one makes the platform ask before its
-end. Aligned with a mark, half a number would be other words than those that were said. So a view cuts lines
-where such a match begins.
+A number may be cut in the middle: a user interrupts an answer that contains one, or pauses while saying one,
+so that the platform sends its first half. Half a number matches no pattern, and would not align with the mark
+that replaced the whole. So a view cuts lines where such a match begins.
 """
 
 import re
@@ -21,8 +20,8 @@ from proxy.memory.session import Session
 from proxy.memory.wording import ELLIPSES, ELLIPSIS_CHARACTERS, continues, same_words
 
 _INTERRUPTED: Final = ""
-"""The kind of what an answer whose stream broke off may have begun."""
-# Fewer than four digits are a time, or a table's number, and no half of one that matters.
+"""The kind of a possible match at the end of an answer whose stream broke off."""
+# Fewer than four digits are a time or a table number rather than half of a sensitive number.
 _TELLING: Final = re.compile("[0-9].*[0-9].*[0-9].*[0-9]|@", re.DOTALL)
 _NUMBERS: Final = frozenset({"card", "iban", "ip", "phone"})
 _NUMBER: Final = re.compile("[0-9]")
@@ -34,13 +33,13 @@ _NEWEST: Final = 4
 
 
 class RedactedView(NamedTuple):
-    """A window with marks; ``own`` holds the client's messages that differ, by their positions."""
+    """A window with marks; ``own`` has the client's messages that differ, by position."""
 
     window: Sequence[Message]
     own: Mapping[int, Message] = {}
 
     def originals_by_place(self, alignment: Alignment) -> dict[int, Message]:
-        """The client's messages by the places of the entries that have the text of the window."""
+        """Returns the client's messages by place, for entries with the same text as the redacted window."""
         return {
             place: self.own[position]
             for position, line, place in zip(
@@ -52,7 +51,7 @@ class RedactedView(NamedTuple):
     def restore(
         self, positions: Sequence[int], lines: Sequence[Message], marked: Sequence[Message]
     ) -> Sequence[Message]:
-        """What memory made of each of ``lines``, with the client's words and without marks."""
+        """Returns ``marked``, the changed ``lines``, with the client's words in place of the marks."""
         if not self.own:
             return marked
         restored = []
@@ -68,7 +67,7 @@ class RedactedView(NamedTuple):
 
 
 def _interrupted(own: Message, marked: Message) -> Message:
-    """The client's answer, marked as interrupted as memory marks it."""
+    """Returns the client's answer, interrupted like ``marked``."""
     text, marked_text, original = own.content, marked.content, marked.original
     if isinstance(text, str) and isinstance(marked_text, str):
         text = text if marked_text.endswith(ELLIPSES) else text.rstrip(ELLIPSIS_CHARACTERS)
@@ -79,11 +78,11 @@ def _interrupted(own: Message, marked: Message) -> Message:
     return msgspec.structs.replace(own, content=text, metadata=marks)
 
 
-# --- matches that were cut in the middle
+# --- cut matches
 
 
 class _Split(NamedTuple):
-    """A text with marks, its letters, and how many of these no further text can change."""
+    """A text with marks, its letters, and how many of these further text cannot change."""
 
     text: str
     letters: str
@@ -91,7 +90,7 @@ class _Split(NamedTuple):
 
 
 class _Prefix(NamedTuple):
-    """What was said up to a match, its letters, and the kind of the match."""
+    """The text before a match, its letters, and the kind of the match."""
 
     role: str
     text: str
@@ -99,13 +98,13 @@ class _Prefix(NamedTuple):
     kind: str
 
     def of(self, text: str) -> str:
-        """As much of a text as says this."""
+        """Returns the beginning of a text that equals this prefix."""
         if text.startswith(self.text):
             return self.text
         return text[: offset_of_letters(text, len(self.letters))].rstrip()
 
     def is_cut(self, split: _Split, shaped: Sensitive) -> bool:
-        """Whether a text says just this, and then half a match."""
+        """Whether a text is this prefix and then half a match."""
         count = len(self.letters)
         if not (split.settled <= count < len(split.letters) and split.letters.startswith(self.letters)):
             return False
@@ -119,7 +118,7 @@ class _Prefix(NamedTuple):
 
 
 class WindowRedaction:
-    """Redacts windows, and sessions beside them, by the ``rules`` of what is stored."""
+    """Redacts windows, and sessions for them, by the ``rules`` for stored text."""
 
     def __init__(self, redaction: Redaction = NO_REDACTION) -> None:
         self.rules = redaction
@@ -127,14 +126,14 @@ class WindowRedaction:
         self._kinds = {mark: kind for kind, mark in redaction.marks.items()}
 
     def window(self, window: Sequence[Message]) -> Sequence[Message]:
-        """A window with marks; the same object if nothing is found."""
+        """Returns a window with marks; the same object if nothing matches."""
         if not self.rules.enabled:
             return window
         lines = [self.rules.message(message) for message in window]
         return window if all(new is old for new, old in zip(lines, window, strict=True)) else lines
 
     def view(self, session: Session, window: Sequence[Message]) -> tuple[Session, RedactedView]:
-        """A session and a window, both redacted, so that they can be aligned."""
+        """Redacts a session and a window, so that they can be aligned."""
         if not self.rules.enabled:
             return session, RedactedView(window)
         session, lines = self.rules.session(session), self.window(window)
@@ -142,7 +141,7 @@ class WindowRedaction:
             session = self._cut_session(session, window, lines)
         prefixes = [*self._prefixes(session, lines)]
         if prefixes or any(line.original and self._marks.search(line.original) for line in lines):
-            # Most lines are just what the session has, and need not be searched.
+            # Lines that are equal to an entry need no search.
             texts = {entry.content for entry in session.entries if isinstance(entry.content, str)}
             lines = [
                 line
@@ -154,16 +153,16 @@ class WindowRedaction:
         return session, RedactedView(lines, own)
 
     def without_partial_match(self, text: str) -> str:
-        """An answer whose stream broke off, without half a match at its end."""
+        """Returns an answer whose stream broke off without half a match at its end."""
         if not self.rules.enabled:
             return text
         place = self.rules.shaped.settled(text)
         return text[:place].rstrip() if _TELLING.search(self.rules.text(text[place:])) else text
 
-    # --- matches that were cut in the middle
+    # --- cut matches
 
     def _prefixes(self, session: Session, lines: Sequence[Message]) -> Iterator[_Prefix]:
-        """Where the window may have cut entries, which it does not show as a whole."""
+        """Yields the prefixes of matches in entries that the window does not show whole."""
         entries = [
             entry
             for entry in (*session.entries, *session.unheard)
@@ -187,7 +186,7 @@ class WindowRedaction:
     def _cut_line(
         self, session: Session, prefixes: Sequence[_Prefix], own: Message, line: Message
     ) -> Message:
-        """A line that ends where a match was cut: ``own`` as the client has it, ``line`` with marks."""
+        """Returns ``line`` up to a match that was cut, else unchanged; ``own`` is the client's message."""
         possible = [prefix for prefix in prefixes if prefix.role == line.role]
         if line.role == "assistant" and line.original:
             possible += self._before_marks("assistant", line.original)
@@ -203,7 +202,7 @@ class WindowRedaction:
         ]
         if not likely:
             return line
-        # Half a match may look like another, and what stands before it like the beginning of a longer one.
+        # Half a match may look like another match, and the text before it like the start of a longer one.
         splits = [whole]
         for at in [place, *(word.start() for word in _WORD.finditer(text, place))][-_MOST_SPLITS:]:
             settled = self.rules.text(text[:at])
@@ -225,7 +224,7 @@ class WindowRedaction:
         return msgspec.structs.replace(line, content=longest.of(split.text))
 
     def _cut_session(self, session: Session, own: Sequence[Message], window: Sequence[Message]) -> Session:
-        """A session whose newest user entries end where a match begins that the window completes."""
+        """Cuts the user's newest entries where a match begins that only the window completes."""
         entries = list(session.entries)
         newest = [i for i, entry in enumerate(entries) if entry.role == "user"][-_NEWEST:]
         shown = {bare(line.text) for line in window if line.role == "user"}
@@ -238,7 +237,7 @@ class WindowRedaction:
         return msgspec.structs.replace(session, entries=tuple(entries)) if changed else session
 
     def _completed(self, letters: str, own: Sequence[Message], window: Sequence[Message]) -> str | None:
-        """The text before the match in which these letters end, if a line of the window completes it."""
+        """Returns the text before the match in which ``letters`` end, if the window completes it."""
         for message, line in zip(own, window, strict=True):
             if message is line or message.role != "user" or not isinstance(message.content, str):
                 continue

@@ -45,27 +45,27 @@ class WrittenNotes(NamedTuple):
 
 
 class SummaryWriter(Protocol):
-    """Writes summaries by a model. Both methods raise SummaryFailed."""
+    """Writes summaries with a model. Both methods raise SummaryFailed."""
 
     async def notes(
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> WrittenNotes:
-        """Notes on a transcript; ``earlier`` are the notes on what was said before it."""
+        """Writes notes on a transcript; ``earlier`` are the notes on the turns before it."""
         ...
 
     async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
-        """One text in the place of several."""
+        """Writes one text that replaces several notes."""
         ...
 
 
 class Author(NamedTuple):
-    """A writer, and a model to use instead of the writer's own; without a writer, extractive summaries."""
+    """A writer, and a model that overrides its fallback; without a writer, summaries are extractive."""
 
     writer: SummaryWriter | None = None
     fallback: str = ""
 
     async def segment(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """The segment of a plan, from the ``entries`` that it covers; raises SummaryFailed."""
+        """Makes the segment of a plan from the ``entries`` that it covers. Raises SummaryFailed."""
         if self.writer is None or not plan.merge:
             return await self.notes(session, plan, entries)
         former = [segment.text for segment in session.summaries[plan.first : plan.last]]
@@ -73,7 +73,7 @@ class Author(NamedTuple):
         return make_segment(session, plan, entries, notes.text, now=wall_time(), model=notes.model)
 
     async def notes(self, session: Session, plan: Plan, entries: Sequence[Entry]) -> Segment:
-        """The segment of a plan, from all of ``entries``; raises SummaryFailed."""
+        """Makes the segment of a plan from all ``entries``. Raises SummaryFailed."""
         now = wall_time()
         if self.writer is None:
             return await _off_loop(partial(extractive_segment, session, plan, entries, now=now), entries)
@@ -90,7 +90,7 @@ _DIGESTS: Final = Author()
 
 
 class Summaries:
-    """Summaries of the sessions in a store; without a writer they are extractive. It is a background job."""
+    """The background job that summarises sessions; without a writer, summaries are extractive."""
 
     name: Final = "summaries"
 
@@ -110,11 +110,11 @@ class Summaries:
     # --- the background job
 
     def due_at(self, session: Session) -> float:
-        """Now where there is anything to summarise."""
+        """Returns 0 if there is anything to summarise, else ``NEVER_DUE``."""
         return 0.0 if next_plan(session, self._limits, model=self._has_model) else NEVER_DUE
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
-        """Does nothing yet."""
+        """Returns the session unchanged."""
         return stored
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
@@ -126,11 +126,11 @@ class Summaries:
         return plan is not None
 
     def fallback_is_due(self, session: Session) -> bool:
-        """Whether there is anything that cannot wait for a model."""
+        """Whether a summary is due that cannot wait for a model."""
         return fallback_plan(session, self._limits) is not None
 
     async def run_fallback(self, key: Key) -> None:
-        """Makes an extractive summary where a summary is due, until a model answers."""
+        """Makes extractive summaries that last until a model answers."""
         while (session := await self._store.session(key)) and (plan := fallback_plan(session, self._limits)):
             await self._make(key, session, plan, _DIGESTS)
 
@@ -139,10 +139,10 @@ class Summaries:
     async def summarize(
         self, key: Key, messages: Sequence[Message] | None = None, fallback_model: str = ""
     ) -> bool:
-        """Summarises a session now, by rules if no model is named; returns whether there was anything.
+        """Summarises a session now; returns whether there was anything to summarise. Raises SummaryFailed.
 
-        With ``messages``, summarises these instead, which another window dropped, and makes a session for
-        their summary if there is none. Raises SummaryFailed.
+        Without a model the summary is extractive. With ``messages``, summarises these instead, which another
+        window dropped; if there is no session, creates one for their summary.
         """
         try:
             return await self._summarize(key, messages, self._author._replace(fallback=fallback_model))
@@ -150,12 +150,12 @@ class Summaries:
             return await self._summarize(key, messages, _DIGESTS)
 
     async def get_summaries(self, key: Key) -> tuple[Segment, ...]:
-        """All summaries of a session, oldest first."""
+        """Reads all summaries of a session, the oldest first."""
         session = await self._store.session(key)
         return session.summaries if session else ()
 
     async def get_context_string(self, key: Key) -> str:
-        """All summaries as one text; empty if there are none."""
+        """Reads all summaries of a session as one text, empty if there are none."""
         return "\n".join(segment.text for segment in await self.get_summaries(key))
 
     async def clear(self, key: Key) -> None:
@@ -191,16 +191,16 @@ class Summaries:
         return plan is not None
 
     async def _merged(self, key: Key, session: Session, author: Author) -> Session:
-        """The session, its oldest summaries merged if there is no room for another one."""
+        """Merges the oldest summaries if there is no room for another one; returns the session."""
         if plan := merger_plan(session, self._limits):
             await self._make(key, session, plan, author)
             return await self._store.session(key) or session
         return session
 
     async def _make(self, key: Key, planned: Session, plan: Plan, author: Author) -> None:
-        """Makes one segment and saves it; makes it again if its turns were changed meanwhile.
+        """Makes and saves one segment, again if its turns change meanwhile. Raises WriteConflict.
 
-        A session that was made anew since it was ``planned``, or has other summaries, is left alone.
+        Changes nothing if the session was created again since it was ``planned``, or has other summaries.
         """
         for _ in range(_ATTEMPTS):
             session = await self._store.session(key)
@@ -212,7 +212,7 @@ class Summaries:
         raise WriteConflict
 
     async def _save(self, key: Key, plan: Plan, segment: Segment, former: Session) -> bool:
-        """Saves a segment unless there is no place for it; returns false if its turns were changed."""
+        """Saves a segment if its plan still fits; returns false if its turns have changed."""
         for _ in range(_ATTEMPTS):
             stored = await self._store.load(key, background=True)
             if stored is None:
@@ -230,7 +230,7 @@ class Summaries:
         raise WriteConflict
 
     async def _covered(self, key: Key, session: Session, plan: Plan) -> Sequence[Entry]:
-        """The entries that a plan covers; a merger is made of texts alone."""
+        """Reads the entries that a plan covers; none for a merger, which needs only texts."""
         covered: list[Entry] = []
         if not plan.merge:
             async for page in self._store.pages(key, session, since=plan.behind):
@@ -242,7 +242,7 @@ class Summaries:
     async def _append(
         self, key: Key, former: Session | None, messages: Sequence[Message], author: Author
     ) -> bool:
-        """Appends a segment for messages that are no turns of the session; ``former`` is as it was read."""
+        """Appends a segment for messages that are no turns of the session, which was read as ``former``."""
         now = wall_time()
 
         def read() -> Session:
@@ -274,18 +274,18 @@ class Summaries:
 
 
 async def _off_loop(work: Callable[[], T], entries: Sequence[Entry]) -> T:
-    """The result of work on entries, done in a thread where there is much in them."""
+    """Returns the result of ``work``, which runs in a thread if the entries are long."""
     return await in_thread_if_long(work, len(entries), sum(len(entry.text) for entry in entries))
 
 
 def _after_all(session: Session) -> Plan:
-    """The plan of a segment behind all others that covers no turn."""
+    """Returns the plan of a segment after all others that covers no turn."""
     count, end = len(session.summaries), session.summarized_until
     return Plan(count, count, end, end)
 
 
 def _fits(plan: Plan, session: Session, former: Session) -> bool:
-    """Whether the place of a plan is as it was in ``former``, for which the plan was made."""
+    """Whether a plan that was made for ``former`` still fits the session's summaries."""
     before, now = (
         [(segment.text, segment.end) for segment in each.summaries[: plan.last]] for each in (former, session)
     )
