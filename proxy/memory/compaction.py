@@ -1,6 +1,6 @@
-"""Compaction: the oldest turns of a session give way to summaries, or move to its cold part.
+"""Compaction: summaries replace the oldest turns of a session, or these move to its cold part.
 
-Where no model writes a summary it is extractive: the most telling sentences of the turns.
+Without a model, a summary is extractive: it consists of the most important sentences of the turns.
 """
 
 import re
@@ -28,7 +28,7 @@ from proxy.memory.session import (
 )
 from proxy.memory.speakers import label, speaker_names, speakers
 
-# If every prompt exceeds its budget, there are at least so many messages between two summaries.
+# At least so many messages come between two summaries, even if every prompt exceeds its budget.
 _STEP: Final = 8
 _MAX_TOKENS: Final = 50_000
 _MOST_TOKENS: Final = 400
@@ -51,9 +51,9 @@ _FEW_WORDS: Final = 3
 
 
 class SessionLimits(msgspec.Struct, frozen=True):
-    """When a session is compacted, to what, and when it expires. ``ttl`` is in seconds.
+    """When a session is compacted, to what size, and when it expires. ``ttl`` is in seconds.
 
-    With ``summaries`` above 0 only summarised turns leave the hot part, and there are at most so many
+    With ``summaries`` above 0, only summarised turns leave the hot part, and a session has at most that many
     summaries. ``max_tokens`` limits the entries that no summary covers.
     """
 
@@ -64,14 +64,14 @@ class SessionLimits(msgspec.Struct, frozen=True):
     summaries: int = 0
 
     def bounded(self) -> "SessionLimits":
-        """The limits for turns in which much is said: it cuts sessions down to what each turn can read."""
+        """Returns the limits with a maximum of tokens, which bounds what each turn reads."""
         return msgspec.structs.replace(self, max_tokens=min(self.max_tokens or _MAX_TOKENS, _MAX_TOKENS))
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What is to be summarised: one segment replaces the segments ``first`` to before ``last``.
+    """The plan of a summary: one segment replaces the segments from ``first`` up to, excluding, ``last``.
 
-    It covers the turns after ``behind``, up to and including ``reach``; with ``merge`` it is made from the
+    It covers the turns after ``behind``, up to and including ``reach``. With ``merge`` it is made from the
     texts of the segments that it replaces.
     """
 
@@ -88,7 +88,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 # --- planning
 def next_plan(session: Session, limits: SessionLimits, *, model: bool = True) -> Plan | None:
-    """The summary that is due, if any; ``model`` is whether a model can replace extractive ones."""
+    """Returns the plan of the summary that is due; ``model`` is whether to replace extractive ones."""
     is_whole = is_short(session, limits) and not (session.cold_count or session.trimmed or session.room)
     if is_whole and not (session.entries and session.entries[0].call < session.call):
         return None
@@ -104,7 +104,7 @@ def next_plan(session: Session, limits: SessionLimits, *, model: bool = True) ->
 
 
 def fallback_plan(session: Session, limits: SessionLimits) -> Plan | None:
-    """What is due and cannot wait until a model answers; a merger waits as long as it holds nothing up."""
+    """Returns the plan of a summary that cannot wait; a merger only if another segment is due."""
     limits = _in_estimated_tokens(limits, session)
     if stale := _renewal(session, attrgetter("stale")):
         return stale
@@ -113,13 +113,13 @@ def fallback_plan(session: Session, limits: SessionLimits) -> Plan | None:
 
 
 def forced_plan(session: Session, limits: SessionLimits) -> Plan | None:
-    """A summary of all but ``keep_messages``, due or not, or else of all but the newest turn."""
+    """Returns the plan of a summary, due or not, of all but ``keep_messages`` or the newest turn."""
     open_ = uncovered(session)
     return _cut(session, limits.keep_messages if len(open_) > limits.keep_messages else 1)
 
 
 def overflow_plan(session: Session, limits: SessionLimits) -> Plan | None:
-    """A summary of all beyond twice the maximum, which cannot wait for a model."""
+    """Returns the plan of a summary once twice the maximum is exceeded, which cannot wait for a model."""
     if not limits.summaries or _is_cleared(session):
         return None
     limits = _in_estimated_tokens(limits, session)
@@ -132,19 +132,19 @@ def overflow_plan(session: Session, limits: SessionLimits) -> Plan | None:
 
 
 def is_short(session: Session, limits: SessionLimits) -> bool:
-    """Whether a session has no summaries, and no more messages than may be kept, as nearly all have."""
+    """Whether a session has no summaries, and no more messages than the limit, like most."""
     return not session.summaries and limits.max_tokens is None and len(session.entries) <= limits.max_messages
 
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
-    """The entries of the hot part that no summary covers; they are its newest."""
+    """Returns the entries of the hot part that no summary covers, which are the newest."""
     if not session.summaries:
         return session.entries
     return session.entries[count_until(session.entries, session.summarized_until) :]
 
 
 def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
-    """A new text for the first segment that needs it."""
+    """Returns the plan to write the first segment that needs it anew."""
     for i, segment in enumerate(session.summaries):
         if needs(segment):
             start = session.summaries[i - 1].end if i else START
@@ -154,7 +154,7 @@ def _renewal(session: Session, needs: Callable[[Segment], bool]) -> Plan | None:
 
 
 def _extension(session: Session, limits: SessionLimits) -> Plan | None:
-    """A further segment for the oldest uncovered turns."""
+    """Returns the plan of another segment for the oldest uncovered turns, if one is due."""
     if _is_cleared(session):
         return None
     open_ = uncovered(session)
@@ -163,7 +163,7 @@ def _extension(session: Session, limits: SessionLimits) -> Plan | None:
     keep = min(limits.keep_messages, len(open_) // 2)
     if session.cold_count and not session.summaries:
         return _cut(session, keep)
-    # Its prompt exceeds a budget, and since the last summary enough was said for another one.
+    # The prompt exceeds its budget, and there are enough new messages for another summary.
     if session.trimmed or (session.room and _has_grown(session, open_, limits)):
         users = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
         shown = users[-session.room] if 0 < session.room <= len(users) else 0
@@ -179,14 +179,14 @@ def _has_grown(session: Session, open_: Sequence[Entry], limits: SessionLimits) 
 
 
 def _is_cleared(session: Session) -> bool:
-    """Whether nothing was said since the summaries were cleared, and none was asked for."""
+    """Whether the summaries were cleared, and no turn has followed."""
     if session.summaries or session.cleared_until == START or not session.entries:
         return False
     return session.entries[-1].turn_ref <= session.cleared_until
 
 
 def merger_plan(session: Session, limits: SessionLimits) -> Plan | None:
-    """One segment for the oldest ones, if there are too many."""
+    """Returns the plan to merge the oldest segments, if there are too many."""
     count = len(session.summaries)
     if count <= max(limits.summaries, 1):
         return None
@@ -195,19 +195,19 @@ def merger_plan(session: Session, limits: SessionLimits) -> Plan | None:
 
 
 def _end_of_call(open_: Sequence[Entry]) -> TurnRef:
-    """The last turn of the call of the oldest entries: a summary is of one call alone."""
+    """Returns the last turn of the oldest entries' call: a summary covers only one call."""
     return max(entry.turn_ref for entry in open_ if entry.call == open_[0].call)
 
 
 def _cut(session: Session, keep: int, *, strict: bool = True) -> Plan | None:
-    """A further segment for all but ``keep`` of the uncovered entries."""
+    """Returns the plan of another segment for all but ``keep`` of the uncovered entries."""
     open_ = uncovered(session)
     cut = cut_of(open_, keep, strict=strict) if open_ else 0
     return _up_to(session, open_[cut - 1].turn_ref) if cut else None
 
 
 def _up_to(session: Session, reach: TurnRef) -> Plan | None:
-    """A further segment; none that would not reach further, or planning would never end."""
+    """Returns the plan of another segment; ``None`` if it would cover nothing new, so that planning ends."""
     count = len(session.summaries)
     return Plan(count, count, session.summarized_until, reach) if reach > session.summarized_until else None
 
@@ -219,7 +219,7 @@ def _exceeds(open_: Sequence[Entry], limits: SessionLimits, *, times: int = 1) -
 
 
 def _keep(open_: Sequence[Entry], limits: SessionLimits) -> int:
-    """How many entries are kept: at most ``keep_messages``, with the same share of the tokens."""
+    """How many entries stay uncovered: at most ``keep_messages``, with the same share of the tokens."""
     if limits.max_tokens is None:
         return limits.keep_messages
     most = limits.max_tokens * limits.keep_messages / limits.max_messages
@@ -228,7 +228,7 @@ def _keep(open_: Sequence[Entry], limits: SessionLimits) -> int:
 
 
 def _in_estimated_tokens(limits: SessionLimits, session: Session) -> SessionLimits:
-    """The limits with ``max_tokens`` as we estimate them, of which the model may count more or fewer."""
+    """Returns the limits with ``max_tokens`` converted from the model's count to estimated tokens."""
     most, scale = limits.max_tokens, session.scale
     return msgspec.structs.replace(limits, max_tokens=int(most / scale)) if most and scale else limits
 
@@ -248,9 +248,9 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
     model: str | None = None,
     is_extractive: bool = False,
 ) -> Segment:
-    """The segment of a plan with this text; a merger of extractive ones is extractive.
+    """Makes the segment of a plan with this text; a merger of extractive segments is extractive.
 
-    What was added to the segments that it replaces is shortened and stands in front.
+    ``added`` texts of the segments that it replaces are shortened and come first.
     """
     former = session.summaries[plan.first : plan.last]
     added = shorten("\n".join(segment.added for segment in former if segment.added))
@@ -270,10 +270,10 @@ def make_segment(  # noqa: PLR0913 - all that is known of it
 
 
 def extractive_segment(session: Session, plan: Plan, entries: Sequence[Entry], *, now: float) -> Segment:
-    """The segment of a plan, made without a model from the sentences of the turns.
+    """Makes the segment of a plan, without a model, from sentences of the turns.
 
-    If they have no text, it is made from the segments that it replaces, unless these are stale and may say
-    what was retracted.
+    If these have no text, it is made from the segments that it replaces, unless one of them is stale and may
+    contain retracted words.
     """
     former = session.summaries[plan.first : plan.last]
     lines = [
@@ -283,7 +283,7 @@ def extractive_segment(session: Session, plan: Plan, entries: Sequence[Entry], *
     ]
     if plan.merge or not (any(text.strip() for _, text in lines) or any(segment.stale for segment in former)):
         lines = [
-            # Only an extractive one that no model has written names speakers reliably.
+            # Only extractive segments that no model wrote name speakers reliably.
             parse_note(line, naming=segment.extractive and segment.model is None)
             for segment in former
             for line in segment.text.split("\n")
@@ -293,7 +293,7 @@ def extractive_segment(session: Session, plan: Plan, entries: Sequence[Entry], *
 
 
 def insert_segment(session: Session, plan: Plan, segment: Segment) -> Session:
-    """The session with a segment in the place of a plan; a merger of a segment that became stale is stale."""
+    """Puts a segment in the place of its plan; a merger of a stale segment is stale."""
     former = session.summaries[plan.first : plan.last]
     if plan.merge and any(each.stale for each in former):
         segment = msgspec.structs.replace(segment, stale=True)
@@ -303,7 +303,7 @@ def insert_segment(session: Session, plan: Plan, segment: Segment) -> Session:
 
 
 def mark_stale(before: Session, after: Session) -> Session:
-    """``after``, with the segments stale whose turns differ from those in ``before``."""
+    """Returns ``after``, with segments marked as stale whose turns differ from those in ``before``."""
     if not after.summaries or before.entries is after.entries:
         return after
     end = after.summarized_until
@@ -335,9 +335,10 @@ def _essences(entries: Sequence[Entry]) -> dict[TurnRef, list[object]]:
 def fit(
     before: Session, after: Session, limits: SessionLimits, *, now: float
 ) -> tuple[Session, tuple[Entry, ...]]:
-    """The session after a turn, with a bounded hot part, and the entries that move to the cold part.
+    """Returns the session after a turn with a bounded hot part, and the entries that move out.
 
-    Digests replace what is uncovered beyond twice the maximum, so that prompts are bounded without a model.
+    Beyond twice the maximum, extractive summaries replace uncovered turns, so that prompts are bounded even
+    without a model.
     """
     if is_short(after, limits):
         return after, ()
@@ -352,7 +353,7 @@ def fit(
 
 
 def without_overflow(session: Session, limits: SessionLimits, *, now: float) -> Session:
-    """The session with extractive summaries for what cannot wait for a model."""
+    """Returns the session with the extractive summaries that cannot wait for a model."""
     while (plan := overflow_plan(session, limits)) is not None:
         entries = [entry for entry in session.entries if plan.covers(entry)]
         session = insert_segment(session, plan, extractive_segment(session, plan, entries, now=now))
@@ -360,9 +361,9 @@ def without_overflow(session: Session, limits: SessionLimits, *, now: float) -> 
 
 
 def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session with only the newest ``keep`` covered entries, and those that move to the cold part.
+    """Returns the session with only the newest ``keep`` covered entries, and those that move out.
 
-    Those that are kept are there to be aligned with windows that still replay them.
+    The covered entries stay to be aligned with windows that still replay them.
     """
     cut = count_until(session.entries, session.summarized_until) - keep
     while cut > 0 and not _begins_turn(session.entries, cut):
@@ -371,10 +372,10 @@ def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
 
 
 def cap(session: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session with at least ``keep`` entries once it has more than ``most``, and those that move out.
+    """Cuts a session of more than ``most`` entries to ``keep`` or more; returns it, and those that move out.
 
-    Cuts are between turns and never within a tool group or before an open one. Beyond twice ``most``, an open
-    tool call of a former turn counts as abandoned, or the session would grow for ever.
+    See ``cut_of`` for where a cut may be. Beyond twice ``most``, an open tool call of a former turn counts as
+    abandoned, because the session would otherwise grow without limit.
     """
     size = len(session.entries)
     if size <= most:
@@ -383,7 +384,7 @@ def cap(session: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, .
 
 
 def move_out(session: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
-    """The session without its ``count`` oldest entries, and these."""
+    """Returns the session without its ``count`` oldest entries, and these entries."""
     if not count:
         return session, ()
     entries, cold_count = session.entries[count:], session.cold_count + count
@@ -391,10 +392,10 @@ def move_out(session: Session, count: int) -> tuple[Session, tuple[Entry, ...]]:
 
 
 def cut_of(entries: tuple[Entry, ...], keep: int, *, strict: bool) -> int:
-    """The last place for a cut that leaves at least ``keep`` entries; 0 if there is none.
+    """Returns the last place for a cut that leaves at least ``keep`` entries; 0 if there is none.
 
-    A cut is at the beginning of a turn, never within a tool group, and never after the call of an open one;
-    unless ``strict``, only the newest turn's open groups count.
+    A cut is at the beginning of a turn, outside of tool groups, and not after the call of an open group.
+    Unless ``strict``, only open groups of the newest turn count.
     """
     barred: set[int] = set()
     newest, end = entries[-1].turn_ref, 0
@@ -422,10 +423,10 @@ class _Sentence(msgspec.Struct, frozen=True):
 
 
 def extractive_summary(transcript: Iterable[tuple[str, str]], most: int | None = None) -> str:
-    """The most telling sentences of a transcript, in order, a line for each change of speaker.
+    """Returns the most important sentences of a transcript in order, with one line per change of speaker.
 
     A transcript is pairs of speaker and text. The summary has about ``most`` tokens, by default a quarter of
-    the transcript's and no more than 400, and at least one sentence.
+    the transcript's and at most 400, and at least one sentence.
     """
     sentences: list[_Sentence] = []
     texts = set[str]()
@@ -456,16 +457,16 @@ def extractive_summary(transcript: Iterable[tuple[str, str]], most: int | None =
 
 
 def shorten(text: str) -> str:
-    """A text, or an extractive summary if it has more than about 400 tokens."""
+    """Returns a text, or an extractive summary of it if it has more than about 400 tokens."""
     if in_text(text) <= _MOST_TOKENS:
         return text
     return extractive_summary(map(parse_note, text.split("\n")), _MOST_TOKENS)
 
 
 def parse_note(line: str, *, naming: bool = False) -> tuple[str, str]:
-    """The speaker and the text of a line of an extractive summary; a line of other notes is by ``notes``.
+    """Splits a line of a summary into speaker and text; without a speaker, that is ``notes``.
 
-    With ``naming``, the speaker may be a user with a name, as which a line of notes may only disguise itself.
+    Only with ``naming`` may the speaker be a named user: in other notes, such a line could be an imitation.
     """
     speaker, colon, text = line.partition(": ")
     is_speaker = speaker in _SPEAKERS or (naming and speaker.startswith(_NAMED))
@@ -473,7 +474,7 @@ def parse_note(line: str, *, naming: bool = False) -> tuple[str, str]:
 
 
 def _worth(sentence: _Sentence, rarity: Counter[str], count: int) -> float:
-    """How much would be lost with a sentence: numbers, names, requests, rare words, the user's own words."""
+    """Scores a sentence by its numbers, names, requests and rare words; the user's count more."""
     words = _words(sentence.text)
     if not words:
         return 0.0
