@@ -26,19 +26,19 @@ _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
 _PRESENCE_TRIES: Final = 60
 _FAREWELL: Final = 0.2
-# Other hosts have said by then that they are there.
+# In seconds: within it, other hosts have reported their presence.
 _ANSWERED: Final = 1.0
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
-# No tenant has such a name.
+# A key that no tenant can have.
 _SEALED_FOR: Final = Key("~bus", "")
 _log = logging.getLogger("turnkeeper")
 
-# A process has begun to listen and knows no other host, or knows one; or answers; or ends.
+# Presences: a process has joined and knows no other host; has joined and knows one; replies to one; leaves.
 _ALONE, _JOINED, _HERE, _LEFT = range(4)
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True):
-    """A process's turn of a slot by its number; ``again`` is whether all hosts should have heard of it."""
+    """The start of a process's turn in a slot; ``again`` is whether it is announced once more."""
 
     key: Key
     pipeline: str
@@ -47,10 +47,10 @@ class _Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
-    """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
+    """A message on the wire: ``body`` is a bus message or, with ``start``, a turn's claim; may be encrypted.
 
-    Messages that must arrive have a ``number``, because they may be sent more than once. Without a body it
-    says where the process is, by its ``presence``.
+    Messages that must arrive have a ``number``, because they may be sent more than once. A message without a
+    body reports the ``presence`` of its process.
     """
 
     host: bytes
@@ -62,7 +62,7 @@ class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """An own turn by its number, with its claim as it is sent; it entered by ``time.monotonic``."""
+    """A turn of this process with its encoded claim; ``entered_at`` is by ``time.monotonic``."""
 
     key: Key
     pipeline: str
@@ -72,11 +72,12 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 
 class HostBus:
-    """The way to the processes of other hosts. Sending never waits, and a failure is not reported.
+    """Sends messages to the processes of other hosts. Sending never waits, and failures are not reported.
 
-    It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
-    host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
-    are still being answered. After its first second a host announces no turn until it has heard of another.
+    It orders the turns of all hosts by the clock of the store, and cancels those in ``turns`` that are
+    superseded by another host's. After an outage of the store, the last 256 turns are announced again, and
+    all that are still being answered. After its first second, a host that knows no other one announces
+    nothing.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
@@ -104,12 +105,12 @@ class HostBus:
         self._start(self._channel.run(self._on_data, self._on_joined))
 
     def send(self, message: BusMessage) -> None:
-        """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
+        """Sends a message to all other hosts; it is lost if it is too large, or if sending fails."""
         if data := self._encoded(message):
             self._start(self._publish(data, tries=1, pause=_PAUSE))
 
     def send_reliably(self, message: BusMessage) -> None:
-        """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
+        """Sends a message; for a minute, it is sent again after failures, and when another host joins."""
         number = next(self._numbers)
         if data := self._encoded(message, number):
             self._reliable[number] = time.monotonic(), data
@@ -118,20 +119,20 @@ class HostBus:
             self._start(self._publish(data, tries=_RELIABLE_TRIES, pause=_RELIABLE_PAUSE))
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
-        """Has other hosts cancel the turns that this one supersedes."""
+        """Announces a turn to other hosts, which cancel the turns that it supersedes."""
         if not self._others and time.monotonic() - self._joined_at > _ANSWERED:
             return
-        with contextlib.suppress(ValueError):  # a name that is no text
+        with contextlib.suppress(ValueError):  # a name that is not valid text
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
 
     async def deliver(self, message: BusMessage) -> None:
-        """Sends a message and waits until the store has it; raises StoreError."""
+        """Sends a message and waits until the store has accepted it; raises StoreError."""
         if data := self._encoded(message):
             await self._channel.publish("", data)
 
     async def aclose(self) -> None:
-        """Ends what is in flight and closes all connections."""
+        """Cancels pending messages, reports that this host leaves, and closes all connections."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -141,15 +142,15 @@ class HostBus:
                 await self._channel.publish("", self._presence(_LEFT))
         await self._channel.aclose()
 
-    def _announce(self, own: "_Announcement", *, again: bool = False) -> None:
-        self._recent[own.number] = own
+    def _announce(self, turn: "_Announcement", *, again: bool = False) -> None:
+        self._recent[turn.number] = turn
         if len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
-        key = own.key._replace(session=self._names.encrypted(*own.key)) if self._names else own.key
-        start = _Start(key, own.pipeline, own.number, again)
-        data = self._encoder.encode(_HostMessage(*self._own, own.claim, start))
+        key = turn.key._replace(session=self._names.encrypted(*turn.key)) if self._names else turn.key
+        start = _Start(key, turn.pipeline, turn.number, again)
+        data = self._encoder.encode(_HostMessage(*self._own, turn.claim, start))
         self._start(
-            self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
+            self._publish(data, tries=_TRIES, pause=_PAUSE, topic=turn.key.session, since=turn.entered_at)
         )
 
     def _encoded(self, message: BusMessage, number: int = 0) -> bytes | None:
@@ -187,15 +188,15 @@ class HostBus:
         self._start(self._publish(self._presence(presence), tries=_PRESENCE_TRIES, pause=_RELIABLE_PAUSE))
 
     def _announce_all(self) -> None:
-        # Also those that are over: what they superseded may have been out of reach.
-        for own in tuple(self._recent.values()):
-            self._announce(own, again=True)
+        # Also turns that have ended: hosts with the turns that they superseded may not have been reachable.
+        for recent in tuple(self._recent.values()):
+            self._announce(recent, again=True)
         for slot, turn in self._turns:
             if turn.number not in self._recent:
                 self.announce(slot, turn)
 
     def _on_data(self, at: float, data: bytes) -> None:
-        # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
+        # Messages of other programs, or encrypted with other keys, are ignored.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             message = self._decoder.decode(data)
             is_others = message.host != self._own[0]
@@ -242,20 +243,20 @@ class HostBus:
         elif message.host != self._own[0]:
             if self._turns.has(slot):
                 claim = self._claims.decode(self._codec.decode(_SEALED_FOR, message.body))
-                # Its host may have had no turn yet to compare with when these were announced.
+                # The other host may not have had this turn when these were announced.
                 for turn in self._turns.contend(slot, Rival(id_, at, claim)):
                     self.announce(slot, turn)
             if start.again:
-                for own in tuple(self._recent.values()):
-                    if (own.key, own.pipeline) == slot:
-                        self._announce(own)
+                for recent in tuple(self._recent.values()):
+                    if (recent.key, recent.pipeline) == slot:
+                        self._announce(recent)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work).add_done_callback(retrieve_exception)
 
 
 async def notify_servers(address: ChannelAddress, message: BusMessage) -> None:
-    """Sends all servers of a store a message, from a program that is none of them; raises StoreError."""
+    """Sends a message to all servers of a store, from a program that is not a server; raises StoreError."""
     bus = HostBus(address, os.urandom(8), ActiveTurns())
     try:
         await bus.deliver(message)
