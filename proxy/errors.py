@@ -352,7 +352,7 @@ class TooManyOpenFiles(UpstreamError):
 
     @property
     def origin(self) -> str:
-        """Turnkeeper's own."""
+        """Turnkeeper itself: its limit of open files was reached."""
         return "turnkeeper"
 
 

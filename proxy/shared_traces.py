@@ -152,7 +152,7 @@ class SharedTraces:
         self._tasks.start(work())
 
     async def aclose(self) -> None:
-        """Adds what is left."""
+        """Adds the turns that are still pending."""
         if self._timer is not None:
             self._timer.cancel()
         if self._tasks:

@@ -38,7 +38,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The users of a turn whose messages are not at hand."""
 
     def shifted(self, seconds: float) -> Self:
-        """The same by a clock that is so far ahead."""
+        """The record with its times shifted to a clock that is ``seconds`` ahead."""
         return msgspec.structs.replace(
             self,
             marks=[(name, at + seconds) for name, at in self.marks],

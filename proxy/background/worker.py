@@ -38,7 +38,7 @@ class SessionJob(Protocol):
 
     @property
     def name(self) -> str:
-        """A name of its own."""
+        """The job's unique name."""
         ...
 
     def due_at(self, session: Session) -> float:

@@ -47,7 +47,7 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
 
     @property
     def place(self) -> tuple[str, float, int]:
-        """Which call it is."""
+        """The session, when it was created, and the number of the call in it."""
         return self.session, self.created, self.call
 
     @property
@@ -130,7 +130,7 @@ class PastCalls:
         self._keep = keep
 
     async def record(self, user: Owner, *, background: bool = True) -> UserRecord:
-        """What is kept of a user."""
+        """The record of a user's past calls."""
         return await self._records.read(user, background=background)
 
     def users(self, tenant: str) -> AsyncIterator[str]:

@@ -103,7 +103,7 @@ class Redaction:
         return _each(tuple(entries), self.entry) if self.enabled else tuple(entries)
 
     def session(self, session: Session) -> Session:
-        """A session, redacted."""
+        """The session with marks in the place of what must not be stored."""
         if self._marking is None:
             return session
         return _replaced(

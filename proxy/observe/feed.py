@@ -69,7 +69,7 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
         return min(self.turn.at, wall_time() - (time.perf_counter() - self.at + self.turn.duration))
 
     def without_excerpt(self) -> "_Published":
-        """The same without any text."""
+        """The turn without its excerpt."""
         bare = self.turn if self.turn.excerpt is None else msgspec.structs.replace(self.turn, excerpt=None)
         return _Published(bare, self.at, may_have_excerpt=False)
 
@@ -155,7 +155,7 @@ class Feed:
                 self._recent[place] = each.without_excerpt()
 
     async def subscribe(self, tenant: str) -> AsyncIterator[Event]:
-        """The same as events; a turn is one from its first token on."""
+        """A tenant's turns as events, each from its first token on."""
         async with aclosing(self.reports(tenant)) as turns:
             async for turn in turns:
                 if turn.outcome is not None or turn.first_token is not None:

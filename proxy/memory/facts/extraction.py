@@ -51,7 +51,7 @@ class FactFinder(Protocol):
     async def facts(
         self, utterances: Sequence[Utterance], facts: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """What is new beside ``facts``; ``last`` is the model that the session asked last.
+        """New facts, and changes to those in ``facts``; ``last`` is the model that the session used last.
 
         Raises InvalidFacts, UpstreamError where no model answers, and NoModel where there is none.
         """
@@ -97,7 +97,7 @@ class FactExtraction:
         return session.updated + self._pause
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
-        """Does nothing yet."""
+        """Returns the session as it is: facts take time, and are found by ``run``."""
         return stored
 
     async def run(self, key: Key, unusable: int) -> bool:

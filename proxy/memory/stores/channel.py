@@ -75,7 +75,7 @@ class Channel(Protocol):
 
 
 class StoreClock:
-    """Has the time of day follow the store's clock; with ``warns``, the log says when the host's is off."""
+    """Makes the time of day follow the store's clock; with ``warns``, logs when the host's clock is off."""
 
     def __init__(self, channel: Channel) -> None:
         self.warns = False

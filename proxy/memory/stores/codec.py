@@ -84,7 +84,7 @@ class Plain:
         return blob[:_MARK] != ENCRYPTED
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose
-        """None."""
+        """No keys: nothing is encrypted."""
         return ()
 
     def names(self, secrets: Sequence[bytes] = ()) -> None:

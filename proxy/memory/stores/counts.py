@@ -21,7 +21,7 @@ class Permit(NamedTuple):
 
     @property
     def ended(self) -> "Permit":
-        """The same to be given back."""
+        """The permit with a ``ttl`` of 0, which gives it back."""
         return self._replace(ttl=0.0)
 
 
