@@ -1,6 +1,6 @@
-"""Writes summaries by a model: the prompts, and what of the answers is used.
+"""Writes summaries with a model: the prompts, and the check of its answers.
 
-Notes differ from refusals by the names, numbers and rare words that they share with a transcript.
+Notes, unlike refusals, share names, numbers or rare words with the transcript.
 """
 
 import asyncio
@@ -50,22 +50,22 @@ _MOST_WORDS: Final = 250
 _FEWEST_WORDS: Final = 20
 _LEAST_TO_SPLIT: Final = 100
 _MOST_TOKENS: Final = 1000
-# A caller has many calls, and each prompt of the next one begins with these notes.
+# Notes on a call are short, because each prompt of the next call begins with them.
 _CALL_RATIO: Final = 6
 _CALL_TOKENS: Final = 2000
-# The newest of the earlier notes say what the transcript goes on from.
+# The newest of the earlier notes give the context of the transcript.
 _EARLIER_TOKENS: Final = 400
-# About how many tokens the task itself takes.
+# The approximate size of the task itself, in tokens.
 _TASK_TOKENS: Final = 400
-# What a line of a transcript has beside the words that were said.
+# Words of the transcript's format.
 _KEYS: Final = "user assistant tool speaker source command calls function name arguments interrupted true"
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
-# Chinese characters, katakana and Hangul: each two neighbours count as a word. Hiragana are endings.
+# Chinese characters, katakana and Hangul: every two neighbours count as a word. Hiragana are endings.
 _PAIRED: Final = (
     "\u30a1-\u30fa\u30fc\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
 )
-# Thai to Tibetan, Burmese and Khmer, in which no spaces tell words apart: each four neighbours.
+# Thai to Tibetan, Burmese and Khmer, which have no spaces between words: every four neighbours.
 _UNSPACED: Final = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
 _PART: Final = re.compile(
     rf"(?P<number>\d+)|(?P<paired>[{_PAIRED}]+)|(?P<unspaced>[{_UNSPACED}]+)|[\u3040-\u309f]+"
@@ -77,17 +77,17 @@ _APOSTROPHE: Final = re.compile(r"(?<=\w)['\u2019](?=\w)")
 _ACCENTS: Final = re.compile("[\u0300-\u036f]+")
 _FEWEST_LETTERS: Final = 4
 _FEWEST_LETTERS_OF_A_NAME: Final = 2
-# What words have behind these letters are mostly endings.
+# The letters after these are mostly endings.
 _STEM: Final = 5
 _LONGEST_NUMBER: Final = 40
 _SHARE: Final = 6
-# Where of enough words more than one in so many has a capital, as in German, capitals are not for names.
+# In a long text with more than one capital in so many words, as in German, capitals do not mark names.
 _CAPITALS: Final = 5
 _ENOUGH_WORDS: Final = 30
 
 
 class Summariser:
-    """Asks one model, and the fallback if it fails. ``input_tokens`` limits the size of a prompt."""
+    """Writes notes with one model, or with the fallback if that fails; ``input_tokens`` limits a prompt."""
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class Summariser:
     async def notes(
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
     ) -> WrittenNotes:
-        """Notes on a transcript; ``last`` is the model that is asked if the settings name none."""
-        background: list[str] = []  # the newest of the earlier notes, as far as there is room
+        """Writes notes on a transcript; ``last`` is the model to use if the settings name none."""
+        background: list[str] = []  # the newest earlier notes, as many as fit
         room = min(self._room // 4, _EARLIER_TOKENS)
         for text in map(self._redaction.text, reversed(earlier)):
             room -= in_text(text)
@@ -131,7 +131,7 @@ class Summariser:
         return WrittenNotes("\n".join(texts), model)
 
     async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
-        """One text in the place of several."""
+        """Writes one text that replaces several notes."""
         texts: list[str] = []
         model = ""
         for piece in _pieces(map(json_line, map(self._redaction.text, notes)), self._room):
@@ -142,7 +142,7 @@ class Summariser:
     async def call_notes(
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
     ) -> WrittenNotes:
-        """Notes on a whole call for the next one, in one request: of what is too long, the end counts."""
+        """Writes notes on a call for the next one, in one request; of a long call only the end is used."""
         room = min(self._room, _CALL_TOKENS)
 
         def read() -> str:
@@ -168,7 +168,7 @@ class Summariser:
         return json_line(line)
 
     async def _ask(self, prompt: "NotesPrompt", last: str | None, fallback: str) -> tuple[str, str]:
-        """The notes, and the model that wrote them."""
+        """Returns the notes of the first model that succeeds, and its name. Raises SummaryFailed."""
         models = dict.fromkeys(name for name in (self._model or last, fallback or self._fallback) if name)
         failures: dict[str, Exception] = {}
         for model in models:
@@ -186,7 +186,7 @@ class Summariser:
         raise kind(" ".join(failures)) from last_failure
 
     async def _write(self, prompt: "NotesPrompt", model: str) -> str:
-        """The notes: shorter ones after a truncated answer, those of each half if the prompt is too long."""
+        """Writes notes: shorter ones after a truncated answer, of each half if the prompt is too long."""
         try:
             text = await self._client.ask(prompt.messages(), model=model)
         except TruncatedAnswer:
@@ -206,9 +206,9 @@ class Summariser:
 
 
 class NotesPrompt(msgspec.Struct, frozen=True):
-    """A task on data that stands in the tag ``name``, behind the earlier notes in ``background``.
+    """A task on data in the tag ``name``, after the earlier notes in ``background``.
 
-    ``ratio`` is how many tokens of the data there are at least for each word of the notes.
+    ``ratio`` is the minimum of tokens of the data per word of the notes.
     """
 
     name: str
@@ -225,18 +225,18 @@ class NotesPrompt(msgspec.Struct, frozen=True):
     def messages(self) -> list[Message]:
         """The messages of the prompt."""
         background = f"<earlier_notes>\n{self.background}\n</earlier_notes>\n\n" if self.background else ""
-        # From tokens, for not every script puts spaces between words.
+        # From tokens, because not every script has spaces between words.
         words = max(_FEWEST_WORDS, min(3 * _MOST_WORDS, self.size) // self.ratio)
         task = self.task.replace("{words}", str(words))
         data = f"{background}<{self.name}>\n{self.data}\n</{self.name}>"
         return [Message(role="system", content=f"{_TASK}\n\n{task}"), Message(role="user", content=data)]
 
     def shorter(self) -> "NotesPrompt":
-        """The same for half as many words."""
+        """Returns the prompt for half as many words."""
         return msgspec.structs.replace(self, ratio=2 * self.ratio)
 
     def halves(self) -> "tuple[NotesPrompt, ...]":
-        """The same for each half of the data, without the background; nothing if there is little data."""
+        """Returns a prompt for each half of the data, without background; none for little data."""
         if self.size < _LEAST_TO_SPLIT:
             return ()
         lines, middle = self.data.split("\n"), len(self.data) // 2
@@ -247,13 +247,13 @@ class NotesPrompt(msgspec.Struct, frozen=True):
 
 
 def _end(lines: Iterable[str], room: int) -> list[str]:
-    """The last of the lines, as many as have ``room`` tokens together; a longer line is cut."""
+    """Returns the last lines, as many as fit in ``room`` tokens; a longer line is cut."""
     pieces = _pieces([*lines][::-1], room)
     return pieces[0].split("\n")[::-1] if pieces else []
 
 
 def _pieces(lines: Iterable[str], room: int) -> list[str]:
-    """The lines in as few pieces as have ``room`` tokens each; a longer line is cut."""
+    """Joins lines into pieces of up to ``room`` tokens; a longer line is cut."""
     pieces: list[list[str]] = [[]]
     left = room
     for part in (part for line in lines for part in _cut(line, room)):
@@ -275,9 +275,9 @@ def _cut(line: str, room: int) -> list[str]:
 def is_about(text: str, source: str, task: str) -> bool:
     """Whether a text is about a source, rather than invented in answer to a ``task``.
 
-    One name or number in both is enough. Of rare words, which a text may share with a long source by chance,
-    more than a sixth are needed, and of many no more than the square root of their number. Words of the task
-    do not count, and any text fits a source without words to share.
+    One common name or number is enough. Rare words may be shared by chance, so more than a sixth of the
+    source's are needed, or more than the square root of their number if that is less. Words of the task do
+    not count. Any text is about a source without words to share.
     """
     known, own, others = (_Words(each) for each in (task, text, source))
     terms = others.terms - known.terms
@@ -288,9 +288,9 @@ def is_about(text: str, source: str, task: str) -> bool:
 
 
 class _Words:
-    """The words of a text: its numbers, what may be names, and the stems of its rare words.
+    """The words of a text: its numbers, possible names, and the stems of its rare words.
 
-    In scripts without spaces, pieces of a few letters stand for words.
+    In scripts without spaces, sequences of a few letters count as words.
     """
 
     def __init__(self, text: str) -> None:
@@ -314,7 +314,7 @@ class _Words:
 
 
 def _names(source: str, text: str) -> set[str]:
-    """The words with a capital within a sentence of either; none where that is no mark of a name."""
+    """Returns the capitalised words within sentences; none if capitals do not mark names in the source."""
     words = _WITHIN_SENTENCE.findall(_APOSTROPHE.sub("", source))
     names = [word for word in words if word[0].isupper()]
     if len(names) * _CAPITALS > len(words) >= _ENOUGH_WORDS:

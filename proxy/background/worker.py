@@ -1,4 +1,4 @@
-"""Background jobs on sessions: found in the store, and run by one process at a time."""
+"""Runs background jobs on sessions that are due in the store, each in one process at a time."""
 
 import asyncio
 import contextlib
@@ -17,15 +17,15 @@ from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 from proxy.memory.tasks import Tasks, wait_for_event
 
 EVERY: Final = 5.0
-"""How often a process asks the store for sessions whose work is due, in seconds."""
+"""Seconds between two queries for due sessions."""
 
 _AT_ONCE: Final = 4
 _TAKEN_AT_ONCE: Final = 20
-# A session that is written again and again while its work fails is due again with each turn.
+# While its job fails, a session becomes due again with each turn.
 _TAKEN_EVERY: Final = 1.0
-# Work that fails rests here, in its back-off, and is not taken by others all the time.
+# A session whose job fails waits here in its back-off, so that other processes do not take it meanwhile.
 _RESTING: Final = 30.0
-# More sessions than that wait in the store for a model that is away, or for a slot.
+# Further sessions wait in the store until the model answers.
 _MOST_RESTING: Final = 100
 _MOST_QUEUED: Final = 10_000
 _UNREADABLE_FOR: Final = 3600.0
@@ -34,7 +34,7 @@ _FAREWELL: Final = 1.0
 
 
 class SessionJob(Protocol):
-    """A kind of background work on sessions. It is idempotent."""
+    """A kind of background work on sessions, which must be idempotent."""
 
     @property
     def name(self) -> str:
@@ -42,38 +42,38 @@ class SessionJob(Protocol):
         ...
 
     def due_at(self, session: Session) -> float:
-        """From when on there is something to do for a session, in seconds since 1970; ``NEVER_DUE``.
+        """Returns when the job is due for a session, in seconds since 1970, or ``NEVER_DUE``.
 
-        This is cheap: each write of a session asks it.
+        It must be cheap, because each write of a session calls it.
         """
         ...
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
-        """Does what is due and takes no time, which others may do as well; returns the session as it is then.
+        """Does the part of the job that is quick; returns the session after it.
 
-        What it leaves undone, and what fails, is left to ``run``.
+        Several processes may call it at once. The rest, and whatever fails, is left to ``run``.
         """
         ...
 
     async def run(self, key: Key, unusable: int) -> bool:
-        """Does one step of what is due; returns whether there may be another.
+        """Does one step of the job; returns whether there may be another.
 
-        After an exception it is run again. ``unusable`` counts the answers of models to this
-        step that could not be used.
+        It is called again after an exception. ``unusable`` is how many of the models' answers to this step
+        could not be used.
         """
         ...
 
     def fallback_is_due(self, session: Session) -> bool:
-        """Whether ``run_fallback`` has anything to do for a session."""
+        """Whether ``run_fallback`` would change a session."""
         ...
 
     async def run_fallback(self, key: Key) -> None:
-        """Does what can be done while ``run`` fails."""
+        """Does what is possible while ``run`` fails."""
         ...
 
 
 class Worker:
-    """Runs jobs on the sessions of some tenants, and beside them what embeds the archive's texts."""
+    """Runs jobs on the sessions of some tenants, and the worker that embeds the archive's texts."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Worker:
         self._tasks: dict[tuple[str, Key], asyncio.Task[None]] = {}
         self._queue: dict[tuple[str, Key], SessionJob] = {}
         self._leases: dict[Key, DueSession] = {}
-        # Those whose work was due when they were written; those that were worked on then are looked at later.
+        # Sessions whose job was due when they were written, and those that had a job running then.
         self._written: set[Key] = set()
         self._again: set[Key] = set()
         self._side_tasks = Tasks()
@@ -101,7 +101,7 @@ class Worker:
         self._woken = asyncio.Event()
 
     def session_written(self, key: Key, due: float) -> None:
-        """Has a session looked at that was just written, at once or when its work is due."""
+        """Schedules a check of a session that was just written, at once or when its job is due."""
         if due > wall_time():
             self._take_at(due)
         elif not self._running:
@@ -115,11 +115,11 @@ class Worker:
 
     @property
     def failing(self) -> Mapping[str, bool]:
-        """By the names of jobs, whether all of their last tries failed."""
+        """Whether all of a job's latest runs failed, by the job's name."""
         return {name: circuit.failing for name, circuit in self._circuits.items()}
 
     async def run(self, *, every: float = EVERY) -> None:
-        """Works until it is cancelled; takes what is due while there is any, else looks every few seconds."""
+        """Takes due sessions until cancelled; with none due, queries the store every ``every`` seconds."""
         self._running = True
         embedding = [asyncio.create_task(self._embedding.run())] if self._embedding else []
         try:
@@ -138,20 +138,20 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            # They are due now: another worker need not wait until their leases end.
+            # Due at once, so that another worker need not wait for the end of their leases.
             with contextlib.suppress(StoreError, TimeoutError):
                 async with asyncio.timeout(_FAREWELL):
                     for session in unfinished:
                         await self._store.settle(session, wall_time())
 
     def _take_at(self, due: float) -> None:
-        """Has the store asked at that time, or before."""
+        """Schedules the next query of the store for ``due`` at the latest."""
         if due + _SLACK < self._look_at:
             self._look_at = due + _SLACK
             self._woken.set()
 
     async def _take(self, every: float) -> float:
-        """Takes sessions that are due and starts their jobs; returns the pause until the next time."""
+        """Takes due sessions and starts their jobs; returns the seconds until the next query."""
         try:
             taken = await self._store.take_due(self._tenants, limit=_TAKEN_AT_ONCE, lease=lease.TTL)
             await asyncio.gather(*map(self._check_taken, taken))
@@ -173,13 +173,13 @@ class Worker:
     async def _check_written(self) -> None:
         while self._written:
             keys = [self._written.pop() for _ in range(min(len(self._written), _TAKEN_AT_ONCE))]
-            # What cannot be read now is taken when it is due.
+            # Sessions that cannot be read now are taken from the store when they are due.
             for due in await asyncio.gather(*map(self._check, keys), return_exceptions=True):
                 if isinstance(due, float):
                     self._take_at(due)
 
     async def _check(self, key: Key) -> float:
-        """Starts the jobs that are due for a session; returns when it is to be looked at again."""
+        """Starts the due jobs of a session; returns when it is to be checked again."""
         try:
             stored = await self._store.load(key, background=True)
         except UNREADABLE:
@@ -191,15 +191,15 @@ class Worker:
             due, circuit = job.due_at(stored.session), self._circuits[job.name]
             is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
             if due <= now and is_new:
-                with contextlib.suppress(Exception):  # ``run`` tries it again, and tells of it
+                with contextlib.suppress(Exception):  # ``run`` tries it again, and logs its failures
                     stored = await job.begin(key, stored)
                     due = job.due_at(stored.session)
             if due <= now:
-                # Others stay due in the store, and are taken again.
+                # Other sessions stay due in the store, and are taken again.
                 if is_new and len(self._queue) < _MOST_QUEUED and not self._is_full(job):
-                    due = now + lease.TTL  # another process begins it anew soon where this one is killed
+                    due = now + lease.TTL  # another process takes over soon if this one is killed
                     self._start(job, key)
-                else:  # what fails rests, and so do those that wait for its model
+                else:  # sessions wait in the back-off of a failing job, and for its model
                     due = now + _RESTING + circuit.pause
                     if circuit.failing and job.fallback_is_due(stored.session):
                         self._spawn(self._run_fallback(job, key))
@@ -207,18 +207,18 @@ class Worker:
         return first
 
     def _works_on(self, key: Key) -> bool:
-        """Whether jobs of a session run, rest after a failure, or wait for a slot."""
+        """Whether a job of a session runs, waits in its back-off, or waits for a slot."""
         items = [(job.name, key) for job in self._jobs]
         return any(item in self._tasks or item in self._queue for item in items)
 
     def _is_full(self, job: SessionJob) -> bool:
-        """Whether no more sessions may rest until the model of a job answers again."""
+        """Whether no more sessions may wait here until the model of a job answers again."""
         waiting = sum(name == job.name for name, _ in self._tasks) if self._circuits[job.name].open else 0
         return waiting >= _MOST_RESTING
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
-            # What cannot be read or written now is taken again.
+            # Sessions that cannot be read or written now are taken again.
             with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
                 await work
 
@@ -249,7 +249,7 @@ class Worker:
         self._woken.set()
 
     def _leave(self, key: Key) -> None:
-        """Has a session looked at again that was written while it was worked on, once it is no more."""
+        """Checks a session again that was written while its jobs ran, once none of them runs."""
         if not self._works_on(key):
             self._leases.pop(key, None)
             if key in self._again:
@@ -264,23 +264,23 @@ class Worker:
                 done = await self._run_in_turn(job, key, failures)
             except UNREADABLE:
                 return
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            except Exception as error:  # noqa: BLE001 - the job is tried again after any error
                 failures.add(error)
                 circuit.note(error, key, failures)
                 pause = failures.pause
             finally:
                 self._start_next()
-            # The exception is freed by now, and with it all that had been read.
+            # After the handler, so that the exception and the data in its frames are freed by now.
             if pause:
                 await circuit.rest(pause)
             elif done:
                 failures = SessionFailures()
                 await asyncio.sleep(0)
-            else:  # nothing is left, or another process works on it: what it leaves is taken again
+            else:  # nothing is left to do, or another process runs the job
                 return
 
     async def _run_in_turn(self, job: SessionJob, key: Key, failures: SessionFailures) -> bool | None:
-        """Runs a job once the circuit admits this session; ``None`` where another process has the lease."""
+        """Runs a job once its circuit admits the session; ``None`` if another process has the lease."""
         circuit = self._circuits[job.name]
         while True:
             if circuit.open or failures.repeated:

@@ -25,11 +25,11 @@ _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _MOST_PENDING: Final = 10_000
 _TOGETHER: Final = 32
-# A call that is going on has the machine to itself; a session that never pauses is saved all the same.
+# Archiving waits for a pause, to leave the CPU to calls; after _LONGEST_DUE seconds it waits no longer.
 QUIET: Final = 1.0
-"""How many seconds a session is left alone after a turn, before it is archived."""
+"""Seconds without a turn after which a session is archived."""
 _LONGEST_DUE: Final = 20.0
-# Sessions that are quiet soon after the first are saved with it, in one statement; as a share of that second.
+# Sessions that become quiet soon after the first are saved with it; as a share of the quiet time.
 _GATHER: Final = 0.25
 _FAREWELL: Final = 3.0
 _SWEEP_EVERY: Final = 60.0
@@ -37,14 +37,14 @@ _SWEEP_PAUSE: Final = 0.1
 _IDLE_POLL: Final = 0.01
 _PAGE: Final = 100
 _LOOK_BACK: Final = 10
-# Servers are replaced one by one: the last of the old ones ends after the last start, and may leave something
-# behind, or have saved it in the way of its version.
+# In a rolling update, an old server may end after the last new one has started, and leave sessions unsaved
+# or saved in its version's format.
 _SECOND_COMPARISON: Final = 180.0
-# Processes that were started together do not compare together.
+# A random factor, so that processes that start together do not compare together.
 _SPREAD: Final = 2.0
 _COMPARISON: Final = "archive"
 _TURN_POLL: Final = 1.0
-# The last state before a crash may be dated and not saved; clocks of two machines differ.
+# Seconds of overlap: clocks differ, and a crash may come between a session's date and its saving.
 _SLACK: Final = 60.0
 _MOST_SETTLED: Final = 10_000
 # More entries than the hot part of a session has, unless its settings are far from the defaults.
@@ -52,9 +52,9 @@ _UNSETTLED: Final = 200
 
 
 class _Pending(NamedTuple):
-    """A session that was written, ``since`` when for the first time; it is to be saved from ``due`` on.
+    """A written session that is to be saved at ``due``.
 
-    ``failed`` is whether saving it has failed.
+    ``since`` is its first unsaved write, and ``failed`` whether saving has failed.
     """
 
     since: float
@@ -63,7 +63,7 @@ class _Pending(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far an archivist has come; its fields are the archivist's own."""
+    """The state that an archivist hands to its successor."""
 
     pending: dict[Key, _Pending]
     settled: dict[Key, int]
@@ -76,10 +76,10 @@ class Progress(NamedTuple):
 class Archivist:
     """Saves sessions in the archive.
 
-    A session is saved once it has not changed for ``quiet`` seconds. Sessions that were missed are found by
-    comparing the store with the archive: at the start, once more soon after, and after an overflow. One
-    process compares at a time, page by page, for all that wait for it. Turns are kept for ``keep`` seconds,
-    0 is for ever; facts are kept until they expire.
+    A session is saved once it has not changed for ``quiet`` seconds. Comparing the store with the archive
+    finds missed sessions: at the start, again soon after, and after an overflow. Only one process compares at
+    a time, page by page, on behalf of all. Turns are stored for ``keep`` seconds, with 0 for ever; facts
+    until they expire.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class Archivist:
         self._hurried = False
         self._pending: dict[Key, _Pending] = {}
         self._saving: dict[Key, _Pending] = {}
-        # How many moved entries of a session are saved in their final form: entries that were hot when they
-        # were saved, by whichever process, may have been corrected before they moved.
+        # How many moved entries of a session are saved in their final form: entries that any process
+        # saved while they were hot may have been corrected before they moved.
         self._settled: dict[Key, int] = {}
         self._incomplete = True
-        # Whether more was missed while sessions were being compared.
+        # Whether another comparison is needed because sessions were missed during this one.
         self._compare_anew = False
-        # How many comparisons there had been, by any process, when this one became due.
+        # The number of comparisons by any process when this one became due.
         self._former_comparisons: int | None = None
         self._compare_at = 0.0
         self._compared_at = 0.0
@@ -117,16 +117,16 @@ class Archivist:
 
     @property
     def failing(self) -> bool:
-        """Whether the archive could not be written last."""
+        """Whether the last write to the archive failed."""
         return self._outage.active
 
     @property
     def unsaved(self) -> int:
-        """How many sessions are yet to be saved, those that are being saved among them."""
+        """How many sessions are not saved yet, including those being saved."""
         return len(self._pending) + len(self._saving)
 
     def enqueue(self, key: Key, due: float = 0.0) -> None:  # noqa: ARG002 - jobs are due, the archive is always
-        """Have a session saved that was written, without waiting for it; it is read from the store then."""
+        """Schedules a written session to be read from the store and saved."""
         former = self._pending.pop(key, None)
         if former is None and len(self._pending) >= _MOST_PENDING:
             self._incomplete = self._compare_anew = True
@@ -138,13 +138,13 @@ class Archivist:
             self._awake.set()
 
     def compare(self) -> None:
-        """Have sessions saved that were written and not enqueued."""
+        """Schedules a comparison, which saves sessions that were written and not enqueued."""
         self._incomplete = self._compare_anew = True
         self._awake.set()
 
     @property
     def progress(self) -> "Progress":
-        """What another archivist of the same store and archive needs to go on where this one has ended."""
+        """The state with which another archivist of the same store and archive can continue."""
         return Progress(
             self._pending,
             self._settled,
@@ -155,17 +155,17 @@ class Archivist:
         )
 
     def resume(self, progress: "Progress") -> None:
-        """Go on from there, before the start; sessions that were compared are not compared anew."""
+        """Continues from another archivist's state; to be called before ``start``."""
         self._pending, self._settled, self._incomplete, *times = progress
         self._compared_at, self._compare_again_at, self._sweep_at = times
 
     def start(self) -> None:
-        """Begin saving, first of all what was missed."""
+        """Starts saving; missed sessions come first."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self, within: float = _FAREWELL) -> None:
-        """Save what is pending within so many seconds; the rest is found at the next start."""
+        """Saves pending sessions for up to ``within`` seconds; the next start finds the rest."""
         if self._task is None:
             return
         self._task.cancel()
@@ -177,7 +177,7 @@ class Archivist:
             _log.warning("%d sessions are yet to be archived", len(self._pending))
 
     async def idle(self) -> None:
-        """Return once everything is saved, without waiting for quiet sessions."""
+        """Returns once everything is saved, without waiting for sessions to be quiet."""
         self._hurried = True
         while self._pending or self._saving or self._incomplete:
             self._awake.set()
@@ -209,13 +209,13 @@ class Archivist:
             await wait_for_event(self._awake, max(0.0, min(pause, compare_at - time.monotonic())))
 
     async def _save_pending(self, *, all_: bool = False) -> None:
-        """Save what is due, some sessions at a time; those that failed are saved one by one."""
+        """Saves due sessions in groups, and those that failed before one by one. Raises StoreError."""
         while True:
             now = wall_time()
             due = {
                 key: pending.failed
                 for key, pending in itertools.islice(self._pending.items(), _TOGETHER)
-                # A due time further ahead than that was set before a clock was set back.
+                # A later due time is from before a clock was set back.
                 if all_ or self._hurried or not now < pending.due <= now + self._quiet
             }
             if not due:
@@ -228,7 +228,7 @@ class Archivist:
                 raise failure
 
     async def _save_next(self, keys: Sequence[Key]) -> None:
-        # Taken out here: a task that is cancelled before it begins puts nothing back.
+        # Not before the task begins: one that is cancelled earlier would not put them back.
         group = {key: self._pending.pop(key) for key in keys}
         self._saving |= group
         try:
@@ -246,14 +246,14 @@ class Archivist:
                 del self._saving[key]
 
     async def _save_stored(self, keys: Sequence[Key]) -> None:
-        """Save sessions as they are in the store now, as far as they can be read. Raises StoreError."""
+        """Saves the current state of sessions; skips unreadable ones. Raises StoreError."""
         as_of = wall_time()
         stored = await asyncio.gather(*map(self._stored, keys))
         states = zip(keys, stored, strict=True)
         await self._save([(key, session, as_of) for key, session in states if session is not None])
 
     async def _stored(self, key: Key) -> Session | None:
-        """The session in the store, if it can be read. Raises StoreError."""
+        """Reads a session from the store; ``None`` if it cannot be decoded. Raises StoreError."""
         try:
             return await self._store.session(key)
         except UNREADABLE as error:
@@ -261,7 +261,7 @@ class Archivist:
             return None
 
     async def _save(self, states: Sequence[tuple[Key, Session, float]]) -> None:
-        """Save sessions and what moved out of them. Raises StoreError; other errors are logged."""
+        """Saves sessions and their moved entries. Raises StoreError; logs other errors."""
         try:
             saved = await self._archive.save_sessions(states)
         except StoreError:
@@ -277,13 +277,13 @@ class Archivist:
             await self._settle(key, session, moved)
 
     async def _settle(self, key: Key, session: Session, saved: int) -> None:
-        """Save what moved out of a session, of which so many entries are saved."""
+        """Saves the moved entries of a session, of which the first ``saved`` may be saved already."""
         try:
             settled = min(saved, self._settled.get(key, max(0, saved - _UNSETTLED)))
             if settled < session.cold_count:
                 try:
                     await self._save_moved(key, session, settled)
-                except Unreadable:  # perhaps one that is saved already
+                except Unreadable:  # perhaps of an entry that is saved already
                     await self._save_moved(key, session, saved)
             self._settled.pop(key, None)
             self._settled[key] = session.cold_count
@@ -297,9 +297,9 @@ class Archivist:
             _log.error("What moved out of a session cannot be archived: %s", type(error).__name__)
 
     async def _save_moved(self, key: Key, session: Session, start: int) -> None:
-        """Save the entries that moved out of a session, from ``start`` on, page by page.
+        """Saves the moved entries of a session from ``start`` on, page by page.
 
-        Each page begins with a whole turn. There are none of a session that was made anew under its name.
+        Each page begins with a whole turn. Stops if the session was created again under the same name.
         """
         while start < session.cold_count:
             try:
@@ -317,11 +317,11 @@ class Archivist:
             start += len(entries)
 
     async def _turn_head(self, key: Key, end: int, entry: Entry) -> list[Entry]:
-        """The entries of a turn that stand before ``entry``, which is at index ``end``."""
+        """Reads the entries of a turn that come before ``entry``, which is at index ``end``."""
         head: list[Entry] = []
         while end > 0:
             before: list[Entry] = []
-            # A turn moves as a whole, under one encryption key: what cannot be read belongs to another turn.
+            # A turn moves whole, under one encryption key, so unreadable entries belong to another turn.
             for count in (min(end, _LOOK_BACK), 1):
                 with contextlib.suppress(Unreadable):
                     before = await self._store.cold_entries(key, start=end - count, limit=count)
@@ -332,7 +332,7 @@ class Archivist:
         return head
 
     async def _compare_in_turn(self) -> None:
-        """Compare, unless another process is doing so now or has done so since this became due."""
+        """Compares, unless another process does so now or has done so since the comparison became due."""
         if self._former_comparisons is None:
             self._former_comparisons = await self._archive.comparisons()
         async with lease.lease(self._store, _COMPARISON, Key("", _COMPARISON)) as acquired:
@@ -342,7 +342,7 @@ class Archivist:
                 return
             self._compare_anew = False
             comparisons = await self._archive.comparisons()
-            # The first of them may have been going on when this one became due.
+            # The first of these may have begun before this one became due.
             if comparisons < self._former_comparisons + 2:
                 await self._compare()
                 await self._archive.set_comparisons(comparisons + 1)
@@ -350,7 +350,7 @@ class Archivist:
         self._former_comparisons = None
 
     async def _compare(self) -> None:
-        """Save the sessions of the store that are newer than their state in the archive."""
+        """Saves the sessions of the store that are newer than their saved state."""
         began = wall_time()
         since = self._compared_at - _SLACK if self._compared_at <= began else 0.0
         for tenant in self._tenants:
@@ -366,13 +366,13 @@ class Archivist:
                     if updated > (as_of := saved.get(name, 0.0)) - _SLACK or as_of > ahead
                 ]
                 for keys in (due[i : i + _TOGETHER] for i in range(0, len(due), _TOGETHER)):
-                    # Those that are pending are saved once they are quiet.
+                    # Pending sessions are saved once they are quiet.
                     await self._save_stored([key for key in keys if key not in self._pending])
                 await self._save_pending()
         self._compared_at = began
 
     async def _sweep(self) -> None:
-        """Delete what is past its time and index what has an older lexicon, saving sessions in between."""
+        """Deletes expired rows and indexes texts of an older lexicon anew; saves due sessions in between."""
         now = wall_time()
         sweeps: list[Callable[[], Awaitable[int]]] = [partial(self._archive.expire, now=now)]
         if self._keep:

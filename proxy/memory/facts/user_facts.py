@@ -1,4 +1,4 @@
-"""The facts about a user: read, added, corrected, removed and searched, and what is no fact."""
+"""Reads, adds, corrects, removes and searches facts about users, and detects texts that are no facts."""
 
 import asyncio
 import hashlib
@@ -25,7 +25,7 @@ from proxy.memory.tasks import Tasks, wait_until_done
 
 DAY: Final = 86400.0
 MAX_FACTS: Final = 100
-"""The most facts of a user, unless the settings say otherwise."""
+"""The default maximum of facts of a user."""
 FactChange = Callable[[], Awaitable[object]]
 
 _LATE_READS: Final = 2
@@ -46,21 +46,21 @@ _ASSISTANT: Final = (
     r"(?:ai|assistants?|chat ?bots?|bots?|llm|language models?|models?|system|voice agents?|assistente?n?"
     r"|asistente|modell?o|modèle|sistema|ki)"
 )
-# Verbs of what an assistant does, and not callers: a fact has them in the third person.
+# Verbs for what assistants do rather than callers; facts have verbs in the third person.
 _ACTS: Final = (
     r"answer|apply|approve|ask|authori[sz]e|bypass|call|charge|comply|confirm|disclose|follow|give|grant"
     r"|greet|ignore|mention|obey|offer|output|print|refund|refuse|repeat|reply|respond|reveal|say|share"
     r"|skip|speak|tell|transfer|treat|trust|use|verify|waive"
 )
 _INSTRUCTIONS: Final = re.compile(
-    # A role, as a transcript tells who speaks.
+    # A role, as in a transcript.
     r"^[\W_]*(?:system|developer|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]"
-    # The assistant is spoken to.
+    # Addresses the assistant.
     r"|^(?:please |from now on,? |always |never |bitte )*you(?:['\u2019]re| are| must| should| shall| will"
     r"| may| can| have to| need to)\b"
     r"|^(?:du (?:musst|sollst|darfst|bist)|sie (?:müssen|sollen|dürfen) (?:immer|nie)|tu dois|vous devez"
     r"|debes|usted debe|devi|você deve)\b"
-    # What the assistant has to do.
+    # Duties of the assistant.
     rf"|^{_ASSISTANT} (?:must|should|shall|has to|have to|is to|needs to|may|can|will|muss|soll|darf|doit"
     r"|debe|deve)\b"
     # Commands.
@@ -71,7 +71,7 @@ _INSTRUCTIONS: Final = re.compile(
     r"|\b(?:ignore|disregard|override|forget|bypass)\b[^.]{0,40}\b(?:instructions?|rules?|prompts?|policy"
     r"|policies|guidelines|restrictions|safeguards|checks?)\b"
     r"|\b(?:ignorier\w*|vergiss)\b[^.]{0,40}\b(?:anweisung\w*|regeln)\b"
-    # A role that would have a say.
+    # Privileged roles.
     r"|\b(?:has|have|with|in|gets?|enabled?|granted|full) (?:full |all |an? |the )?"
     r"(?:admin(?:istrator)?|root|system|developer|debug|jailbreak|god|operator)s?[- ](?:mode|access|rights"
     r"|privileges?|permissions?|role)\b",
@@ -80,9 +80,9 @@ _INSTRUCTIONS: Final = re.compile(
 
 
 class FactDraft(msgspec.Struct, frozen=True, kw_only=True):
-    """A fact to be added; ``replaces`` is the id of the fact that it supersedes, else that is its field's.
+    """A fact to be added; it supersedes the one with the id ``replaces``, else that of its ``field``.
 
-    ``stated_at`` is in seconds since 1970; infinite is just now.
+    ``stated_at`` is in seconds since 1970; the default stands for now.
     """
 
     text: str
@@ -100,27 +100,28 @@ class FactStore(Protocol):
     """Where facts are stored, in the archive or in Mem0. Every method may raise StoreError."""
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
-        """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
+        """Adds a fact, or replaces the one with the same id; the one that it ``replaces`` is superseded."""
         ...
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """A user's facts that have not expired, the oldest first."""
+        """Reads a user's facts that have not expired, the oldest first."""
         ...
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
-        """A user's facts that are current, without waiting; ``None`` where that is impossible."""
+        """Reads a user's current facts without waiting; ``None`` if that is impossible."""
         ...
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
-        """Remove a fact; whether there was one."""
+        """Removes a fact; returns whether there was one."""
         ...
 
 
 class UserFacts:
-    """The facts of users in one store, each fact once. Every method may raise StoreError.
+    """The facts of users in one store, without duplicates. Every method may raise StoreError.
 
-    A user has ``most`` of them: those that expire go first, then the least important. A ``daily`` fact lasts
-    for a day, one of the ``conversation`` for so many seconds. ``redaction`` is applied to all of them.
+    A user has at most ``most`` facts: those that expire are removed first, then the least important. A
+    ``daily`` fact lasts for a day, one of category ``conversation`` for ``conversation`` seconds.
+    ``redaction`` is applied to all texts.
     """
 
     def __init__(
@@ -132,26 +133,27 @@ class UserFacts:
         redaction: Redaction = NO_REDACTION,
     ) -> None:
         self.redact: Callable[[str], str] = redaction.text
-        """A text as it is stored."""
+        """Redacts a text for the store."""
         self.store = store
         self._most = most
         self._lifetimes = {"core": math.inf, "daily": DAY, "conversation": conversation}
 
     async def current(self, user: Owner) -> list[Fact]:
-        """A user's facts that are current, the oldest first."""
+        """Reads a user's current facts, the oldest first."""
         return await self.store.facts(user, now=wall_time())
 
     async def find(self, user: Owner, fact_id: str) -> Fact | None:
-        """A current fact by its id."""
+        """Returns the current fact with an id, or ``None``."""
         return next((one for one in await self.current(user) if one.id == fact_id), None)
 
     async def add(
         self, user: Owner, draft: FactDraft, *, key: str | None = None, at: float | None = None
     ) -> Fact:
-        """Add a fact; one in the same words is renewed instead.
+        """Adds a fact, or renews the one with the same words; returns it.
 
-        The same ``key`` gives the same id, so that one source adds a fact once. ``at`` is when the source was
-        read, in seconds since 1970: nothing is added of a user who was erased since, or what expired by then.
+        The same ``key`` and text give the same id, so that a source adds a fact only once. ``at`` is when the
+        source was read, in seconds since 1970: facts of a user who was erased later, and facts that had
+        expired by then, are not added.
         """
         draft = msgspec.structs.replace(draft, text=self.redact(draft.text))
         facts, now = await self.current(user), at or wall_time()
@@ -178,7 +180,7 @@ class UserFacts:
             return fact
         await self.store.add_fact(user, fact)
         others = [one for one in facts if one is not replaced]
-        # Facts that expire go first: what lasts would be lost for good.
+        # Facts that expire are removed first.
         others.sort(key=lambda one: (one.category == "core", one.importance, one.created))
         for one in others[: max(0, len(others) + 1 - self._most)]:
             await self.store.remove_fact(user, one.id)
@@ -187,7 +189,7 @@ class UserFacts:
     async def _renew(
         self, user: Owner, same: Fact, draft: FactDraft, replaced: Fact | None, now: float
     ) -> Fact:
-        """Update a fact by a draft in the same words: it lasts as long and is as important as either."""
+        """Updates a fact from a draft with the same words; longer lifetime and higher importance count."""
         category = max(same.category, draft.category, key=self._lifetimes.__getitem__)
         expiry = self._expiry(category, min(draft.stated_at, now))
         until = same.until if draft.until is None else draft.until
@@ -203,7 +205,7 @@ class UserFacts:
         if replaced is same:
             fact = msgspec.structs.replace(fact, text=draft.text)
         elif replaced is not None:
-            # On its own: by ``replaces`` it would be superseded since the fact was created.
+            # A write of its own: by ``replaces``, it would count as superseded since the fact was created.
             await self.store.add_fact(user, msgspec.structs.replace(replaced, superseded=now))
             fact = msgspec.structs.replace(fact, replaces=replaced.id)
         if fact != same:
@@ -211,9 +213,9 @@ class UserFacts:
         return fact
 
     async def correct(self, user: Owner, former: Fact, fact: Fact) -> Fact:
-        """Replace a fact by its correction; in another category, it lasts as that does from now on.
+        """Replaces a fact by its correction; a new category or end sets a new expiry, counted from now.
 
-        Other facts in the words of the correction are merged into it.
+        Other facts with the same words are merged into the correction.
         """
         fact = msgspec.structs.replace(fact, text=self.redact(fact.text))
         now, words = wall_time(), comparable(fact.text)
@@ -238,7 +240,7 @@ class UserFacts:
         return fact
 
     async def remove(self, user: Owner, fact_id: str) -> bool:
-        """Remove a fact; whether there was one."""
+        """Removes a fact; returns whether there was one."""
         return await self.store.remove_fact(user, fact_id)
 
     def _expiry(self, category: Category, since: float) -> float | None:
@@ -251,9 +253,9 @@ def _sooner(expiry: float | None, until: float | None) -> float | None:
 
 
 def _same(facts: Sequence[Fact], draft: FactDraft) -> Fact | None:
-    """The fact that says the same: in the same words, else with the same content words in the same order.
+    """Returns the fact with the same words, else one with the same content words in the same order.
 
-    Of another field it is another fact, and so it is with another negation.
+    By content words alone, facts with another field or negation are different.
     """
     words = comparable(draft.text)
     if same := next((one for one in facts if comparable(one.text) == words), None):
@@ -264,13 +266,13 @@ def _same(facts: Sequence[Fact], draft: FactDraft) -> Fact | None:
 
 
 def _content(text: str) -> list[str]:
-    """The words of a fact that tell it from others: no articles, no auxiliaries, and not who it is about."""
+    """Returns the content words of a fact: without articles, auxiliaries and the subject."""
     words = _SUBJECT.sub("", comparable(text), count=1).split()
     return [word.rstrip(_PUNCTUATION) for word in words if word.rstrip(_PUNCTUATION) not in _EMPTY_WORDS]
 
 
 def fact_id(user: Owner, key: str | None, text: str) -> str:
-    """The id of a new fact; without a ``key`` it is random."""
+    """Returns the id of a new fact, which is random without a ``key``."""
     if key is None:
         return f"fact_{secrets.token_hex(8)}"
     source = f"{user.tenant}\0{user.user}\0{key}\0{comparable(text)}"
@@ -278,11 +280,11 @@ def fact_id(user: Owner, key: str | None, text: str) -> str:
 
 
 class FactReader:
-    """Reads facts on behalf of calls, which it delays by ``deadline`` seconds at most.
+    """Reads facts for calls, within ``deadline`` seconds.
 
-    A read that is late goes on for up to a second, and its user's facts are not read meanwhile: they may be
-    many. While two reads are late, the store itself is slow, and no facts are read. With ``is_bounded`` the
-    store keeps the deadline itself.
+    A late read continues for up to a second; until it ends, its user's facts are not read again. While two
+    reads are late, the store is considered slow, and no facts are read. With ``is_bounded``, the store itself
+    keeps the deadline.
     """
 
     def __init__(self, facts: UserFacts, *, deadline: float, is_bounded: bool = False) -> None:
@@ -292,14 +294,14 @@ class FactReader:
         self._late: dict[asyncio.Task[list[Fact]], Owner] = {}
 
     def read_nowait(self, user: Owner) -> Sequence[Fact] | None:
-        """A user's facts without waiting, as from an embedded file; ``None`` where that is impossible."""
+        """Reads a user's facts without waiting, as from an embedded file; ``None`` if that is impossible."""
         try:
             return self._facts.store.facts_nowait(user, now=wall_time())
-        except Exception:  # noqa: BLE001 - reading again, with waiting, raises what is wrong
+        except Exception:  # noqa: BLE001 - ``read`` raises the error again
             return None
 
     async def read(self, user: Owner) -> Sequence[Fact]:
-        """A user's facts, the oldest first. Raises StoreError."""
+        """Reads a user's facts, the oldest first. Raises StoreError, also if they come too late."""
         if self._is_bounded:
             return await self._facts.current(user)
         if len(self._late) >= _LATE_READS or user in self._late.values():
@@ -308,7 +310,7 @@ class FactReader:
         try:
             if await wait_until_done(reading, self._deadline):
                 return reading.result()
-        except BaseException:  # its caller has left
+        except BaseException:  # the caller was cancelled
             reading.cancel()
             raise
         self._late[reading] = user
@@ -318,14 +320,14 @@ class FactReader:
             timer.cancel()
             del self._late[reading]
             if not reading.cancelled():
-                reading.exception()  # the call has gone on without it
+                reading.exception()  # retrieved, so that it is not logged: the call did not wait for it
 
         reading.add_done_callback(ended)
         raise StoreError("facts come too late")
 
 
 class PendingChanges:
-    """Changes of memory that go on when their caller leaves, and are tried for a minute."""
+    """Changes of memory that continue when their caller is cancelled, and are retried for a minute."""
 
     def __init__(self) -> None:
         self._tasks = Tasks()
@@ -333,11 +335,11 @@ class PendingChanges:
     def start(
         self, changes: Sequence[FactChange], after: asyncio.Task[None] | None = None
     ) -> asyncio.Task[None]:
-        """Begin to make the changes, one by one and ``after`` an earlier task; the task may be awaited."""
+        """Starts a task that makes the changes one by one, ``after`` an earlier task; returns it."""
         return self._tasks.start(_make(changes, after))
 
     async def drain(self) -> None:
-        """Wait until all changes are made, for three seconds at most; the others are cancelled."""
+        """Waits up to three seconds for all changes, and cancels the rest."""
         if self._tasks:
             _, late = await asyncio.wait(self._tasks, timeout=_DRAINED_WITHIN)
             for task in late:
@@ -355,7 +357,7 @@ async def _make(changes: Sequence[FactChange], after: asyncio.Task[None] | None)
         for failures in itertools.count(1):
             try:
                 await change()
-            except Exception as error:  # noqa: BLE001 - one that cannot be made must not hold up the rest
+            except Exception as error:  # noqa: BLE001 - one failing change must not block the others
                 pause = _BACKOFF.pause(failures)
                 if isinstance(error, StoreError) and clock() + pause <= until:
                     await asyncio.sleep(pause)
@@ -365,14 +367,14 @@ async def _make(changes: Sequence[FactChange], after: asyncio.Task[None] | None)
 
 
 def is_instruction(text: str) -> bool:
-    """Whether a text would steer an assistant that is shown it, and states nothing about a user."""
+    """Whether a text is an instruction to an assistant rather than a fact about a user."""
     return _INSTRUCTIONS.search(one_line(text, _LONGEST)) is not None
 
 
 class FactSearch:
-    """Finds facts that no archive indexes by their words.
+    """Searches facts that no archive indexes, by their words.
 
-    With ``others``, what these find stands among them by its score.
+    Results of ``others`` are merged in by their scores.
     """
 
     def __init__(self, facts: UserFacts, others: Searcher | None = None) -> None:
@@ -381,14 +383,14 @@ class FactSearch:
         self._lexicon = Lexicon()
 
     async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
-        """What answers a query, best first; models that help have ``within`` seconds. Raises StoreError."""
+        """Returns results, the best first; models that help have ``within`` seconds. Raises StoreError."""
         results = self._matching(await self._facts.current(user), query.text) if user.user else []
         if self._others:
             results += await self._others.search(user, query, within=within)
         return sorted(results, key=lambda one: -one.score)[: query.limit]
 
     def _matching(self, facts: Sequence[Fact], text: str) -> list[SearchResult]:
-        """The facts that share a word with a text; their score is the share of its words that they have."""
+        """Returns the facts that share words with a text; the score is the share of its words."""
         wanted = self._lexicon.question(text)
         results = []
         for fact in facts:
