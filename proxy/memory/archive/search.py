@@ -1,4 +1,4 @@
-"""Search of the archive: candidates by words, dates and vectors, and how they are ranked."""
+"""Searches the archive: finds candidates by words, dates and vectors, and ranks them."""
 
 import contextlib
 import math
@@ -36,39 +36,39 @@ from proxy.memory.stores.store import Owner
 _MOST_WORDS: Final = 32
 _MAX_QUESTION: Final = 2000
 _CANDIDATES: Final = 300
-# Of so many passages of an owner, a question seldom matches more than the candidates.
+# With so few passages of an owner, a question rarely matches more than _CANDIDATES.
 _RARELY_TOO_MANY: Final = 1000
 _CANDIDATES_BY_DATE: Final = 50
 _WITH_NEIGHBOURS: Final = 30
-# Of two that match as well, a fact goes before what was said once.
+# Of equal matches, a fact comes before a turn.
 _KIND_WEIGHTS: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
-# Okapi BM25 (Robertson and Zaragoza 2009); speech is short, so that length tells little.
+# Okapi BM25 (Robertson and Zaragoza 2009); length matters little, because turns are short.
 _SATURATION: Final = 1.2
 _LENGTH: Final = 0.2
-# What a word counts that stands in a neighbour, by its distance: answers stand behind their question.
+# The weight of a word in a neighbour, by distance: answers come after their question.
 _FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
-# How words and meaning are added up: as numbers by 1, as the sides of a right angle by 2. Meaning repeats
-# some of what words tell, and must not count twice.
+# The exponent that combines the scores of words and vectors: 1 adds them, 2 adds their squares. Vectors
+# repeat some of the evidence of words, which must not count twice.
 _OVERLAP: Final = 1.5
-# A word of half of all passages tells nothing, and still more than none.
+# The weight of a word in half of all passages is 0, but a match still counts more than none.
 _LEAST_WEIGHT: Final = 0.1
-# What it counts that something was said at a time that the question names.
+# The score of a passage from a time that the question names.
 _TIMELY: Final = 0.3
 _TELLING: Final = 5
 _LONGEST_GREETING: Final = 60
-# Of two with almost the same score, the newer goes first.
+# Of two almost equal scores, the newer passage comes first.
 _RECENCY: Final = 0.02
 _MONTH: Final = 30 * 86_400.0
-# What the words of a question must tell, in nats, for a score of 1: a common word alone does not come to it,
-# and of a long question some are enough.
+# Bounds of the sum of weights, in nats, that scores 1: one common word is too little, and some of the words
+# of a long question are enough.
 _LEAST_TOLD: Final = 2.5
 _MOST_TOLD: Final = 8.0
-# Among so few passages, frequency hardly tells which words are rare.
+# With fewer passages, frequencies would not show which words are rare.
 _FEW: Final = 20
 
 
 class Passage(msgspec.Struct, frozen=True):
-    """A row of the index. Those of one session ``talk`` are in the order of their ``place``."""
+    """A row of the index. Passages of one session ``talk`` are ordered by ``place``."""
 
     id: int
     kind: int
@@ -80,7 +80,7 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class Lookup(NamedTuple):
-    """What is looked up: for each word its possible terms with their worth, the dates, and the time now."""
+    """A question: for each word its possible terms with their worth, the dates, and the time now."""
 
     groups: Sequence[dict[str, float]]
     dates: tuple[TimeRange, ...]
@@ -88,17 +88,17 @@ class Lookup(NamedTuple):
 
 
 class WordMatches(NamedTuple):
-    """Which words of a question passages have, and what each word tells."""
+    """The words of a question in each passage, and the weight of each word."""
 
     weights: Sequence[float]
-    """By word, its share of the score of a passage that has all of them."""
+    """By word, its share of the score of a passage with all words."""
     counts: Mapping[int, Mapping[int, float]]
-    """By passage and word, how often it has the word; a synonym counts less."""
+    """By passage and word, the number of occurrences; a synonym counts less."""
     spreads: Mapping[int, float]
-    """By passage, at which count a word scores half of what it can."""
+    """By passage, the count at which a word reaches half of its maximum score."""
 
     def score(self, passage: int, counts: Mapping[int, float]) -> float:
-        """The score of a passage that has, with its neighbours, words as often as ``counts`` says."""
+        """Returns the score of a passage with these ``counts`` of words, its neighbours included."""
         spread = self.spreads.get(passage, _SATURATION)
         score = 0.0
         for word, count in counts.items():
@@ -106,12 +106,12 @@ class WordMatches(NamedTuple):
         return score * (_SATURATION + 1)
 
     def missing(self, groups: Iterable[dict[str, float]]) -> list[dict[str, float]]:
-        """Of a group for each word, those of the words that no passage has; nothing for the others."""
+        """Returns the groups of words that no passage has, and empty groups for the others."""
         present = set(chain(*self.counts.values()))
         return [{} if word in present else group for word, group in enumerate(groups)]
 
     def own_scores(self) -> dict[int, float]:
-        """By passage, its score by its own words."""
+        """Returns by passage the score of its own words."""
         return {one: self.score(one, counts) for one, counts in self.counts.items()}
 
 
@@ -119,7 +119,7 @@ Scored = tuple[float, Passage]
 
 
 def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResult]]:
-    """The user's and the tenant's passages that match, best first; none for a user without a name."""
+    """Returns matches of the user and the tenant, the best first; none for a user without a name."""
     if not user.user:
         return []
     text = query.text[:_MAX_QUESTION]
@@ -128,17 +128,17 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     if not (groups or dates):
         return []
     question = Lookup(groups, dates, query.now)
-    # What has no word but a time and courtesies means what any small talk does.
+    # A question of only a time and courtesies would be similar to any small talk.
     vector = query.vector if groups else None
     tenant = Owner(user.tenant)
-    found: list[list[Scored]] = yield from gather(
+    ranked: list[list[Scored]] = yield from gather(
         _ranked(codec, user, question, vector),
         _ranked(codec, tenant, question._replace(dates=()), vector),
     )
-    scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*found) if score > 0)
+    scored = ((score * _KIND_WEIGHTS[one.kind], one) for score, one in chain(*ranked) if score > 0)
     best = sorted(scored, key=lambda pair: -pair[0])
-    by_place = {(one.talk, one.place): one for _, one in found[0]} if query.following else {}
-    # A few at a time, because passages that have expired, or that repeat others, take no other's place.
+    by_place = {(one.talk, one.place): one for _, one in ranked[0]} if query.following else {}
+    # A few at a time, because expired and repeated passages are dropped once they are read.
     results: list[SearchResult] = []
     seen: set[str] = set()
     hits = 0
@@ -154,7 +154,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
                 return results
             short = len(one.text) <= _LONGEST_GREETING
             if not one.follows:
-                # A greeting shares the words of what stands beside it.
+                # A greeting has the score of its neighbours' words.
                 tells = not short or codec.lexicon.asks(one.text)
             if not tells or (one.follows and short and is_greeting(one.text)):
                 continue
@@ -171,7 +171,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
 def _ranked(
     codec: RowCodec, owner: Owner, question: Lookup, vector: QueryVector | None
 ) -> Steps[list[Scored]]:
-    """An owner's passages, best first; the question's words are stems."""
+    """Reads and ranks an owner's passages, the best first; the question's words are stems."""
     rows = yield from fetch(OWNER_SIZE, owner_arguments(owner))
     if not rows:
         return []
@@ -205,7 +205,7 @@ def _ranked(
 
 
 def _candidates(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps[dict[int, Passage]]:
-    """Of an owner's ``size`` passages those of the dates that are named, and those with any of the terms."""
+    """Reads an owner's passages from the named dates, and those with any of the terms."""
     works: list[Steps[Rows]] = [
         fetch(PASSAGES_IN_RANGE, {"owner": owner, **one._asdict(), "limit": _CANDIDATES_BY_DATE})
         for one in lookup.dates
@@ -217,10 +217,10 @@ def _candidates(codec: RowCodec, owner: int, lookup: Lookup, size: int) -> Steps
 
 
 def _matching(codec: RowCodec, owner: int, groups: Sequence[dict[str, float]], size: int) -> Steps[Rows]:
-    """An owner's passages with any of the terms: of more than ``_CANDIDATES`` the likeliest."""
+    """Reads an owner's passages with any of the terms, the best ``_CANDIDATES`` of them."""
     terms = codec.dialect.any_term(term for group in groups for term in group)
     if size <= _RARELY_TOO_MANY:
-        # To rank them costs the database more than to find them.
+        # Ranking costs the database more than finding.
         rows = yield from fetch(MATCH_ALL, {"owner": owner, "terms": terms, "limit": _CANDIDATES + 1})
         if len(rows) <= _CANDIDATES:
             return rows
@@ -236,11 +236,11 @@ def _best(scores: Mapping[int, float]) -> list[int]:
 
 
 def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> WordMatches:
-    """The words of a question that passages have; ``size`` is how many passages their owner has.
+    """Returns the words of a question in passages; ``size`` is how many passages their owner has.
 
-    A passage with all of them scores about 1, where they tell neither too little nor more than one sentence.
+    A passage with all words scores about 1, unless the sum of their weights is very low or very high.
     """
-    # By passage and word of the question, how often it has the word.
+    # By passage and word of the question, the number of occurrences.
     counts: dict[int, dict[int, float]] = {}
     words_of: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for word, group in enumerate(lookup.groups):
@@ -252,7 +252,7 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
             for word, worth in words_of[term]:
                 worths.setdefault(word, []).append(worth)
         counts[one.id] = {word: max(each) * len(each) for word, each in worths.items()}
-    # Facts repeat what was said in turns, which makes words no less rare: each kind is counted by itself.
+    # Each kind is counted separately: facts repeat words of turns, which are no less rare for it.
     frequencies = {kind: [0] * len(lookup.groups) for kind in _KIND_WEIGHTS}
     for one in passages:
         frequency = frequencies[one.kind]
@@ -272,12 +272,12 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
 def rank(
     lookup: Lookup, passages: Collection[Passage], matches: WordMatches, similar: Mapping[int, float]
 ) -> list[Scored]:
-    """The passages, best first, by the words in them and beside them, by similarity, and by their dates.
+    """Ranks passages, the best first, by their and their neighbours' words, by similarity, and by date.
 
-    A turn's neighbours are fields of it, as in BM25F (Robertson, Zaragoza and Taylor 2004): what they count
-    of a word is added before it saturates, so that what all of them repeat tells no more than one word can.
+    The neighbours of a turn are its fields, as in BM25F (Robertson, Zaragoza and Taylor 2004): their counts
+    of a word are added before saturation, so that a repeated word scores no more than its maximum.
     """
-    # By session and place, what matches by itself; what is in no session is beside nothing.
+    # By session and place, each passage's own matches; a passage without a session has no neighbours.
     nothing: Mapping[int, float] = {}
     sessions: defaultdict[int, dict[int, tuple[Mapping[int, float], float]]] = defaultdict(dict)
     for one in passages:
@@ -298,7 +298,7 @@ def rank(
         if alike:
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
         if lookup.dates and any(date.contains(one.at) for date in lookup.dates):
-            # "Fine." tells least of what was said at that time.
+            # A short turn such as "Fine." tells little about that time.
             score += _TIMELY * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
         age = max(0.0, lookup.now - one.at) / _MONTH
         ranked.append((score * (1 + _RECENCY / (1 + age)), one))
@@ -308,15 +308,15 @@ def rank(
 def _read(
     codec: RowCodec, user: Owner, best: Sequence[tuple[float, Passage, Passage | None]], now: float
 ) -> Steps[list[SearchResult]]:
-    """The texts of passages in their order, without those that have expired or cannot be read.
+    """Reads the texts of passages in their order, without expired and unreadable ones.
 
-    Each may have another with it, which follows it.
+    Each passage may come with the one that follows it.
     """
     passages = [one for _, *pair in best for one in pair if one]
     rows = yield from fetch_items(((one.kind, one.item) for one in passages), now=now)
     items: dict[tuple[int, int], SearchResult] = {}
     for key, row in rows.items():
-        # An encryption key that is lost must not hold up what can be read.
+        # A lost encryption key must not hide readable texts.
         with contextlib.suppress(*UNREADABLE):
             items[key] = _result(codec, user, key[0], row)
     return [
@@ -328,7 +328,7 @@ def _read(
 
 
 def _result(codec: RowCodec, user: Owner, kind: int, row: Sequence[Any]) -> SearchResult:
-    """An item, whose score is its passage's."""
+    """Decodes an item; the caller sets its score."""
     item, name, at = codec.decode_item(user, kind, row), id_text(row[1]), row[2]
     if not isinstance(item, Entry):
         what: Kind = "fact" if kind == FACT else "document"

@@ -1,4 +1,4 @@
-"""Steps of work on a database, which either driver carries out, and how rows are encoded."""
+"""Work on a database as steps, which both drivers run, and the codec of rows."""
 
 import contextlib
 import hashlib
@@ -39,7 +39,7 @@ from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, 
 from proxy.memory.stores.store import Key, Owner
 
 PART: Final = 1_600
-"""What one transaction writes, in characters, and what a row costs beside its text: a few milliseconds."""
+"""How many characters one transaction writes, in a few milliseconds; each row adds some to its text."""
 CHARACTERS_PER_ROW: Final = 400
 _MAX_INDEXED: Final = 20_000
 _NO_SESSION: Final = Key("", "")
@@ -52,62 +52,62 @@ Rows = list[tuple[Any, ...]]
 Step = tuple[BoundStatement | Each, ...]
 """Statements that do not depend on each other's rows."""
 Steps = Generator[Step, list[Any], T]
-"""A step that is yielded gets a list: a ``BoundStatement`` its ``Rows``, an ``Each`` a list of them in the
-order of its rows of arguments."""
+"""Yields steps and is sent a list for each: the ``Rows`` of a ``BoundStatement``; for an ``Each``, a list of
+``Rows`` in the order of its arguments."""
 Transaction = Callable[[], Steps[T]]
-"""Begins the steps; it is called again where the first attempt failed."""
+"""Starts the steps; it is called again if the first attempt failed."""
 
 
 class Database(Protocol):
     """One database. Every method may raise StoreError."""
 
     async def write(self, work: Transaction[T]) -> T:
-        """Run the steps in one transaction, which is durable once this returns."""
+        """Runs the steps in one transaction, which is durable once this returns."""
         ...
 
     async def read(self, work: Transaction[T]) -> T:
-        """Run steps that change nothing."""
+        """Runs steps that change nothing."""
         ...
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run steps that read a few rows by their keys, on a call."""
+        """Runs steps that read a few rows by their keys, during a call."""
         ...
 
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
-        """Return a query's rows without waiting; ``None`` where that is impossible."""
+        """Returns a query's rows without waiting; ``None`` if that is impossible."""
         ...
 
     async def scrub(self) -> None:
-        """Remove what was deleted from the database's own files."""
+        """Removes deleted rows from the database's files."""
         ...
 
     async def ping(self) -> None:
-        """Return if a write would succeed now."""
+        """Returns if a write would succeed now; else raises StoreError."""
         ...
 
     async def aclose(self) -> None:
-        """Finish what was begun and close everything."""
+        """Finishes started work and closes everything."""
         ...
 
 
 def fetch(statement: Statement, arguments: Arguments) -> Steps[Rows]:
-    """The rows of one statement."""
+    """Returns the rows of one statement."""
     rows: Rows
     (rows,) = yield (BoundStatement(statement, arguments),)
     return rows
 
 
 def fetch_each(statement: Statement, rows: Sequence[Arguments]) -> Steps[list[Rows]]:
-    """The rows of one statement for each of several rows of arguments, in their order."""
+    """Returns the rows of one statement for each of several rows of arguments, in their order."""
     if not rows:
         return []
-    found: list[Rows]
-    (found,) = yield (Each(statement, rows),)
-    return found
+    results: list[Rows]
+    (results,) = yield (Each(statement, rows),)
+    return results
 
 
 def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
-    """The first column of the first row; ``None`` where there is no row."""
+    """Returns the first column of the first row; ``None`` without a row."""
     (rows,) = yield (BoundStatement(statement, arguments),)
     return rows[0][0] if rows else None
 
@@ -115,18 +115,18 @@ def fetch_value(statement: Statement, arguments: Arguments) -> Steps[Any]:
 def fetch_items(
     items: Iterable[tuple[int, int]], *, now: float = 0.0
 ) -> Steps[Mapping[tuple[int, int], Sequence[Any]]]:
-    """By kind and id, the rows of items, but for facts that have expired by ``now``."""
+    """Returns the rows of items by kind and id, without facts that have expired by ``now``."""
     ids: defaultdict[int, list[int]] = defaultdict(list)
     for kind, item in items:
         ids[kind].append(item)
-    found: list[Rows] = yield from gather(
+    results: list[Rows] = yield from gather(
         *(fetch(TEXTS[kind], {"ids": json_array(own), "now": now}) for kind, own in ids.items())
     )
-    return {(kind, row[0]): row for kind, rows in zip(ids, found, strict=True) for row in rows}
+    return {(kind, row[0]): row for kind, rows in zip(ids, results, strict=True) for row in rows}
 
 
 def gather(*works: Steps[Any]) -> Steps[list[Any]]:
-    """The results of several works in their order; what they yield at the same time is one round trip."""
+    """Runs several works at once and returns their results; each round of steps is one round trip."""
     results: dict[int, Any] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(works)))
     while True:
@@ -143,7 +143,7 @@ def gather(*works: Steps[Any]) -> Steps[list[Any]]:
 
 
 def in_parts(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[list[T]]:
-    """Items as one transaction after the other writes them; ``characters`` is what an item has."""
+    """Divides items into parts for one transaction each; ``characters`` returns the size of an item."""
     part: list[T] = []
     room = PART
     for item in items:
@@ -157,54 +157,54 @@ def in_parts(items: Iterable[T], characters: Callable[[T], int]) -> Iterator[lis
 
 
 def owner_arguments(owner: Owner) -> dict[str, object]:
-    """The arguments that name an owner."""
+    """Returns the arguments that identify an owner."""
     return {"tenant": id_bytes(owner.tenant), "person": id_bytes(owner.user)}
 
 
 def find_owner(owner: Owner) -> Steps[int | None]:
-    """An owner's row id; ``None`` for an owner of nothing."""
-    found: int | None = yield from fetch_value(OWNER_ID, owner_arguments(owner))
-    return found
+    """Returns an owner's row id; ``None`` without a row."""
+    owner_id: int | None = yield from fetch_value(OWNER_ID, owner_arguments(owner))
+    return owner_id
 
 
 def ensure_owner(owner: Owner) -> Steps[int]:
-    """An owner's row id; the row is inserted where it is missing."""
+    """Returns an owner's row id; inserts the row if it is missing."""
     arguments = owner_arguments(owner)
-    found = yield from fetch_value(OWNER_ID, arguments)
-    if found is None:
-        found = yield from fetch_value(INSERT_OWNER, arguments)
-    return int(found)
+    owner_id = yield from fetch_value(OWNER_ID, arguments)
+    if owner_id is None:
+        owner_id = yield from fetch_value(INSERT_OWNER, arguments)
+    return int(owner_id)
 
 
 def locked_owner(owner: Owner) -> Steps[int]:
-    """The same; no other transaction that locks it goes on, or erases the owner, before this one ends.
+    """Like ``ensure_owner``, and locks the row until the transaction ends, also against an erasure.
 
-    Whoever locks it reads tombstones behind that, and nothing is added while an owner is erased.
+    Tombstones are to be read after this, so that nothing is added while an owner is erased.
     """
     while True:
-        found = yield from ensure_owner(owner)
-        if (yield from fetch_value(RENEW_OWNER, {"owner": found})) is not None:
-            return found
+        owner_id = yield from ensure_owner(owner)
+        if (yield from fetch_value(RENEW_OWNER, {"owner": owner_id})) is not None:
+            return owner_id
 
 
 def unembed(turns: Iterable[int]) -> Steps[None]:
-    """Remove the vectors of turns, and of those beside them, which have their words; they are made again."""
+    """Removes the vectors of turns and their neighbours, which include their words; they are made again."""
     rows = yield from fetch(MARK_BESIDE, {"ids": json_array(turns)})
     if rows:
         yield from fetch(DELETE_VECTORS, {"ids": json_array(passage for (passage,) in rows)})
 
 
-# --- keys that are made once, stand in the archive itself, and are shared by all its processes
+# --- secrets that all processes of an archive share, stored in it
 
 
 def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
-    """The secrets for a purpose that can be read, never none; each is encoded by the newest key from then on.
+    """Returns the readable secrets for a purpose, at least one, and encodes them anew with the newest key.
 
-    It is what a transaction begins with: two that make the secret wait for one another.
+    Must come first in a transaction: two that create the secret wait for each other.
     """
     rows = yield from stored_secrets(purpose)
     while not (readable := _readable(codec, rows)):
-        # Where another process has made one since these were read, nothing is inserted.
+        # Inserts nothing if another process has created one since the read.
         blob = codec.encode(_NO_SESSION, secrets.token_bytes(_SECRET_BYTES))
         yield from fetch(INSERT_SECRET, {"purpose": purpose, "number": len(rows), "blob": blob})
         rows = yield from stored_secrets(purpose)
@@ -216,12 +216,12 @@ def ensure_secrets(codec: Codec, purpose: str) -> Steps[tuple[bytes, ...]]:
 
 
 def stored_secrets(purpose: str) -> Steps[Rows]:
-    """The secrets for a purpose in their encoded form, each behind its number."""
+    """Reads the encoded secrets for a purpose, each with its number."""
     return (yield from fetch(SECRETS, {"purpose": purpose}))
 
 
 def readable_secrets(codec: Codec, rows: Rows) -> tuple[bytes, ...]:
-    """Those of stored secrets that can be read."""
+    """Decodes stored secrets; leaves out unreadable ones."""
     return tuple(secret for _, secret, _ in _readable(codec, rows))
 
 
@@ -237,9 +237,9 @@ def _readable(codec: Codec, rows: Rows) -> list[tuple[int, bytes, bytes]]:
 
 
 class RowCodec(msgspec.Struct, frozen=True):
-    """How rows are encoded and indexed, and the SQL that is the database's own.
+    """How rows are encoded and indexed, and the dialect of the database.
 
-    ``redaction`` is removed from turns and facts before they are encoded.
+    ``redaction`` is applied to turns and facts before they are encoded.
     """
 
     codec: Codec
@@ -248,15 +248,15 @@ class RowCodec(msgspec.Struct, frozen=True):
     redaction: Redaction = NO_REDACTION
 
     def encode(self, key: Key, value: Any) -> bytes:
-        """Encode a value so that it is of no use under another key."""
+        """Encodes a value so that it is of no use under another key."""
         return self.codec.encode(key, extensible.encode(value))
 
     def decode(self, key: Key, blob: bytes, kind: type[V]) -> V:
-        """Decode a value. Raises StoreError for bytes that cannot be read."""
+        """Decodes a value. Raises StoreError for bytes that cannot be read."""
         return extensible.decode(self.codec.decode(key, bytes(blob)), kind)
 
     def decode_item(self, owner: Owner, kind: int, row: Sequence[Any]) -> Entry | Fact | DocumentChunk:
-        """Decode a row of ``TEXTS``. Raises StoreError for one that cannot be read."""
+        """Decodes a row of ``TEXTS``. Raises StoreError for one that cannot be read."""
         _, name, _, blob = row
         if kind == FACT:
             return self.decode(Key(owner.tenant, owner.user), blob, Fact)
@@ -264,25 +264,25 @@ class RowCodec(msgspec.Struct, frozen=True):
         return self.decode(key, blob, DocumentChunk) if kind == DOCUMENT else self.decode(key, blob, Entry)
 
     def encode_bytes(self, owner: Owner, value: bytes) -> bytes:
-        """Encode bytes so that they are of no use under another owner."""
+        """Encodes bytes so that they are of no use under another owner."""
         return self.codec.encode(Key(owner.tenant, owner.user), value)
 
     def decode_bytes(self, owner: Owner, blob: bytes) -> bytes:
-        """Decode an owner's bytes. Raises StoreError where they cannot be read."""
+        """Decodes an owner's bytes. Raises StoreError if they cannot be read."""
         return self.codec.decode(Key(owner.tenant, owner.user), bytes(blob))
 
     def digest(self, *values: object) -> bytes:
-        """A digest of the values; with a key it reveals nothing of them."""
+        """Returns a digest of values; with a key it reveals nothing about them."""
         return hashlib.blake2b(msgspec.msgpack.encode(values), digest_size=12, key=self.lexicon.key).digest()
 
     def terms(self, owner: Owner, text: str) -> str:
-        """The terms of the first 20,000 characters of a text."""
+        """Returns the terms of the first 20,000 characters of a text."""
         return self.lexicon.terms(owner, text[:_MAX_INDEXED])
 
     def index(self, owner: Owner, text: str, row: Arguments) -> Steps[None]:
-        """Index a text that is in no session; the ``row`` has its owner's id, its kind, item and time.
+        """Indexes a text outside of sessions; ``row`` has its owner's id, its kind, item and time.
 
-        A passage that changes loses its vector, and one without terms leaves the index.
+        A changed passage loses its vector, and one without terms is removed from the index.
         """
         terms = self.terms(owner, text)
         arguments = {**row, "talk": 0, "place": 0, "terms": terms}
