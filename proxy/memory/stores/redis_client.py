@@ -1,4 +1,4 @@
-"""Clients of Redis: for one server, Sentinel or Cluster."""
+"""Redis clients for one server, Sentinel or Cluster."""
 
 import asyncio
 import math
@@ -61,7 +61,7 @@ _CODES: dict[type[Exception], str] = {
     OutOfMemoryError: "OOM",
     ReadOnlyError: "READONLY",
 }
-"""The codes that redis-py has taken off the message."""
+"""Error codes that redis-py removes from the message."""
 _DESCRIPTIONS = {
     "NOAUTH": "refuses the user or the password",
     "LOADING": "is still loading its data",
@@ -79,20 +79,20 @@ _KEY_OF_SCRIPT: Final = 3
 _ROUNDS: Final = 4
 _CLOSED_BY_SERVER: Final = "Connection closed by server."
 _MOST_OF_A_NODE: Final = 32
-"""Connections of redis-py's own, over which a Cluster's commands go that have to be run again."""
+"""The maximum of redis-py's connections to a node of a Cluster, which run redirected commands again."""
 _CONNECT_DEADLINES: Final = 4
-"""Deadlines that connecting may take: the call goes on without it, and the next one finds the connection."""
+"""The time-out of connecting, in deadlines: the call fails earlier, and the next one uses the connection."""
 
 
 def describe_error(error: Exception) -> str:
-    """One sentence about an error, which holds nothing of what was sent."""
+    """Describes an error in one sentence, without any data that was sent."""
     if not (code := _error_code(error)):
         return "Redis cannot be reached"
     return f"Redis {_DESCRIPTIONS.get(code, f'answered {code}')}"
 
 
 def _error_code(error: Exception) -> str:
-    """The first word of the server's error; empty where it did not answer."""
+    """Returns the code of the server's error, its first word; empty if the server did not answer."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code
@@ -105,10 +105,9 @@ def _error_code(error: Exception) -> str:
 
 
 class SharedConnection(asyncio.Protocol):
-    """A connection for all commands, which redis-py has made and logged in: replies come in their order.
+    """One connection for all commands, opened and logged in by redis-py; replies come in order.
 
-    It ends where the server answers nothing for about as many seconds as its ``patience``. ``on_lost`` is
-    called when it has ended.
+    It is closed after about ``patience`` seconds without any reply. ``on_lost`` is called once it is closed.
     """
 
     def __init__(
@@ -125,8 +124,8 @@ class SharedConnection(asyncio.Protocol):
         self._reader = hiredis.Reader(replyError=DefaultParser.parse_error, protocolError=InvalidResponse)
         self._replies: deque[asyncio.Future[Any]] = deque()
         self._transport = cast("asyncio.StreamWriter", connection._writer).transport  # noqa: SLF001 - see below
-        # redis-py waits for one reply after the other. Its connection is taken over rather than made here,
-        # since it knows TLS, users, Sentinels and databases.
+        # redis-py waits for one reply after the other. Its connection is taken over rather than opened here,
+        # because it supports TLS, users, Sentinels and databases.
         self._transport.set_protocol(self)
 
     @property
@@ -135,8 +134,8 @@ class SharedConnection(asyncio.Protocol):
         return not self._transport.is_closing()
 
     def send(self, command: tuple[Any, ...]) -> asyncio.Future[Any]:
-        """The reply to a command, with the server's error as its exception; waiting may end early."""
-        if not self.is_open:  # it may have ended since it was made
+        """Sends a command; returns a future of the reply or the server's error, which may be cancelled."""
+        if not self.is_open:  # it may have been closed since ``get``
             raise Lost(_CLOSED_BY_SERVER)
         reply = asyncio.get_running_loop().create_future()
         self._transport.write(hiredis.pack_command(command))
@@ -146,7 +145,7 @@ class SharedConnection(asyncio.Protocol):
         return reply
 
     async def aclose(self) -> None:
-        """Closes the connection; replies that are waited for fail."""
+        """Closes the connection; outstanding replies fail."""
         await self._connection.disconnect(nowait=True)
 
     def data_received(self, data: bytes) -> None:
@@ -161,11 +160,11 @@ class SharedConnection(asyncio.Protocol):
                     reply.set_exception(value)
                 else:
                     reply.set_result(value)
-        except (InvalidResponse, IndexError):  # no reply of Redis's, or one to no command
+        except (InvalidResponse, IndexError):  # not a Redis reply, or one without a command
             self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fails the replies that are waited for."""
+        """Fails the outstanding replies."""
         self._on_lost()
         if self._watch is not None:
             self._watch.cancel()
@@ -179,9 +178,9 @@ class SharedConnection(asyncio.Protocol):
         self._watch = loop.call_later(self._patience, self._end_if_silent, oldest, _ROUNDS)
 
     def _end_if_silent(self, oldest: asyncio.Future[Any], rounds: int) -> None:
-        """Ends the connection where nothing has been answered since ``oldest`` was.
+        """Closes the connection if ``oldest`` is still the oldest outstanding reply.
 
-        Where the event loop was late, the reply may have arrived and not been looked at: that takes rounds.
+        If the event loop was blocked, the reply may have arrived and be read in one of the next rounds.
         """
         self._watch = None
         if not self._replies or not self.is_open:
@@ -195,21 +194,21 @@ class SharedConnection(asyncio.Protocol):
 
 
 class SharedConnections:
-    """Shared connections by the server that they go to; one that is lost is made again when it is needed."""
+    """Shared connections by server; a lost one is opened again when it is needed."""
 
     def __init__(self) -> None:
         self._open: dict[str, SharedConnection] = {}
         self._connecting: dict[str, asyncio.Task[SharedConnection]] = {}
 
     def get(self, server: str) -> SharedConnection | None:
-        """The connection to a server, if it stands."""
+        """Returns the open connection to a server, or ``None``."""
         shared = self._open.get(server)
         return shared if shared is not None and shared.is_open else None
 
     async def connected(
         self, server: str, connection: Callable[[], AbstractConnection], **options: Any
     ) -> SharedConnection:
-        """The connection to a server; all that come while it is made wait for the same."""
+        """Returns a new connection to a server; concurrent callers wait for the same one."""
         connecting = self._connecting.get(server)
         if connecting is None:
             connecting = asyncio.create_task(self._connect(server, connection(), options))
@@ -218,7 +217,7 @@ class SharedConnections:
         return await asyncio.shield(connecting)
 
     async def aclose(self) -> None:
-        """Closes all of them."""
+        """Closes all connections."""
         for connecting in self._connecting.values():
             connecting.cancel()
         for shared in self._open.values():
@@ -243,14 +242,14 @@ class SharedConnections:
 
 
 class PipelinedRedis:
-    """A server whose commands share one connection, where redis-py would take one from a pool for each.
+    """A client of one server that sends all commands over one connection, without redis-py's pool.
 
-    A turn waits half as long for its session that way. ``make`` makes connections, as a pool of redis-py's
-    does: to the server of an address, or to the one that ``sentinels`` name.
+    This halves the time that a turn waits for its session. ``make`` creates connections like a pool of
+    redis-py's: to the server of an address, or to the one that ``sentinels`` name.
     """
 
     redirects: tuple[type[Exception], ...] = ()
-    """The errors after which a command is to be run again, since it was not carried out."""
+    """The errors of commands that were not executed and are to be sent again."""
 
     def __init__(self, make: Callable[[], AbstractConnection], sentinels: Sentinel | None = None) -> None:
         self.make_connection = make
@@ -258,19 +257,19 @@ class PipelinedRedis:
         self._shared = SharedConnections()
 
     def shared(self, _command: Sequence[Argument]) -> SharedConnection | None:
-        """The connection for a command, if it stands."""
+        """Returns the open connection for a command, or ``None``."""
         return self._shared.get("")
 
     async def execute_command(self, *command: Argument) -> Any:
-        """The reply as it came: bytes, numbers, lists and nothing."""
+        """Returns the raw reply: bytes, numbers, lists or ``None``."""
         shared = self._shared.get("") or await self._shared.connected("", self.make_connection)
         return await shared.send(command)
 
     @staticmethod
     def is_lost(error: Exception) -> bool:
-        """Whether another client is to be made after an error.
+        """Whether the client is to be replaced after an error.
 
-        A server that has become read-only is no longer the one that the address means.
+        A server that has become read-only is no longer the primary.
         """
         return not isinstance(error, ResponseError) or _error_code(error) == "READONLY"
 
@@ -282,10 +281,10 @@ class PipelinedRedis:
 
 
 class PipelinedCluster(RedisCluster):
-    """A Cluster's client whose plain commands share one connection to each node, as those of PipelinedRedis.
+    """A Cluster client that sends commands over one connection per node, like PipelinedRedis.
 
-    What needs more than the node that has a key's slot is left to redis-py, which runs a command again at
-    another node, and looks all nodes up where one is lost or silent.
+    redis-py does everything else: it sends redirected commands to another node, and looks all nodes up again
+    if one is lost or silent.
     """
 
     redirects: tuple[type[Exception], ...] = (AskError, ClusterDownError, MovedError, TryAgainError)
@@ -294,16 +293,16 @@ class PipelinedCluster(RedisCluster):
         super().__init__(**options)
         self._shared = SharedConnections()
         self._patience = patience
-        # As many as redis-py may have connections to a node: it fails where there is none left.
+        # The same as redis-py's maximum of connections to a node, beyond which it fails.
         self._left_to_redis = asyncio.Semaphore(_MOST_OF_A_NODE)
 
     def shared(self, command: Sequence[Argument]) -> SharedConnection | None:
-        """The connection for a command, if it stands, and nothing has to be looked up first."""
+        """Returns the open connection for a command; ``None`` without one, or before nodes are looked up."""
         node = None if self._initialize else self._node(command)
         return None if node is None else self._shared.get(node.name)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """The reply as it came: bytes, numbers, lists and nothing."""
+        """Returns the raw reply: bytes, numbers, lists or ``None``."""
         if self._initialize:
             await self.initialize()
         node = self._node(args)
@@ -318,19 +317,19 @@ class PipelinedCluster(RedisCluster):
 
     @staticmethod
     def is_lost(error: Exception) -> bool:
-        """Whether it knows no node any more; it keeps account of single nodes itself."""
+        """Whether no node is reachable; the client replaces single nodes itself."""
         return isinstance(error, RedisClusterException) and not isinstance(error, SlotNotCoveredError)
 
     async def aclose(self) -> None:
         """Closes all connections."""
         await self._shared.aclose()
         await super().aclose()
-        # That leaves the connections open where the client was about to look its nodes up again.
+        # ``super`` leaves connections open if the client was about to look its nodes up again.
         await self.nodes_manager.aclose()
         await self.nodes_manager.aclose("startup_nodes")
 
     def _node(self, command: Sequence[Argument]) -> ClusterNode | None:
-        """The primary of a command's key; ``None`` where that is not known."""
+        """Returns the primary of a command's key, if it is known."""
         position = _KEY_OF_SCRIPT if command[0] in _SCRIPTS else 1
         if len(command) <= position:
             return None
@@ -359,10 +358,9 @@ RedisClient = PipelinedRedis | PipelinedCluster
 
 
 class _KeyFirst:
-    """Tells a Cluster's client where a command's key stands: first, in all of ours.
+    """Finds a command's key for a Cluster client: the first argument, in all commands that are used here.
 
-    To ask a server, as redis-py does, takes longer than a deadline, and is in vain where the first node is
-    the one that is dead.
+    redis-py asks a server, which takes longer than a deadline, and fails if the first node is dead.
     """
 
     async def initialize(self, node: object) -> None:
@@ -373,7 +371,7 @@ class _KeyFirst:
 
 
 class _SharedContext:
-    """One TLS context for all connections: reading the machine's certificates blocks for milliseconds."""
+    """Shares one TLS context among connections, because loading certificates blocks for milliseconds."""
 
     def __init__(self, *, context: RedisSSLContext, **options: Any) -> None:
         super().__init__(**options)
@@ -389,7 +387,7 @@ class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
 
 
 def client_factory(place: Address, deadline: float) -> Callable[[], RedisClient]:
-    """Makes clients of an address, none of which has connected yet."""
+    """Returns a factory of clients for an address; a new client is not connected yet."""
     if place.form == CLUSTER:
         return partial(_cluster, place, deadline)
     options: dict[str, Any] = {**_options(deadline), **_login(place), **_tls(place), "db": place.db}
@@ -418,8 +416,8 @@ def _sentinel(place: Address, deadline: float, options: dict[str, Any]) -> Pipel
 
 
 def _cluster(place: Address, deadline: float) -> PipelinedCluster:
-    # A silent node's successor is looked for only where time-outs find it silent. Half a deadline leaves time
-    # to write a session where its place in the index stands on such a node.
+    # A silent node is replaced only after a time-out. Half a deadline leaves time to write a session whose
+    # place in the index is on such a node.
     client = PipelinedCluster(
         patience=deadline / 2,
         startup_nodes=[ClusterNode(host, port) for host, port in place.nodes],
@@ -438,9 +436,10 @@ def _login(place: Address) -> dict[str, Any]:
 
 
 def _options(deadline: float) -> dict[str, Any]:
-    """No retries and no health checks; the link keeps the time.
+    """Returns options without retries, health checks and read time-outs, which are the link's.
 
-    RESP2 has no pushes, so whatever stands in an idle connection is a reply too many, and redis-py drops it.
+    RESP2 has no push messages, so any data on an idle connection is an unexpected reply, and redis-py closes
+    the connection.
     """
     return {
         "retry": Retry(NoBackoff(), 0),
@@ -453,7 +452,7 @@ def _options(deadline: float) -> dict[str, Any]:
 
 
 def _tls(place: Address) -> dict[str, Any]:
-    """The context under the name that connections know, or nothing."""
+    """Returns the TLS context as an option of connections, if there is TLS."""
     if place.tls is None:
         return {}
     names: dict[str, Any] = {name.removeprefix("ssl_"): value for name, value in place.tls.items()}

@@ -1,6 +1,6 @@
-"""The tables in SQLite and PostgreSQL: what both do alike, their statements, and how the tables came to be.
+"""The common code of the SQLite and PostgreSQL drivers: statements, tables and migrations.
 
-Ids are bytes there: any text is an id, NUL and half characters included, and all databases sort alike.
+Ids are stored as bytes: any text is an id, with NUL and lone surrogates, and all databases sort alike.
 """
 
 import re
@@ -22,8 +22,8 @@ LEDGER_TABLE: Final = f"CREATE TABLE IF NOT EXISTS {LEDGER} (name TEXT PRIMARY K
 APPLIED: Final = f"SELECT name FROM {LEDGER}"
 
 NAMED: Final = re.compile(r"(?<!:):([a-z]+)")
-"""A parameter of a statement, by its name."""
-# Any time that comes is below it, and so is none of NEVER_DUE.
+"""Matches a named parameter of a statement."""
+# Above any real time, and below the infinite NEVER_DUE.
 _NEVER: Final = "1e300"
 _THIS: Final = "tenant = :tenant AND session = :session"
 _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
@@ -32,9 +32,9 @@ _UNCHANGED: Final = f"{_THIS} AND version = :version AND expires > :now"
 class Statement:
     """SQL with parameters by name (``:name``) and by number (``?1`` for SQLite, ``$1`` for PostgreSQL).
 
-    ``order`` has the name of each number, and ``in_order`` makes the arguments of the numbered forms: SQLite
-    binds those of many rows in two thirds of the time. ``has_rows`` is whether any come back, and
-    ``is_query`` whether it changes nothing. ``postgres`` is what PostgreSQL says in its place.
+    ``order`` has the names in the order of their numbers, and ``in_order`` returns the arguments for the
+    numbered forms: for many rows, SQLite binds these in two thirds of the time. ``has_rows`` is whether it
+    returns rows, and ``is_query`` whether it changes nothing. ``postgres`` is PostgreSQL's form of it.
     """
 
     __slots__ = (
@@ -57,41 +57,41 @@ class Statement:
 
 
 class BoundStatement(NamedTuple):
-    """One statement with its arguments."""
+    """A statement with its arguments."""
 
     statement: Statement
     arguments: Arguments
 
 
 class Each(NamedTuple):
-    """One statement for each of several rows of arguments."""
+    """A statement to run for each of several rows of arguments."""
 
     statement: Statement
     rows: Sequence[Arguments]
 
 
 def id_bytes(text: str) -> bytes:
-    """An id in a database; the order of such bytes is the order of the texts."""
+    """Encodes an id for a database; the bytes sort in the order of the texts."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def id_text(blob: bytes) -> str:
-    """The text of an id in a database."""
+    """Decodes an id from a database."""
     return bytes(blob).decode("utf-8", "surrogatepass")
 
 
 def key_arguments(key: Key) -> dict[str, object]:
-    """The arguments that name a session."""
+    """Returns the arguments that identify a session."""
     return {"tenant": id_bytes(key.tenant), "session": id_bytes(key.session)}
 
 
 def taken_sessions(rows: Iterable[Sequence[bytes]], until: float) -> list[DueSession]:
-    """The sessions that were due, by tenant and session, which are taken until a time."""
+    """Returns due sessions, by tenant and session, with a lease until a time."""
     return [DueSession(Key(id_text(tenant), id_text(session)), repr(until)) for tenant, session in rows]
 
 
 def sweep_arguments(limit: int) -> dict[str, object]:
-    """The arguments for sweeping: what has expired, and tombstones that are old enough."""
+    """Returns the arguments for deleting expired sessions and old tombstones."""
     now = wall_time()
     return {"now": now, "forgotten": now - TOMBSTONE_SECONDS, "limit": limit}
 
@@ -118,7 +118,7 @@ APPEND: Final = Statement(
     "INSERT INTO turnkeeper_cold (session_id, position, blob)"
     f" SELECT id, cold - :count + :index, :entry FROM turnkeeper_sessions WHERE {_THIS}"
 )
-# These two, carried out in this order before REPLACE, leave its new entries alone in the cold part.
+# These two, in this order before REPLACE, remove the former cold part.
 EMPTY: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_UNCHANGED}")
 CLEAR: Final = Statement(
     f"DELETE FROM turnkeeper_cold WHERE session_id IN (SELECT id FROM turnkeeper_sessions WHERE {_UNCHANGED})"
@@ -127,7 +127,7 @@ ERASED_SINCE: Final = Statement(
     f"SELECT id FROM turnkeeper_sessions WHERE {_THIS} AND deleted >= :at"
     f" AND deleted - {CLOCK_TOLERANCE} <= :now"
 )
-# These two take away what an expired session has left, but for when it was deleted before that.
+# These two remove the cold part of an expired session, but not the time of an earlier deletion.
 EXPIRE: Final = Statement(f"UPDATE turnkeeper_sessions SET cold = 0 WHERE {_THIS} AND expires <= :now")
 EXPIRE_COLD: Final = Statement(
     "DELETE FROM turnkeeper_cold WHERE session_id IN"
@@ -148,7 +148,7 @@ LIST: Final = Statement(
     "SELECT session, updated, length(blob) FROM turnkeeper_sessions"
     " WHERE tenant = :tenant AND session > :after AND expires > :now ORDER BY session LIMIT :limit"
 )
-# Sessions without work stand in no index: the second condition is the one of the partial index.
+# Sessions without work are in no index: the last condition is that of the partial index.
 DUE: Final = Statement(
     f"SELECT id FROM turnkeeper_sessions WHERE due >= :since AND due <= :now AND due < {_NEVER}"
     " ORDER BY due LIMIT :limit"
@@ -174,19 +174,19 @@ SWEEP: Final = Statement(f"DELETE FROM turnkeeper_sessions WHERE id IN ({EXPIRED
 
 
 class SqlStore:
-    """What the stores on SQLite and PostgreSQL do alike, and no call waits for."""
+    """The background operations that the SQLite and PostgreSQL drivers share."""
 
     async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        """The rows of a statement, to whose arguments the time is added as ``now``."""
+        """Returns the rows of a statement; the current time is added to its arguments as ``now``."""
         raise NotImplementedError
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part."""
+        """Reads the cold part."""
         rows = await self.fetch(COLD, {**key_arguments(key), "start": start, "limit": limit})
         return [blob for (blob,) in rows]
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions, in the order of code points, whatever a database's collation is."""
+        """Lists a tenant's sessions in the order of code points, whatever the database's collation."""
         arguments = {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
         rows = await self.fetch(LIST, arguments)
         return [ListedSession(id_text(session), updated, size) for session, updated, size in rows]
@@ -211,24 +211,24 @@ class SqlStore:
 
 
 class Types(msgspec.Struct, frozen=True):
-    """A database's names of its types."""
+    """A database's names for types, and its own SQL for indexes."""
 
     identity: str
-    """The primary key, a number that the database gives to each row."""
+    """A numeric primary key that the database assigns."""
     number: str
     real: str
     blob: str
     index: tuple[str, ...] = ()
-    """The statements that make an index of the words in ``turnkeeper_passages.terms``."""
+    """The statements that create the index of the words in ``turnkeeper_passages.terms``."""
     concurrently: str = ""
-    """What has an index made or dropped without keeping any writer waiting."""
+    """The keyword that creates or drops an index without blocking writers."""
 
 
 Migration = Callable[[Types], tuple[str, ...]]
 
 
 def m001_sessions(types: Types) -> tuple[str, ...]:
-    """A session's hot part is one row, its cold part as many as it has entries, counted in ``cold``."""
+    """A session's hot part is one row; its cold part has a row per entry, counted in ``cold``."""
     sessions = f"""CREATE TABLE turnkeeper_sessions (
         id {types.identity},
         tenant {types.blob} NOT NULL,
@@ -251,12 +251,12 @@ def m001_sessions(types: Types) -> tuple[str, ...]:
 
 
 def m002_deletions(types: Types) -> tuple[str, ...]:
-    """A deleted session leaves an empty row that has expired and says when that was; -1 is never."""
+    """A deleted session leaves an empty, expired row with the time of the deletion; -1 is never."""
     return (f"ALTER TABLE turnkeeper_sessions ADD COLUMN deleted {types.real} NOT NULL DEFAULT -1",)
 
 
 def m003_archive(types: Types) -> tuple[str, ...]:
-    """Every turn as heard, under its owner; facts, documents, and the words of all of them."""
+    """The archive: turns as heard, by owner, facts, documents, and the index of their words."""
     people = f"""CREATE TABLE turnkeeper_people (
         id {types.identity},
         tenant {types.blob} NOT NULL,
@@ -342,7 +342,7 @@ def m003_archive(types: Types) -> tuple[str, ...]:
 
 
 def m004_vectors(types: Types) -> tuple[str, ...]:
-    """What passages mean to a model; ``meant`` names the one that was asked last, empty where none was."""
+    """Vectors of passages; ``meant`` is the model that was used last, empty before the first."""
     meant = "ALTER TABLE turnkeeper_passages ADD COLUMN meant TEXT NOT NULL DEFAULT ''"
     by_meant = "CREATE INDEX turnkeeper_passages_meant ON turnkeeper_passages (meant)"
     vectors = f"""CREATE TABLE turnkeeper_vectors (
@@ -352,7 +352,7 @@ def m004_vectors(types: Types) -> tuple[str, ...]:
         sign {types.blob} NOT NULL,
         blob {types.blob} NOT NULL
     )"""
-    # It holds all that a look through an owner's signs reads.
+    # A covering index for the scan of an owner's signs.
     by_owner = (
         "CREATE INDEX turnkeeper_vectors_owner ON turnkeeper_vectors (owner, model, passage DESC, sign)"
     )
@@ -360,30 +360,30 @@ def m004_vectors(types: Types) -> tuple[str, ...]:
 
 
 def m005_expiry(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
-    """Facts that expire are found by when they do."""
+    """An index of facts by expiry."""
     return ("CREATE INDEX turnkeeper_facts_expires ON turnkeeper_facts (expires) WHERE expires IS NOT NULL",)
 
 
 def m006_lexicon(types: Types) -> tuple[str, ...]:
-    """Which way of telling words apart a passage was indexed in; those of an older one are found by it."""
+    """The version of the lexicon of each passage, and an index of passages with an older one."""
     lexicon = f"ALTER TABLE turnkeeper_passages ADD COLUMN lexicon {types.number} NOT NULL DEFAULT 0"
     older = "CREATE INDEX turnkeeper_passages_lexicon ON turnkeeper_passages (id) WHERE lexicon < 1"
     return lexicon, older
 
 
 def m007_talks(types: Types) -> tuple[str, ...]:
-    """Which state of its session a talk was kept in last, by when that was updated; -1 is unknown."""
+    """The ``updated`` time of a session's saved state; -1 is unknown."""
     return (f"ALTER TABLE turnkeeper_talks ADD COLUMN updated {types.real} NOT NULL DEFAULT -1",)
 
 
 def m008_speakers(types: Types) -> tuple[str, ...]:  # noqa: ARG001 - an index has none
-    """Calls of several speakers that were indexed as one user's have no owner, and no search finds them."""
+    """Removes the owner of calls of several speakers that were indexed as one user's, to hide them."""
     spoken = "SELECT talk FROM turnkeeper_turns WHERE speaker IS NOT NULL"
     return (f"UPDATE turnkeeper_passages SET owner = 0 WHERE kind = 1 AND talk IN ({spoken})",)
 
 
 def m009_secrets(types: Types) -> tuple[str, ...]:
-    """Keys that are made once and that all processes share; of a purpose the first readable one is used."""
+    """Secrets that all processes share; for each purpose the first readable one is used."""
     secrets = f"""CREATE TABLE turnkeeper_secrets (
         purpose TEXT NOT NULL,
         number {types.number} NOT NULL,
@@ -394,7 +394,7 @@ def m009_secrets(types: Types) -> tuple[str, ...]:
 
 
 def m010_due(types: Types) -> tuple[str, ...]:
-    """When there may be background work on a session; all that older versions wrote are looked at once."""
+    """When a session's background work is due; sessions written by older versions are due at once."""
     column = f"ALTER TABLE turnkeeper_sessions ADD COLUMN due {types.real} NOT NULL DEFAULT 0"
     leases = f"""CREATE TABLE turnkeeper_leases (
         name TEXT PRIMARY KEY,
@@ -405,12 +405,12 @@ def m010_due(types: Types) -> tuple[str, ...]:
 
 
 def m011_stems(types: Types) -> tuple[str, ...]:
-    """Words have the stems of their own languages. Its index is that of ``m016_verbs`` now."""
+    """Stems by language. ``m016_verbs`` replaces its index."""
     return (_no_index(types, "turnkeeper_passages_lexicon"),)
 
 
 def m012_turns(types: Types) -> tuple[str, ...]:
-    """Fewer indexes are written with each turn: few turns have a speaker, and their key tells their order."""
+    """Fewer index writes per turn: few turns have a speaker, and the unique key has their order."""
     return (
         _index(types, "turnkeeper_turns_guest", "turnkeeper_turns (speaker) WHERE speaker IS NOT NULL"),
         _no_index(types, "turnkeeper_turns_speaker"),
@@ -419,12 +419,12 @@ def m012_turns(types: Types) -> tuple[str, ...]:
 
 
 def m013_due(types: Types) -> tuple[str, ...]:
-    """Sessions with background work are found by when that is due."""
+    """An index of sessions with background work by when it is due."""
     return (_index(types, "turnkeeper_sessions_due", f"turnkeeper_sessions (due) WHERE due < {_NEVER}"),)
 
 
 def m014_vectors(types: Types) -> tuple[str, ...]:
-    """An owner's vectors are found by an index that repeats none of their bytes."""
+    """An index of an owner's vectors without a copy of their bytes."""
     return (
         _index(types, "turnkeeper_vectors_newest", "turnkeeper_vectors (owner, model, passage DESC)"),
         _no_index(types, "turnkeeper_vectors_owner"),
@@ -432,12 +432,12 @@ def m014_vectors(types: Types) -> tuple[str, ...]:
 
 
 def m015_numbers(types: Types) -> tuple[str, ...]:
-    """Long numbers are found by their ends alone. Its index is that of ``m016_verbs`` now."""
+    """Terms for the ends of long numbers. ``m016_verbs`` replaces its index."""
     return (_no_index(types, "turnkeeper_passages_stems"),)
 
 
 def m016_verbs(types: Types) -> tuple[str, ...]:
-    """``lives`` and ``leaves`` are verbs. Passages of an older lexicon are found by the index."""
+    """``lives`` and ``leaves`` are verbs; an index finds passages of an older lexicon."""
     return (
         _index(types, "turnkeeper_passages_verbs", "turnkeeper_passages (id) WHERE lexicon < 4"),
         _no_index(types, "turnkeeper_passages_numbers"),
@@ -471,13 +471,13 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     m016_verbs,
 )
 INDEXING: Final = frozenset({m011_stems, m012_turns, m013_due, m014_vectors, m015_numbers, m016_verbs})
-"""Migrations of indexes alone, which may be carried out again, and which no statement depends on."""
+"""Migrations of indexes only, which may run again, and on which no statement depends."""
 
 
 def pending_migrations(applied: Collection[str]) -> list[Migration]:
-    """The migrations that are still to be carried out, in their order.
+    """Returns the migrations that are still to be run, in order.
 
-    Raises StoreError for a database with migrations that are unknown here.
+    Raises StoreError for a database with unknown migrations.
     """
     migrations = {migration.__name__: migration for migration in MIGRATIONS}
     if unknown := sorted(set(applied) - migrations.keys()):
