@@ -1,9 +1,9 @@
 """Sessions on Redis: one server, Sentinel or Cluster.
 
-A session is two keys in one hash slot: a hash with its version, its hot part and when it was written, and a
-list with its cold part. Its places in the index of sessions and among those with background work stand in
-other slots, in buckets that are spread evenly over a Cluster. A place in the index may be lost, which a write
-within a minute puts right, and may outlive the session, which no list shows.
+A session is two keys in one hash slot: a hash with its version, its hot part and the time of its last write,
+and a list with its cold part. The index of sessions and the queue of background work are in other slots, in
+buckets that are spread evenly over a Cluster. A place in the index may be lost until the next write after a
+minute, and may outlive its session, which lists do not show then.
 """
 
 import asyncio
@@ -44,28 +44,28 @@ from proxy.memory.stores.store import (
 from proxy.memory.tasks import Tasks
 
 REFUSED: Final = -1
-"""What a swap returns for a session that was deleted since."""
+"""The result of a swap of a session that was deleted since."""
 MORE, WHOLE = "more", "whole"
-"""Whether the entries of a swap are appended to the cold part, or replace it."""
+"""The entries of a swap are appended to the cold part, or replace it."""
 
 _MAX_TTL: Final = 100 * 365 * 86400.0
 _END_OF_TIME: Final = 1e12
 _PAGE: Final = 100
 _PING_MILLISECONDS: Final = 1000
 _INDEX_BUCKETS: Final = 64
-"""On a Cluster. One server has one bucket, of this and of the next, which it looks into with one command."""
+"""The buckets of a Cluster. One server has one bucket of each kind, which it reads with one command."""
 _DUE_BUCKETS: Final = 16
 _BUCKETS_AT_ONCE: Final = 2
 _RENEW_EVERY: Final = 60.0
-"""Seconds after which a write renews a session's place in the index, which lasts as much longer."""
+"""Seconds after which a write renews a session's place in the index, which expires that much later."""
 _SETTLING: Final = 1.0
-"""Seconds between the note that a session is due and the first look for it: by then it is written."""
+"""The minimum of seconds until a session is due, by which time it is written."""
 _LEAST_KEPT: Final = 86400.0
 _MAX_PLACES: Final = 10_000
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.~-]*")
 _LATE: Final = Backoff(1.0, 60.0)
 _LATE_ATTEMPTS: Final = 30
-# What a version without buckets left is moved into these, a page at a time, and looked through over a while.
+# The index of a version without buckets is moved a page at a time; its sessions become due over 15 minutes.
 _MOVED_AT_ONCE: Final = 14
 _MOVE_EVERY: Final = 600.0
 _MOVE_MILLISECONDS: Final = int(2000 * BACKGROUND_DEADLINE)
@@ -75,12 +75,10 @@ _LOOK_WITHIN_MILLISECONDS: Final = 900_000
 def open(  # noqa: A001  (a driver is opened, as a file is)
     url: str, *, deadline: float, take_along: Callable[[str], Piggyback | None] = lambda _: None
 ) -> Store:
-    """The store at an address, whose operations end within ``deadline`` seconds.
+    """Returns the store at an address, whose operations end within ``deadline`` seconds.
 
-    By tenant, ``take_along`` has what goes with a turn's write.
-
-    Nothing is connected before the first operation. Raises ValueError, which never shows the address, for
-    one that cannot be parsed.
+    ``take_along`` returns a tenant's call that is sent along with a turn's write. Nothing is connected before
+    the first operation. Raises ValueError, without the address, if that cannot be parsed.
     """
     return RedisStore(Address.parse(url), deadline, take_along)
 
@@ -93,74 +91,74 @@ class KeyPair(NamedTuple):
 
 
 class KeyNames:
-    """The keys under one prefix, those beside sessions ``spread`` over the slots of a Cluster.
+    """The names of keys under one prefix; with ``spread``, buckets are spread over the slots of a Cluster.
 
-    Ids are percent-encoded, down to letters, digits and ``_.-~``: no two sessions share a key, whatever their
-    ids are, and no id leaves its place within the hash tag.
+    Ids are percent-encoded except for letters, digits and ``_.-~``, so that no two sessions share a key, and
+    no id can end the hash tag.
     """
 
     def __init__(self, prefix: str, *, spread: bool = False) -> None:
         self._prefix = prefix
-        # An empty tag would be none, and an older version's index has a tenant's name after the sign.
+        # Redis ignores an empty tag; an older version's index has the tenant's name after the sign.
         indexes, due = (_INDEX_BUCKETS, _DUE_BUCKETS) if spread else (1, 1)
         tags = _spread_tags("=:", indexes)
         self.indexes = tuple(KeyPair(f"{prefix}{{{tag}}}:ids", f"{prefix}{{{tag}}}:due") for tag in tags)
-        """The sorted sets with the places of sessions: by tenant and id, and by when they expire."""
+        """The sorted sets of the places of sessions, by tenant and id, and by expiry."""
         self.due = tuple(f"{prefix}{{{tag}}}:work" for tag in _spread_tags("@", due))
-        """The sorted sets of the sessions with background work, by when it is due."""
+        """The sorted sets of sessions with background work, by when it is due."""
 
     def session(self, key: Key) -> KeyPair:
-        """The hash with the hot part, and the list with the cold part."""
+        """Returns the keys of the hash with the hot part, and of the list with the cold part."""
         tag = f"{self._prefix}{{{_escaped(key.tenant)}:{_escaped(key.session)}}}"
         return KeyPair(tag + ":hot", tag + ":cold")
 
     def index(self, place: bytes) -> KeyPair:
-        """The bucket of a place in the index."""
+        """Returns the bucket of a place in the index."""
         return self.indexes[zlib.crc32(place) % len(self.indexes)]
 
     def due_bucket(self, place: bytes) -> str:
-        """The bucket of a session with background work."""
+        """Returns the bucket of a session with background work."""
         return self.due[zlib.crc32(place) % len(self.due)]
 
     def former_index(self, tenant: str) -> KeyPair:
-        """A tenant's index of a version that had no buckets: session ids, and when they expire."""
+        """Returns a tenant's index of a version without buckets: session ids, and their expiry."""
         tag = f"{self._prefix}{{={_escaped(tenant)}}}"
         return KeyPair(tag + ":ids", tag + ":due")
 
     def lease(self, name: str) -> str:
-        """A lease, under a tag that no session has."""
+        """Returns the key of a lease, with a tag that no session has."""
         return f"{self._prefix}{{+{_escaped(name)}}}:lease"
 
     def counts(self, key: str) -> KeyPair:
-        """A hash of counters, and a sorted set of leases by when they expire, under a tag of no session."""
+        """Returns the keys of a hash of counters, and of a sorted set of leases by expiry."""
         tag = f"{self._prefix}{{#{_escaped(key)}}}"
         return KeyPair(tag + ":windows", tag + ":leases")
 
     def turns(self, tenant: str) -> tuple[str, str, str]:
-        """A tenant's turns for the web page: by when they came, what they are, and what was erased lately."""
+        """Returns the keys of a tenant's turns for the web page: by time, their data, and recent erasures."""
         tag = f"{self._prefix}{{!{_escaped(tenant)}}}"
         return tag + ":ids", tag + ":turns", tag + ":erased"
 
 
 def member(session: str) -> bytes:
-    """A session's id in an index: bytes, whose order is that of the ids."""
+    """Encodes a session's id for an index; the bytes sort like the ids."""
     return session.encode("utf-8", "surrogatepass")
 
 
 def place_of(key: Key) -> bytes:
-    """A session in the index: of one tenant, the order of such bytes is that of the ids."""
+    """Returns the place of a session in the index; the places of a tenant sort like the ids."""
     return _escaped(key.tenant).encode() + b":" + member(key.session)
 
 
 def key_of(place: bytes) -> Key:
-    """The session of a place in the index."""
+    """Returns the session of a place in the index."""
     tenant, _, session = place.partition(b":")
     return Key(*(each.decode("utf-8", "surrogatepass") for each in (unquote_to_bytes(tenant), session)))
 
 
 @cache
 def _spread_tags(sign: str, count: int) -> tuple[str, ...]:
-    """So many hash tags, each of which stands in another equal part of a Cluster's slots."""
+    """Returns ``count`` hash tags, one for each equal part of a Cluster's slots."""
     tags: dict[int, str] = {}
     for number in itertools.count():
         tag = f"{sign}{number}"
@@ -176,10 +174,9 @@ def _escaped(name: str) -> str:
     return quote(name.encode("utf-8", "surrogatepass"), safe="")
 
 
-# Lasting 0 milliseconds is as long as before, of the cold part too, which may be new.
-# A server that is full, read-only or without its replicas refuses a script's first write alone: HSET comes
-# first, and then nothing has changed. A cold part without its hot part is what eviction has left of an older
-# session.
+# A duration of 0 milliseconds keeps the expiry, also for the cold part, which may be new.
+# A server that is full, read-only or without its replicas refuses only a script's first write, so HSET comes
+# first: a refused script changes nothing. A cold part without a hot part belongs to an evicted session.
 SWAP = Script("""
 local deleted = redis.call('HGET', KEYS[1], 'deleted')
 if deleted and tonumber(deleted) >= tonumber(ARGV[6]) and tonumber(deleted) <= tonumber(ARGV[7]) then
@@ -202,8 +199,8 @@ return 1
 """)
 
 
-# GT: a writer that loses the swap shortens no other's place. Members leave by when they expire, in the step
-# that renews them: a clean-up after a look for the session would race with the write that brings it back.
+# GT, so that a writer that loses the swap does not shorten the place of another. Members are removed by
+# expiry, in the script that renews them: another clean-up would race with a write that restores the session.
 ENTER = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -226,10 +223,10 @@ return 1
 """)
 
 
-# Times are the server's own, since clocks of hosts differ. A place that is there changes in any case: a
-# worker that took the session before this write settles nothing. It never comes sooner than the write that
-# is under way. Where that loses to another, the work may be late, and its writer tries again. What is
-# overdue for as long as a session lasts has expired.
+# Times are the server's, because clocks of hosts differ. An existing place always changes, so that a worker
+# that took the session before this write cannot settle it. The session is never due before the write under
+# way. If that write loses to another, the work may be late, and its writer tries again. Sessions that are
+# overdue for longer than a session lasts have expired.
 SCHEDULE = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -272,8 +269,8 @@ return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1]) or 0
 """)
 
 
-# When it was deleted is all that is left of the hash. DEL comes first: a full server takes a script's later
-# writes, as long as it took one.
+# Only the time of the deletion stays in the hash. DEL comes first: a full server accepts a script's later
+# writes once it has accepted one.
 REMOVE = Script("""
 local there = redis.call('HGET', KEYS[1], 'version')
 redis.call('DEL', KEYS[1], KEYS[2])
@@ -284,10 +281,10 @@ return there and 1 or 0
 
 
 class _Places(NamedTuple):
-    """What this process noted elsewhere of a session when it wrote ``version``, by the loop's clock.
+    """A session's places as this process wrote them with ``version``; times are by the loop's clock.
 
-    The index needs no renewal before ``renew_at``. While no other process has written the session, it is
-    among those with background work until ``due_at``.
+    The index needs no renewal before ``renew_at``. Unless another process has written the session, it is
+    queued for background work at ``due_at``.
     """
 
     version: int = 0
@@ -296,10 +293,10 @@ class _Places(NamedTuple):
 
 
 class RedisStore:
-    """Sessions on a Redis. A write is as durable as Redis is set up to be (``appendfsync``, replicas).
+    """Sessions on a Redis. Writes are as durable as its settings make them (``appendfsync``, replicas).
 
-    Writes have a link of their own: a Redis that holds them up, as before a failover, goes on reading. A turn
-    is one command for its read and one for its write: other places are written when they change.
+    Writes have their own link, because a Redis that blocks writes, as before a failover, still answers reads.
+    A turn is one command to read and one to write; other places are written only when they change.
     """
 
     def __init__(
@@ -307,10 +304,10 @@ class RedisStore:
     ) -> None:
         is_cluster = place.form == CLUSTER
         self._link, self._writing = Link(place, deadline), Link(place, deadline)
-        # How long a reply may take is a connection's matter, and turns shall not wait behind long ones.
+        # Time-outs are per connection, and turns must not wait behind slow replies.
         self._background = Link(place, max(deadline, BACKGROUND_DEADLINE))
         self._names = names = KeyNames(place.prefix, spread=is_cluster)
-        # On a Cluster what goes along would have to go to another server.
+        # On a Cluster, the additional call would go to another server.
         self._take_along = take_along if not is_cluster else lambda _: None
         self._places: dict[Key, _Places] = {}
         self._next_bucket = secrets.randbelow(len(names.due))
@@ -318,7 +315,7 @@ class RedisStore:
         self._late = Tasks()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The hot part with its version."""
+        """Reads the hot part with its version."""
         link = self._background if background else self._link
         version, blob = await link.command("HMGET", self._names.session(key).first, "version", "blob")
         if version is None and blob is None:
@@ -330,7 +327,7 @@ class RedisStore:
     async def write(self, key: Key, put: BlobWrite) -> bool:
         """Replaces the hot part and appends to the cold part.
 
-        A write whose reply came too late may have been made, or be made within twelve deadlines.
+        A write that timed out may have succeeded, or succeed within twelve deadlines.
         """
         return await self._swap(key, put, MORE)
 
@@ -339,7 +336,7 @@ class RedisStore:
         return await self._swap(key, put._replace(at=math.inf, background=True), WHOLE)
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part from the entry ``start`` on."""
+        """Reads the cold part from the entry ``start`` on."""
         if limit <= 0:
             return []
         name = self._names.session(key).second
@@ -352,19 +349,19 @@ class RedisStore:
         self._places.pop(key, None)
         now, ttl = _timestamp(wall_time()), _milliseconds(TOMBSTONE_SECONDS)
         existed = bool(await self._background.script(REMOVE(keys, now, ttl)))
-        # A place without a session is not shown, and goes when the session would have expired.
+        # Lists skip a place without a session, and it is removed when the session would have expired.
         with contextlib.suppress(StoreError):
             former = LEAVE(self._names.former_index(key.tenant), member(key.session))
             await self._background.scripts(LEAVE(self._names.index(place), place), former)
         return existed
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last."""
+        """Returns when the session was deleted last, in seconds since 1970."""
         deleted = await self._link.command("HGET", self._names.session(key).first, "deleted")
         return None if deleted is None else float(deleted)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions: pages of ids, then what is still there of them, until there are enough."""
+        """Lists a tenant's sessions: reads pages of ids, then their sessions, until there are enough."""
 
         async def work(client: RedisClient) -> list[ListedSession]:
             listed: list[ListedSession] = []
@@ -385,7 +382,7 @@ class RedisStore:
         return await self._background.run(work) if limit > 0 else []
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
-        """Sessions that are due; on a Cluster, one call looks into a part of the buckets after the other."""
+        """Takes due sessions; on a Cluster, each call checks the next few buckets."""
         for tenant in tenants:
             if asyncio.get_running_loop().time() >= self._move_at.get(tenant, 0.0):
                 await self._background.run(partial(self._move_former, tenant))
@@ -419,7 +416,7 @@ class RedisStore:
         await self._background.script(RELEASE((self._names.lease(name),), token))
 
     async def ping(self) -> None:
-        """Reads, and writes for a second as all writes are made."""
+        """Reads, and writes a session that lasts for a second, like any other write."""
         keys = self._names.session(Key("", f"trial-{secrets.token_hex(8)}"))  # no tenant has such a name
         swap = SWAP(keys, 0, 1, _PING_MILLISECONDS, b"", MORE, *_deletion_bounds(math.inf))
         await asyncio.gather(
@@ -427,7 +424,7 @@ class RedisStore:
         )
 
     async def aclose(self) -> None:
-        """Ends what is in flight and closes all connections."""
+        """Cancels late schedules and closes all connections."""
         for task in self._late:
             task.cancel()
         await asyncio.gather(*self._late, return_exceptions=True)
@@ -448,14 +445,13 @@ class RedisStore:
         if schedule:
             others.append(self._schedule(key, due_at - began, ttl))
 
-        # The other places come first: without its session none is shown, and a worker that finds none leaves
-        # it.
+        # The other places come first: lists and workers ignore a place without a session.
         link = self._background if put.background else self._writing
         piggyback = None if put.background else self._take_along(key.tenant)
         calls = *others, swap
         if piggyback is None:
             *results, swapped = await link.scripts(*calls)
-        else:  # behind all others: a full server takes a script's later writes, as long as it took one
+        else:  # last: a full server accepts a script's later writes once it has accepted one
             sending = asyncio.get_running_loop().create_task(link.scripts(*calls, piggyback.call))
             sending.add_done_callback(partial(_settle_piggyback, piggyback))
             *results, swapped, _ = await asyncio.shield(sending)
@@ -484,13 +480,13 @@ class RedisStore:
         return ENTER(self._names.index(place), place, ttl + int(_RENEW_EVERY * 1000))
 
     def _schedule(self, key: Key, delay: float, ttl: int) -> ScriptCall:
-        """Notes that there is work on a session in so many seconds."""
+        """Queues a session for background work in ``delay`` seconds."""
         place = place_of(key)
         lasting = max(ttl, int(_LEAST_KEPT * 1000))
         return SCHEDULE((self._names.due_bucket(place),), place, int(delay * 1000), lasting)
 
     def _schedule_late(self, key: Key, due: float, ttl: int) -> None:
-        """Notes that there is work on a session that was written, where that failed or came too early."""
+        """Queues a written session again if that failed or came too early."""
 
         async def schedule() -> None:
             for attempt in range(1, _LATE_ATTEMPTS + 1):
@@ -503,13 +499,13 @@ class RedisStore:
         self._late.start(schedule())
 
     async def _members(self, client: RedisClient, tenant: str, after: bytes) -> Sequence[bytes]:
-        """The next ids of a tenant's sessions, of all buckets and of the index that had none."""
+        """Reads the next ids of a tenant's sessions, from all buckets and the index without buckets."""
         head = _escaped(tenant).encode() + b":"
         low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
         share = 2 + _PAGE // len(self._names.indexes)
         limit = "LIMIT", 0, share
         former = self._names.former_index(tenant).first
-        # First: what is moved from there meanwhile is in its bucket by then.
+        # Read first: ids that are moved meanwhile are in their buckets later.
         formers = await client.execute_command(
             "ZRANGEBYLEX", former, b"(" + after if after else b"-", b"+", *limit
         )
@@ -520,13 +516,13 @@ class RedisStore:
             )
         )
         pages = [[place.removeprefix(head) for place in bucket] for bucket in buckets] + [formers]
-        # Behind the end of a page there may be more of its bucket.
+        # A full page may be followed by more ids of its bucket.
         end = min((page[-1] for page in pages if len(page) == share), default=None)
         members = dict.fromkeys(heapq.merge(*pages))
         return [each for each in members if end is None or each <= end]
 
     async def _move_former(self, tenant: str, client: RedisClient) -> None:
-        """Moves a tenant's index into buckets, as far as time allows; each session is due within a while."""
+        """Moves a tenant's index into buckets, as far as time allows; sessions become due over 15 minutes."""
         now = asyncio.get_running_loop().time()
         former, lease = self._names.former_index(tenant), self._names.lease(f"move {tenant}")
         while members := await client.execute_command("ZRANGE", former.first, 0, _MOVED_AT_ONCE - 1):
@@ -561,15 +557,15 @@ def _settle_piggyback(piggyback: Piggyback, sending: asyncio.Task[list[Any]]) ->
 
 
 def _deletion_bounds(at: float) -> tuple[str, str]:
-    """Between which two times a deletion forbids what arrived ``at`` a time."""
+    """Returns the two times between which a deletion refuses a write that arrived ``at`` a time."""
     return _timestamp(at), _timestamp(wall_time() + CLOCK_TOLERANCE)
 
 
 def _timestamp(at: float) -> str:
-    """A time as a script reads it."""
+    """Formats a time for a script."""
     return f"{min(at, _END_OF_TIME):.6f}"
 
 
 def _milliseconds(ttl: float) -> int:
-    """A ``ttl`` as a script reads it; 0 keeps the expiry."""
+    """Converts a ``ttl`` for a script; 0 keeps the expiry."""
     return 0 if ttl == KEEP_EXPIRY else max(1, int(min(ttl, _MAX_TTL) * 1000))
