@@ -1,4 +1,4 @@
-"""What a background job does about failures: a back-off for each session, a circuit breaker for the job."""
+"""Failures of background jobs: a back-off for each session, and a circuit breaker for each job."""
 
 import asyncio
 import logging
@@ -14,21 +14,21 @@ from proxy.upstream.attempt import retry_policy
 _REPEATED: Final = 3
 _SESSION: Final = Backoff(1.0, 300.0)
 _JOB: Final = Backoff(5.0, 300.0)
-# How many seconds earlier than those that failed the others ask.
+# Seconds by which sessions that have failed wait longer than others.
 _PRECEDENCE: Final = 0.5
-# Where a job's model is set under memory, if not under the job's own name.
+# The settings under memory that have a job's model, if they are not named like the job.
 _SETTINGS: Final = {"calls": "summaries"}
 _SESSIONS_LOGGED_EVERY: Final = 60.0
-# The messages of other exceptions may quote a caller.
+# Messages of other exceptions may contain words of a caller.
 _LOGGABLE: Final = (UpstreamError, StoreError, SummaryFailed, UnusableAnswer)
 _log = logging.getLogger("turnkeeper")
 
 
 class SessionFailures:
-    """Failures in a row of one job on one session; in ``unusable`` of them a model answered.
+    """Counts failures in a row of one job on one session; ``unusable`` are those with an unusable answer.
 
-    ``reason`` is what may be logged of the last one, and ``retry_after`` the pause in seconds that its model
-    asked for.
+    ``reason`` is a description of the last one for the log, and ``retry_after`` the pause in seconds that its
+    model asked for.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class SessionFailures:
 
     @property
     def repeated(self) -> bool:
-        """Whether it may take a while until the job succeeds."""
+        """Whether at least three tries in a row failed."""
         return self.count >= _REPEATED
 
     @property
@@ -58,9 +58,9 @@ class SessionFailures:
 class JobCircuit:
     """The circuit breaker of one job.
 
-    After three failures in a row the job counts as failing, which is logged once. If they are of several
-    sessions, or three of them answers that could not be used, the circuit opens: sessions wait, and one at a
-    time is admitted as a probe, after pauses of 5 seconds to 5 minutes, until one succeeds.
+    After three failures in a row the job counts as failing, which is logged once. If these are of several
+    sessions, or three of them are unusable answers, the circuit opens: sessions wait, and one at a time is
+    admitted as a probe, after pauses of 5 seconds to 5 minutes, until one succeeds.
     """
 
     def __init__(self, job: str = "") -> None:
@@ -72,7 +72,7 @@ class JobCircuit:
 
     @property
     def failing(self) -> bool:
-        """Whether at least the last three tries failed."""
+        """Whether at least three tries in a row failed, of any session."""
         return self._failures >= _REPEATED
 
     @property
@@ -88,7 +88,7 @@ class JobCircuit:
     async def admit(self, *, has_failed: bool = False) -> bool:
         """Waits while the circuit is open; returns whether this session is the next probe.
 
-        With ``has_failed`` it lets sessions go first that have not: what it holds may be the reason.
+        A session that ``has_failed`` waits longer than others, as its content may be the cause.
         """
         while self.open and (left := self._until + has_failed * _PRECEDENCE - _now()) > 0:
             await wait_for_event(self._probe_due, left)
@@ -99,11 +99,11 @@ class JobCircuit:
         return True
 
     async def rest(self, seconds: float) -> None:
-        """Waits so long, or until the job works again."""
+        """Waits for a number of seconds, or until the job succeeds again."""
         await wait_for_event(self._works, seconds)
 
     def return_probe(self) -> None:
-        """Lets the next session probe at once: this one had nothing to try."""
+        """Lets the next session probe at once, because this one did not use the model."""
         if self.open:
             self._probes -= 1
             self._until = 0.0
@@ -123,7 +123,7 @@ class JobCircuit:
             )
 
     def failed(self, session: Hashable, reason: str, *, retry_after: float = 0.0) -> None:
-        """Records a failure of the model; it asks to be left alone for ``retry_after`` seconds."""
+        """Records a failure of the model, which asks for a pause of ``retry_after`` seconds."""
         self._failures += 1
         if len(self._sessions) <= 1:
             self._sessions.add(session)
@@ -143,7 +143,7 @@ class JobCircuit:
             )
 
     def succeeded(self) -> None:
-        """Records a success: the circuit closes."""
+        """Records a success, which closes the circuit."""
         if self.failing:
             _log.info("%s: it works again", self.job)
             self._works.set()
@@ -158,7 +158,7 @@ class JobCircuit:
 
 
 def concerns_model(error: Exception) -> bool:
-    """Whether an exception says something of the model, unlike one of a store or of this program."""
+    """Whether an exception is caused by a model, rather than by a store or this program."""
     model_errors = (UpstreamError, SummaryFailed, UnusableAnswer)
     return isinstance(error, model_errors) and not isinstance(error, NoModel)
 

@@ -1,4 +1,4 @@
-"""Extracts facts by a model: the prompt, and what of the answer is used."""
+"""Extracts facts with a model: the prompt, and the parsing of the answer."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -57,7 +57,7 @@ _PROPERTIES: Final[Mapping[str, Any]] = {
 
 
 def answer_form(fields: Iterable[str] = ()) -> Mapping[str, Any]:
-    """The form of the answer, as OpenAI's ``response_format``; with names of fields that facts may fill."""
+    """Returns the answer's form as OpenAI's ``response_format``; ``fields`` are names that facts may fill."""
     names = [*fields]
     field = {"field": {"type": ["string", "null"], "enum": [*names, None]}} if names else {}
     properties = {**_PROPERTIES, **field}
@@ -76,7 +76,7 @@ def answer_form(fields: Iterable[str] = ()) -> Mapping[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "facts", "strict": True, "schema": schema}}
 
 
-# Of few messages; of many as many as these.
+# The maximum of facts, or the number of messages if that is higher.
 _MOST_FACTS: Final = 10
 _LONGEST: Final = 300
 _LONGEST_UTTERANCE: Final = 4000
@@ -99,10 +99,10 @@ class _Answer(msgspec.Struct):
 
 
 class Extractor:
-    """Asks one model, and the fallback if it fails. Days are those of ``zone``.
+    """Extracts facts with one model, or with the fallback if that fails. Days are in the time zone ``zone``.
 
-    ``instructions`` are the operator's own, beside ours, and ``fields`` what is to be known of each user: a
-    description by name.
+    ``instructions`` are the operator's, in addition to ours. ``fields`` are the facts to learn about each
+    user: a description by name.
     """
 
     def __init__(  # noqa: PLR0913 - the model, and what is asked of it
@@ -128,10 +128,10 @@ class Extractor:
     async def facts(
         self, utterances: Sequence[Utterance], facts: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """The new facts that a model finds in what one user said; ``facts`` are those on file.
+        """Returns the new facts that a model finds in a user's words; ``facts`` are the user's current ones.
 
-        Raises InvalidFacts for an unusable answer, UpstreamError where no model answered, and NoModel where
-        there is none to ask.
+        Raises InvalidFacts for an unusable answer, UpstreamError if no model answers, and NoModel without a
+        model.
         """
         models = dict.fromkeys(name for name in (self._model or last, self._fallback) if name)
         failure: Exception = NoModel("No model is named for facts.")
@@ -147,7 +147,7 @@ class Extractor:
         try:
             raise failure
         finally:
-            del failure  # its traceback refers to this frame, and so to the whole prompt
+            del failure  # its traceback would keep this frame alive, with the whole prompt
 
     def _prompt(self, utterances: Sequence[Utterance], facts: Sequence[Fact]) -> list[Message]:
         redacted = self._redaction.text
@@ -170,9 +170,9 @@ class Extractor:
     def _drafts(
         self, answer: Sequence[Any], utterances: Sequence[Utterance], on_file: Sequence[Fact]
     ) -> list[FactDraft]:
-        """The first facts with evidence; ids and numbers that were not in the prompt are ignored.
+        """Converts the first facts with evidence; ids and numbers that were not in the prompt are ignored.
 
-        Small models name a fact that is replaced by its text. What would steer an assistant is no fact.
+        Small models name a replaced fact by its text. Instructions to an assistant are dropped.
         """
         facts: list[_Fact] = []
         for each in answer:
@@ -208,7 +208,7 @@ class Extractor:
 
 
 def _task(instructions: str, fields: Mapping[str, str]) -> str:
-    """What is asked for, with the operator's own instructions and fields."""
+    """Returns the task with the operator's instructions and fields."""
     names = [*_PROPERTIES, *(["field"] if fields else [])]
     task = _FIND.replace("FIELDS", "{" + ", ".join(f'"{name}"' for name in names) + "}")
     if fields:
@@ -217,7 +217,7 @@ def _task(instructions: str, fields: Mapping[str, str]) -> str:
 
 
 def _midnight(day: str | None, zone: tzinfo, days: int = 0) -> float | None:
-    """When a day begins in a time zone, or so many days later; ``None`` for what is no day."""
+    """Returns when a day begins in a time zone, plus ``days``; ``None`` for an invalid day."""
     try:
         at = datetime.combine(date.fromisoformat((day or "").strip()[:10]), time(), zone)
         return (at + timedelta(days=days)).timestamp()
@@ -237,8 +237,8 @@ def _day(at: float, zone: tzinfo) -> str:
 
 
 def _parsed(answer: str) -> list[Any]:
-    """The list of facts in an answer: bare JSON, in a Markdown fence, or with words around it."""
-    # Split, not matched: a pattern would scan an answer of empty lines once for each of them.
+    """Finds the list of facts in an answer: bare JSON, in a Markdown fence, or with words around it."""
+    # Split, not matched: on an answer of empty lines, a pattern would take quadratic time.
     fenced = [part.partition("\n")[2] for part in answer.split(_FENCE)[1::2]]
     for text in (answer, *fenced, answer[max(answer.find("{"), 0) : answer.rfind("}") + 1]):
         try:

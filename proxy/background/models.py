@@ -1,6 +1,6 @@
-"""Models that the background asks: one whole answer to a prompt, embeddings, and a ranking.
+"""Clients of models for the background: complete answers to prompts, embeddings, and rankings.
 
-Embeddings are asked as OpenAI offers them, ``/rerank`` as Cohere, Jina and vLLM do.
+Embeddings use OpenAI's API; ``/rerank`` is that of Cohere, Jina and vLLM.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ _CHAT: Final = "/chat/completions"
 _LONGEST_CHAT: Final = 1_000_000
 _LONGEST_JSON: Final = 16_000_000
 _NO_CONTEXT: Final = Context(now=0.0)
-# Finish reasons: OpenAI's names, then those that other servers have for the same.
+# Finish reasons: OpenAI's names, then those of other servers.
 _CUT: Final = frozenset(
     ("length", "max_tokens", "model_length", "abort", "aborted", "error", "insufficient_system_resource")
 )
@@ -53,13 +53,13 @@ _TOO_LONG: Final = re.compile(
 )
 _CENSORED: Final = re.compile(rb"content_filter|content_policy|ResponsibleAIPolicy|data_inspection_failed")
 _ERROR_BYTES: Final = 4_000
-# About 2,000 tokens of English, which most models take, and about 500 of each document.
+# Characters: about 2,000 tokens of English, which most models accept, and about 500 of each document.
 _LONGEST_TEXT: Final = 8000
 _LONGEST_DOCUMENT: Final = 2000
 
 
 class EmptyAnswer(UpstreamBroken, UnusableAnswer):
-    """A model's answer is complete, and has no text."""
+    """A model's answer is complete, but empty."""
 
 
 class TruncatedAnswer(UpstreamBroken, UnusableAnswer):
@@ -81,7 +81,7 @@ class _Response(NamedTuple):
 
 
 class ModelClient:
-    """The models of one upstream. ``timeout`` is in seconds, for each request."""
+    """A client of one upstream's models. ``timeout`` is in seconds, for each request."""
 
     def __init__(self, target: Target, *, timeout: float) -> None:
         self._target = target
@@ -91,10 +91,10 @@ class ModelClient:
     async def ask(
         self, messages: Sequence[Message], *, model: str, form: Mapping[str, Any] | None = None
     ) -> str:
-        """The text of a chat completion, less the model's thoughts; raises UpstreamError if it is incomplete.
+        """Returns the text of a chat completion without reasoning. Raises UpstreamError if it is incomplete.
 
-        ``form`` is OpenAI's ``response_format``. An upstream that refuses it is asked without it, so the
-        messages have to describe the form, too.
+        ``form`` is OpenAI's ``response_format``. If an upstream refuses it, the request is repeated without
+        it, so the messages must describe the form as well.
         """
         form = form if self._takes_form else None
         response = await self._chat(messages, model, form)
@@ -106,7 +106,7 @@ class ModelClient:
         return answer_text(response.content)
 
     async def post(self, path: str, body: Any, kind: type[T]) -> T:
-        """The answer to JSON that is posted to a path; raises UpstreamError if it is not of this kind."""
+        """Posts JSON to a path and decodes the answer as ``kind``. Raises UpstreamError."""
         response = await self._post(path, msgspec.json.encode(body), _LONGEST_JSON)
         if response.status != HTTPStatus.OK:
             raise UpstreamRefused(response.status, response.content, {})
@@ -134,7 +134,7 @@ class ModelClient:
 
 
 def answer_text(content: bytes) -> str:
-    """The text of a complete answer, without the model's thoughts; raises UpstreamBroken for any other."""
+    """Returns the text of a complete answer without reasoning. Raises UpstreamBroken for any other."""
     cut, whole = False, content.lstrip()[:1] == b"{"
     chunks = map(decode_object, [content] if whole else map(data_of, events(content)))
     for choice in map(first_choice, filter(None, chunks)):
@@ -148,7 +148,7 @@ def answer_text(content: bytes) -> str:
     if cut:
         raise TruncatedAnswer("The model's answer was cut short.")
     answer = transcript(content)
-    # Not one pattern for thought and answer: it would scan a long answer once for each letter.
+    # Not one pattern for reasoning and answer, which would take quadratic time.
     ends = [match.end() for match in _THOUGHT_END.finditer(answer.text)]
     text = answer.text[ends[-1] if ends else 0 :].strip()
     for token in _END_TOKENS:
@@ -161,7 +161,7 @@ def answer_text(content: bytes) -> str:
 
 
 def _error_of(status: int, content: bytes, headers: Mapping[str, str]) -> UpstreamError:
-    """The error that a status other than 200 stands for."""
+    """Returns the error for a status other than 200."""
     too_large = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     if too_large or status in _BAD_REQUEST:
         if _CENSORED.search(content, 0, _ERROR_BYTES):
@@ -172,17 +172,17 @@ def _error_of(status: int, content: bytes, headers: Mapping[str, str]) -> Upstre
 
 
 class PromptRedaction:
-    """Redacts what models are shown in the background, as pipelines redact what they show theirs."""
+    """Redacts the prompts of background models, like a pipeline's ``redact`` filters."""
 
     def __init__(self, steps: Sequence[Redact] = ()) -> None:
         self._steps = steps
 
     def text(self, text: str, role: str = "user") -> str:
-        """The text of a message, redacted."""
+        """Returns the redacted text of a message."""
         return self._redacted(Message(role=role, content=text)).text if self._steps else text
 
     def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Tool calls of an assistant, redacted."""
+        """Returns redacted tool calls of an assistant."""
         return self._redacted(Message(role="assistant", tool_calls=calls)).tool_calls or []
 
     def _redacted(self, message: Message) -> Message:
@@ -192,12 +192,12 @@ class PromptRedaction:
 
 
 def truncated(text: str, most: int) -> str:
-    """The first ``most`` characters; lone surrogates, which JSON cannot hold, become question marks."""
+    """Returns the first ``most`` characters; lone surrogates, which are invalid in JSON, become ``?``."""
     return text[:most].encode("utf-8", "replace").decode()
 
 
 def json_line(data: object) -> str:
-    """Data as one line of JSON for a prompt, in which nothing can close a tag."""
+    """Encodes data as one line of JSON for a prompt; angle brackets are escaped, so that it closes no tag."""
     return msgspec.json.encode(data).decode().replace("<", "\\u003c").replace(">", "\\u003e")
 
 
@@ -220,7 +220,7 @@ class _Scores(msgspec.Struct):
 
 
 class _TextModel:
-    """One model that is shown texts. ``timeout`` is in seconds, for one request."""
+    """A model that takes texts. ``timeout`` is in seconds, for one request."""
 
     def __init__(
         self, target: Target, *, model: str, timeout: float, redaction: PromptRedaction | None = None
@@ -231,10 +231,10 @@ class _TextModel:
 
 
 class HttpEmbedder(_TextModel):
-    """One model for embeddings."""
+    """An embedding model."""
 
     async def vectors(self, texts: Sequence[str]) -> list[Vector]:
-        """A unit vector for the beginning of each text, in order; raises UpstreamError."""
+        """Returns unit vectors for the beginnings of texts, in order. Raises UpstreamError."""
         body = {
             "model": self.model,
             "input": [truncated(self._redaction.text(text), _LONGEST_TEXT) for text in texts],
@@ -252,10 +252,10 @@ class HttpEmbedder(_TextModel):
 
 
 class HttpReranker(_TextModel):
-    """One model for reranking."""
+    """A reranking model."""
 
     async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well the beginning of each text answers a question, in order; raises UpstreamError."""
+        """Returns how well the beginning of each text answers a question, in order. Raises UpstreamError."""
         query, *documents = [
             truncated(self._redaction.text(text), _LONGEST_DOCUMENT) for text in (question, *texts)
         ]

@@ -1,4 +1,4 @@
-"""How a background process shares the machine with processes that answer calls."""
+"""Lowers the priority of a background process below that of servers."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ _NICE: Final = 15
 
 
 def give_way() -> None:
-    """Has this process, and the threads that it starts, run when the servers leave time for it."""
+    """Lowers the priority of this process and of the threads that it starts."""
     if hasattr(os, "nice"):
         os.nice(_NICE)
     if hasattr(os, "SCHED_BATCH"):

@@ -1,4 +1,4 @@
-"""The background job that lists the calls of users, and writes down what each was about once it is over."""
+"""The background job that lists the calls of users, and writes notes on each call once it is over."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -18,23 +18,23 @@ from proxy.memory.summaries import WrittenNotes
 from proxy.memory.tasks import in_thread_if_long
 
 _WRITE_ATTEMPTS: Final = 10
-_LISTED: Final = -1  # no turn of a call: it is listed, and no more
+_LISTED: Final = -1  # stands for a turn: the call is listed, and no turn is noted
 
 
 class CallWriter(Protocol):
-    """A model that writes what the next call has to know. It raises SummaryFailed."""
+    """A model that writes notes on a call for the next one. Raises SummaryFailed."""
 
     async def call_notes(
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
     ) -> WrittenNotes:
-        """Notes on a whole call; ``earlier`` are the notes on what was said before the entries."""
+        """Writes notes on a whole call; ``earlier`` are the notes on the turns before the entries."""
         ...
 
 
 class CallNotes:
     """Lists each call of a user once it begins, and replaces its last lines by notes once it is over.
 
-    A call is over when its agent has left, when nothing was said for ``pause`` seconds, and when its user
+    A call is over when its agent has left, when ``pause`` seconds passed without a turn, and when its user
     begins another one. Without a writer, and for calls of two messages, the last lines stay.
     """
 
@@ -54,7 +54,7 @@ class CallNotes:
         self._pause = pause
 
     def due_at(self, session: Session) -> float:
-        """Now where a call is to be listed; else from when on it is over."""
+        """Returns 0 if a call is to be listed; else when it is over."""
         if not session.entries:
             return NEVER_DUE
         newest, noted = session.entries[-1], session.noted_until
@@ -65,7 +65,7 @@ class CallNotes:
         return NEVER_DUE if next(call_speakers(session, newest.call), None) is None else 0.0
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
-        """List a call that begins, unless other calls of its speakers end by that."""
+        """Lists a new call; if this ends other calls of its speakers, ``run`` does the rest."""
         session, began = stored.session, wall_time()
         mark = _listing_mark(session.entries[-1].turn_ref)
         if session.noted_until == mark or self._over_at(session) <= began:
@@ -75,18 +75,18 @@ class CallNotes:
         return await self._mark(key, stored, mark)
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
-        """List the newest call and write what notes are due; whether a model wrote any.
+        """Lists the newest call and writes the notes that are due; returns whether a model wrote any.
 
         Raises SummaryFailed.
         """
         return await self._run(key, self._writer, settled=True)
 
     def fallback_is_due(self, session: Session) -> bool:
-        """Whether the newest call is to be listed, or over."""
+        """Whether the newest call is to be listed, or is over."""
         return self.due_at(session) <= wall_time()
 
     async def run_fallback(self, key: Key) -> None:
-        """List the newest call; last lines stand in until a model answers."""
+        """Lists the newest call, with its last lines until a model answers."""
         await self._run(key, None, settled=self._writer is None)
 
     async def _run(self, key: Key, writer: CallWriter | None, *, settled: bool) -> bool:
@@ -101,7 +101,7 @@ class CallNotes:
             call = await _with_lines(call, session)
         others = await self._list(key.tenant, call, at=began)
         if session.noted_until != _listing_mark(newest):
-            # It waits for its end now: each of its turns would find it due while no model answers.
+            # The call now waits for its end; otherwise it would be due at each turn while no model answers.
             stored = await self._mark(key, stored, _listing_mark(newest))
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
@@ -113,20 +113,20 @@ class CallNotes:
         return written
 
     async def _list(self, tenant: str, call: PastCall, *, at: float) -> list[PastCall]:
-        """List a call for its speakers; returns their other calls that have yet to be noted."""
+        """Lists a call for its speakers; returns their other calls that are not noted yet."""
         records = await self._save(tenant, call, at=at)
         others = {past.place: past for record in records for past in record.calls if not past.over}
         others.pop(call.place, None)
         return list(others.values())
 
     def _over_at(self, session: Session) -> float:
-        """From when on the newest call is over, unless it goes on."""
+        """Returns when the newest call is over, unless it continues."""
         return 0.0 if session.call > session.entries[-1].call else session.updated + self._pause
 
     async def _finish(
         self, tenant: str, call: PastCall, writer: CallWriter | None, *, settled: bool, at: float
     ) -> bool:
-        """Keep what is told of a call that is over, for good if ``settled``; whether a model wrote it."""
+        """Saves notes on an ended call, finally if ``settled``; returns whether a model wrote them."""
         key = Key(tenant, call.session)
         session, written = await self._session(key, call), False
         if session:
@@ -150,7 +150,7 @@ class CallNotes:
         return written
 
     async def _session(self, key: Key, call: PastCall) -> Session | None:
-        """The session of a call, while it is stored."""
+        """Reads the session of a call, if it is still stored."""
         try:
             session = await self._store.session(key)
         except UNREADABLE:
@@ -158,7 +158,7 @@ class CallNotes:
         return session if session and session.created == call.created else None
 
     async def _save(self, tenant: str, call: PastCall, *, at: float) -> list[UserRecord]:
-        """Save a call for its speakers; returns their records, without those of erased speakers."""
+        """Saves a call for its speakers; returns their records, without those of erased users."""
         records: list[UserRecord] = []
         for name in call.speakers:
             with suppress(SessionDeleted):
@@ -166,7 +166,7 @@ class CallNotes:
         return records
 
     async def _mark(self, key: Key, stored: StoredSession, end: TurnRef) -> StoredSession:
-        """Note in the session, as it was read or is since, how far its calls are listed; returns it."""
+        """Writes to the session how far its calls are noted; returns the stored session."""
         former = stored.session
         for _ in range(_WRITE_ATTEMPTS):
             session, version, _ = stored
@@ -183,12 +183,12 @@ class CallNotes:
 
 
 def _listing_mark(newest: TurnRef) -> TurnRef:
-    """How far a session's calls are noted while the newest one is listed, and no more."""
+    """Returns the mark of a session whose newest call is only listed."""
     return TurnRef(newest.call, _LISTED)
 
 
 def _call_under_way(key: Key, session: Session) -> PastCall:
-    """The newest call of a session; its lines are read where they stand."""
+    """Returns the newest call of a session, without its lines."""
     newest = session.entries[-1].turn_ref
     return PastCall(
         session=key.session,
