@@ -1,4 +1,4 @@
-"""The base classes of filters: frozen values made from their options, with pure functions of messages."""
+"""What a filter is: a frozen value made from its options, and pure functions over what passes by."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -14,20 +14,20 @@ Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
 """A request's top level less its messages, as raw JSON by name."""
 Delta = Mapping[str, Any]
-"""The part of one choice that an event adds; the message of a whole answer is one large delta."""
+"""What one event adds to one choice; a whole answer's message is one large delta."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """The memory of a session at one turn; empty where nothing is remembered.
+    """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
 
-    ``dropped`` are the messages of this call before the window that the client replays; ``summaries`` cover
-    the turns before those, oldest first. ``began`` is when this call began, in seconds since 1970;
-    ``speakers`` are the names of its speakers. ``episodes`` are the agent's recent actions, newest first.
-    ``state`` is the value that the client keeps with the session. ``recalled`` are memories from other
-    conversations that are related to the newest words, best first. ``facts`` about the caller stay the same
-    from turn to turn, oldest first; ``news`` are facts that were added since. ``profile`` is the operator's
-    text about the caller, and ``last_call`` an earlier call under any session; both stay the same until the
-    call ends. ``scale`` is how many tokens the upstream counts for each estimated one.
+    ``dropped`` is what was heard in this call and stands before the window that the client
+    replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this call began,
+    in seconds since 1970; ``speakers`` are the names of its speakers. ``episodes`` is what the agent
+    did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
+    memory holds beyond this conversation that may bear on the newest words, best first. ``facts`` are what is
+    known of the caller and stays as it is from turn to turn, oldest first; ``news`` came to be known since.
+    ``profile`` is what the operator tells of the caller, and ``last_call`` an earlier call under any session;
+    both stay as they are until the call ends.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -45,9 +45,9 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The input of a filter beside the messages. ``now`` is in seconds since 1970.
+    """What a filter may know beside the messages. ``now`` is in seconds since 1970.
 
-    ``count`` returns the number of tokens of a text, which is an estimate unless a tokenizer is loaded.
+    ``count`` tells how many tokens a text has: an estimate, where nothing better is at hand.
     """
 
     now: float
@@ -59,7 +59,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A conversation before and after a filter, as documentation and as a test.
+    """A conversation before and after a filter: its documentation, and its test.
 
     Messages are written as a client sends them, and so are the request's other fields.
     """
@@ -74,9 +74,9 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, frozen=True):
-    """An answer before and after a filter, as documentation and as a test.
+    """An answer as it comes from the model and as it goes to the client: documentation, and a test.
 
-    ``before`` is the content in the pieces in which it arrives; ``after`` must be the same for any other cut.
+    ``before`` is content in the pieces in which it streams; cut anywhere else, ``after`` must be the same.
     """
 
     title: str
@@ -87,7 +87,7 @@ class Spoken(msgspec.Struct, frozen=True):
 
 
 class Filter(BaseModel):
-    """A step of a pipeline, whose fields are its options, with the same names as the keys in YAML."""
+    """A step of a pipeline. The class is the options: its fields are the keys in YAML."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -95,40 +95,40 @@ class Filter(BaseModel):
 class RequestFilter(Filter):
     """A step between the client's request and the model's.
 
-    It does no I/O, does not change its arguments, and returns the same result for the same arguments.
+    It does no I/O, changes nothing that it was given, and returns the same for the same.
     """
 
     examples: ClassVar[tuple[Example, ...]] = ()
 
     idempotent: ClassVar[bool] = True
-    """Whether applying the filter twice is the same as once, with any options."""
+    """A second time changes nothing more, whatever the options."""
     keeps_system: ClassVar[bool] = True
-    """Whether the result has the same system and developer messages, and no others."""
+    """System and developer messages come out as they went in, and no others."""
     keeps_words: ClassVar[bool] = True
-    """Whether the newest user message of the result ends with the user's newest words."""
+    """The newest words of the user come out as the end of the newest user message."""
     keeps_past: ClassVar[bool] = True
-    """Whether the result for a turn stays the same when other turns follow."""
+    """What comes out for a turn stays the same, whatever turns follow it."""
     leaves_out: ClassVar[str | None] = None
-    """The name in ``degraded`` where the result has fewer messages; ``None`` where nothing is lost."""
+    """What the client is told when fewer messages come out than went in; ``None`` where nothing is lost."""
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """Returns the messages for the next step."""
+        """The messages as the next step sees them."""
         return messages
 
     def set(self, fields: Fields, context: Context) -> Fields:
-        """Returns the request's other fields for the next step."""
+        """The request's other fields as the next step sees them."""
         return fields
 
 
 class Stage(Protocol):
-    """A filter at work on one choice of one answer."""
+    """One choice of one answer on its way through one filter."""
 
     def feed(self, delta: Delta) -> Delta:
-        """Returns the filtered delta; the very same object where nothing changes, so that its bytes pass."""
+        """What goes on of a delta; the very same object where nothing changes, so that its bytes pass."""
         ...
 
     def close(self) -> Delta:
-        """Returns the text that was held back, if any. It is called exactly once, however the answer ends."""
+        """What was held back, if anything. Called exactly once, whichever way the answer ends."""
         ...
 
 
@@ -138,9 +138,9 @@ class AnswerFilter(Filter):
     spoken: ClassVar[tuple[Spoken, ...]] = ()
 
     def open(self, context: Context) -> Stage | None:
-        """Returns a new stage for one choice; ``None`` where the filter does not change deltas."""
+        """A fresh stage for one choice; ``None`` where the filter has nothing to do with deltas."""
         return None
 
     def first(self, context: Context) -> Mapping[str, Any] | None:
-        """Returns a chunk to send before all others of a stream, or ``None``."""
+        """An event to stand before all others of a stream, if any."""
         return None

@@ -1,4 +1,4 @@
-"""The memories that filters inject, and their form in a prompt: fenced as data, one line each, no repeats."""
+"""What memory hands to filters, and how it stands in a prompt: fenced as data, a line each, not repeated."""
 
 import re
 import unicodedata
@@ -13,19 +13,19 @@ import msgspec
 from filters.message import SYSTEM, Message, newest_user
 from filters.option_types import time_zone
 
-# A role, perhaps with a name, as in the lines of a transcript.
+# A role, perhaps with a name, as a transcript would tell who speaks.
 _SPEAKER: Final = re.compile(
     r"[\W_]*(?:system|developer|user|human|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]",
     re.IGNORECASE,
 )
-# Full stops of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese, which always end a sentence.
+# They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
 _STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
 _ENDS: Final = f".!\u2026\uff0e{_STOPS}"
 _END: Final = re.compile(
     rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
 )
 _NOTED: Final = re.compile(r"\s*[\[(]")
-# The ends of sentences, and the marks of list items, after which another sentence may begin.
+# What a sentence, or the mark of an item, ends with before another sentence begins.
 _BEFORE: Final = (*".!?\u2026", "\n-", "\n*", "\n\u2022", "\n\u2013", "\n+")
 _RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 _LABELS: Final = (":", "]", ")")
@@ -36,25 +36,25 @@ _LONGEST_NAME = 128
 
 
 def fence(name: str, note: str, lines: Iterable[str]) -> str:
-    """A block of lines between ``<name>`` and ``</name>``, after a note; empty if there are no lines.
+    """The lines between ``<name>`` and ``</name>``, the note first; empty where there are none.
 
-    Each line is ``defused``.
+    Each stands on one line, closes no fence, and begins as no message of somebody does.
     """
-    safe = [defused(line) for line in lines]
-    return "\n".join((f"<{name}>", note, *safe, f"</{name}>")) if safe else ""
+    kept = [defused(line) for line in lines]
+    return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
 
 
 def defused(line: str) -> str:
-    """A line that is safe in a fence: a single line, which cannot close the fence or imitate a speaker."""
-    # With letters beyond ASCII, two replacements take a thousandth of the time of ``translate``.
+    """The line as it stands in a fence."""
+    # Two searches take a thousandth of a table's time where a letter is beyond ASCII.
     plain = one_line(line, len(line)).replace("<", "\u2039").replace(">", "\u203a")
     return f"- {plain}" if _SPEAKER.match(plain) and not plain.startswith("- ") else plain
 
 
 class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A message with injected facts or summaries, which is not part of the conversation, whatever its role.
+    """Facts or summaries, which no speaker of this conversation said, whatever the role.
 
-    No client can send one, and it looks like any other message on the wire: only its type differs.
+    No client can send one, and nothing tells it from another message on the wire: only its type says it.
     """
 
 
@@ -64,12 +64,12 @@ def instructions(messages: Sequence[Message]) -> list[Message]:
 
 
 def users(messages: Sequence[Message]) -> list[int]:
-    """The indexes of the user's messages, without injected ones."""
+    """Where words of the user stand."""
     return [i for i, m in enumerate(messages) if m.role == "user" and not isinstance(m, Injected)]
 
 
 def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
-    """The messages with a block before the user's newest words; unchanged where either is missing."""
+    """The messages, with a block before the newest words of the user; as they are where either is missing."""
     newest = newest_user(messages)
     if newest is None or not block:
         return messages
@@ -77,27 +77,27 @@ def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
 
 
 def one_line(value: str, max_length: int) -> str:
-    """The value as one line of at most ``max_length``: line breaks and control characters become spaces."""
+    """The value as one line: line breaks and control characters become spaces, and it is cut."""
     if not value.isprintable():
         value = " ".join(value.split())
-        if not value.isprintable():  # rare: control characters other than line breaks
+        if not value.isprintable():  # beside line breaks that is rare
             blanks = {ord(c): " " for c in set(value) if not c.isprintable()}
             value = " ".join(value.translate(blanks).split())
     return value.strip()[:max_length].strip()
 
 
 def comparable(text: str) -> str:
-    """The text for comparison: case-folded, with single spaces, and without a full stop at its end."""
+    """The text in one case, with single spaces and no full stop; what else tells statements apart stays."""
     words = " ".join(_folded(text).split())
     return words.rstrip(f" {_ENDS}") or words
 
 
 class Stated:
-    """The statements in some texts, for finding out whether a fact is already in a prompt.
+    """What some texts state.
 
-    A statement must be a whole sentence: "Offer vegetarian dishes" does not state "Vegetarian." Case, white
-    space and the full stop may differ. In ``annotated`` texts, a label such as ``ann: `` or ``[10:30] `` may
-    precede a statement, and a note in brackets may follow it.
+    Letters that merely occur within a sentence state nothing: "Offer vegetarian dishes" does not say
+    "Vegetarian." Case, white space and the full stop may differ. In ``annotated`` texts, labels such as
+    ``ann: `` and ``[10:30] `` may stand before a statement, and a note in brackets behind it.
     """
 
     def __init__(self, texts: Iterable[str], *, annotated: bool = False) -> None:
@@ -106,7 +106,7 @@ class Stated:
         self._annotated = annotated
 
     def contains(self, statement: str) -> bool:
-        """Whether the texts state this; only its first hundred occurrences are checked."""
+        """Whether it is stated; only its first hundred occurrences are looked at."""
         words = _lines(statement).strip().rstrip(f" {_ENDS}")
         place = -1
         for _ in range(_MOST_PLACES if words else 0):
@@ -124,12 +124,12 @@ class Stated:
 
     @cached_property
     def _text(self) -> str:
-        """The normalised texts, computed at the first use."""
+        """Prepared when it is asked for."""
         return "\n" + "\n".join(map(_lines, self._texts))
 
 
 def _lines(text: str) -> str:
-    """The text case-folded, with single spaces within its lines."""
+    """The text in one case, with single spaces in its lines."""
     return "\n".join(" ".join(line.split()) for line in _folded(text).split("\n"))
 
 
@@ -139,12 +139,12 @@ def _folded(text: str) -> str:
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn of an earlier call, a fact about the caller, or a part of a document.
+    """A turn of an earlier talk, a fact about the person, or a part of a document.
 
-    ``score`` is about 1 for a text with every one of the caller's newest words. ``source`` is the session or
-    the document, and ``at`` is when the text was said or added, in seconds since 1970. ``place`` is the
-    number of the user message in this call, counted from 0, with which a fact was first injected, unless that
-    is the newest one. ``follows`` is whether a turn came directly after the one before it in the list.
+    ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or
+    the document, ``at`` when it was said or added, in seconds since 1970. ``place`` is which message of the
+    user, counted from 0, a fact was first told with in this talk, where that is not the newest. What
+    ``follows`` was said right after the turn before it.
     """
 
     kind: Literal["turn", "fact", "document"]
@@ -166,10 +166,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The lines about an earlier call, which ended ``at``, in seconds since 1970.
+    """What an earlier call was about, line by line; it ended ``at``, in seconds since 1970.
 
-    ``record`` is the call's name and its last turn. A prompt that contains it, as in ``(record
-    0123456789ab-7)``, already has these lines.
+    By its ``record``, as in ``(record 0123456789ab-7)``, a prompt in which it stands already is found: the
+    call's own name, and its last turn.
     """
 
     record: str
@@ -177,18 +177,18 @@ class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
     def is_in(self, text: str) -> bool:
-        """Whether a text already has the lines about this call."""
+        """Whether a text tells this call."""
         return f"(record {self.record.partition('-')[0]}-" in text
 
     def as_block(self, introduction: str, timezone: str = "UTC") -> str:
-        """The lines in their fence, after the introduction, the day and the record."""
+        """The lines in their fence, below the day and the record."""
         day = datetime.fromtimestamp(self.at, time_zone(timezone))
         note = f"{introduction} It was on {day:%Y-%m-%d}. (record {self.record})"
         return fence("last_conversation", note, self.lines)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
-    """One interaction of an agent, on any platform. ``at`` is in seconds since 1970."""
+    """One interaction of an agent, wherever it happened. ``at`` is in seconds since 1970."""
 
     at: float
     interaction_type: str
@@ -196,7 +196,7 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     platform: str | None = None
 
     def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
-        """One line: ``[14:23] posted_tweet on x: Just shipped it``; the content is cut at ``max_length``."""
+        """One line: ``[14:23] posted_tweet on x: Just shipped it``; the content cut at ``max_length``."""
         time = datetime.fromtimestamp(self.at, time_zone(timezone))
         kind = one_line(self.interaction_type, _LONGEST_NAME)
         where = f" on {one_line(self.platform, _LONGEST_NAME)}" if self.platform else ""

@@ -1,6 +1,6 @@
-"""Patterns that users write, and replacement in texts, most of which were searched in the turn before.
+"""Patterns that a user writes, and replacement in texts of which most were searched a turn ago.
 
-The patterns run on RE2, whose time is linear in the length of the text for any pattern.
+The patterns run on RE2, whose time is linear in the text whatever the pattern.
 """
 
 import secrets
@@ -10,13 +10,13 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 _GENERATION = 32_768
-# In characters: hashing a text of this length blocks the event loop for up to a millisecond.
+# While a text is hashed, up to a millisecond for one so long, nothing else runs.
 _LONGEST = 1_000_000
 
 
 def compiled(pattern: str) -> Any:
-    """Compiles a pattern, with the interface of ``re``. Raises ValueError, which says what is wrong."""
-    import re2  # type: ignore[import-untyped]  # noqa: PLC0415 - two megabytes, only where patterns are used
+    """A pattern made ready, used as the standard library's are. Raises ValueError with what is wrong."""
+    import re2  # type: ignore[import-untyped]  # noqa: PLC0415 - two megabytes, for those who write patterns
 
     options = re2.Options()
     options.log_errors = False
@@ -38,14 +38,14 @@ def _message(error: Exception) -> str:
 
 
 OwnPattern = Annotated[str, AfterValidator(_is_pattern)]
-"""An option with a pattern, which is checked when the option is read."""
+"""An option that holds a pattern; a faulty one is refused with what is wrong with it."""
 
 
 class Bounded:
     """A pattern whose matches have at most ``longest`` characters, so that a stream need not wait for more.
 
-    A longer match is cut to ``longest`` characters if the pattern allows it, and the search continues after
-    it.
+    Where a match would have more, as many are one match if the pattern allows it, and the rest is looked at
+    anew.
     """
 
     def __init__(self, pattern: str, longest: int) -> None:
@@ -53,7 +53,7 @@ class Bounded:
         self.longest = longest
 
     def spans(self, text: str, start: int) -> Iterator[tuple[int, int]]:
-        """Yields start and end of each match from ``start`` on, in order; empty matches are left out."""
+        """Where the matches from ``start`` on begin and end, in order; empty ones are none."""
         text = encodable(text)
         while start < len(text):
             begin, end = self._next(text, start)
@@ -62,9 +62,9 @@ class Bounded:
             start = end
 
     def _next(self, text: str, start: int) -> tuple[int, int]:
-        """The span of the next match, or an empty span at which to continue the search.
+        """The next match; where there is none, an empty span from which to look on.
 
-        The window is twice as long as a match, so that it contains every match that begins in its first half.
+        The window holds a whole match from wherever in its first half it may begin.
         """
         before = min(start, 1)
         window = text[start - before : start + 2 * self.longest + 1]
@@ -80,7 +80,7 @@ class Bounded:
 
 
 def encodable(text: str) -> str:
-    """The text with each half character replaced by a whole one: RE2 reads UTF-8, which has no halves."""
+    """The text with each half character replaced by one whole: RE2 reads UTF-8, which has no halves."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -89,22 +89,23 @@ def encodable(text: str) -> str:
 
 
 class Replacer:
-    """Calls ``replace`` for texts, but not again for a text that it has returned unchanged.
+    """Texts as ``replace`` returns them; one that it returns as the very same object is not searched again.
 
-    It remembers the last 32,768 unchanged texts of up to a million characters, and at most twice as many, by
-    a keyed hash of each; it keeps no text.
+    The last 32,768 of these, of up to a million characters, are remembered, and at most twice as many: by a
+    keyed hash of each, and without any of their words.
     """
 
     def __init__(self, replace: Callable[[str], str]) -> None:
         self._replace = replace
-        # The secret prefix keeps attackers from finding two texts with one hash. Without it "41" and the
-        # character that has the same two bytes would collide, and with PYTHONHASHSEED hashes are predictable.
+        # No text may pass for another that somebody chose. "41" and the one character whose two bytes these
+        # are have one hash, and where PYTHONHASHSEED is set anybody can compute it; behind secret characters
+        # of one byte neither is so.
         self._key = secrets.token_hex(16)
         self._recent: set[int] = set()
         self._older: set[int] = set()
 
     def __call__(self, text: str) -> str:
-        """Returns the text after ``replace``."""
+        """The text with what is replaced."""
         if len(text) > _LONGEST:
             return self._replace(text)
         digest = hash(self._key + text)

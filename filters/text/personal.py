@@ -1,4 +1,4 @@
-"""Personal data: its patterns by kind, the search for it, and its replacement in streamed text."""
+"""Personal data: patterns by kind, found in whole text and replaced while text streams."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ from filters.text.pattern import Bounded
 
 Kind = Literal["email", "iban", "card", "ip", "phone"]
 Hit = tuple[int, int, str]
-"""Start, end and kind of a match."""
+"""Where a find starts, where it ends, and its kind."""
 _ALONE = r"(?<![A-Za-z0-9_])"
 _LATIN = "".join(map(chr, range(0xC0, 0x250)))
 _LOCAL = r"A-Za-z0-9À-ɏ._%+'-"
@@ -52,7 +52,7 @@ _LENGTHS_OF_IBANS = {
     for country in countries.split()
 }
 _AS_DIGITS = {code: str(int(chr(code), 36)) for code in map(ord, ascii_letters)}
-# Lengths by the first digits of cards: Luhn's check alone would accept one number in ten.
+# Lengths are tied to the first digits that cards have: of all numbers, one in ten passes Luhn's check.
 _CARD_NUMBER = re.compile(
     r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
 )
@@ -66,7 +66,7 @@ _NO_SIGN = ("", 0)
 _DIGIT = re.compile("[0-9]")
 _DIGITS = re.compile("[0-9]+")
 _MOST_BEFORE_A_DIGIT = 45
-# A match may depend on the characters after it, such as another octet or digit.
+# A find may depend on what follows it: an octet more, a digit more.
 _LOOKED_AHEAD = 2
 _LOOKED_BACK_AT = 2
 _PIECE = 32_768
@@ -90,11 +90,11 @@ _BEGUN_IBAN = re.compile(_IBAN_BEGUN)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """One pattern of a kind.
+    """One look of one kind.
 
-    ``longest`` is the maximum length of a match, in characters. ``begun`` returns the start of a possible
-    match at the end of a text, which needs more text. ``end`` returns the end of a candidate, or 0 if it is
-    no match. ``sign`` is a string, and how often a text with a match contains it at least.
+    ``longest`` bounds a find, in characters. ``begun`` tells where that starts, at the end of a text, which
+    more text could make a find. ``end`` tells where a candidate ends, and gives 0 for one that is none.
+    No find is in a text that holds ``sign`` less often than it says.
     """
 
     kind: Kind
@@ -105,11 +105,11 @@ class Shape(msgspec.Struct, frozen=True):
     end: Callable[[re.Match[str]], int] = re.Match.end
 
     def hits(self, text: str, start: int) -> Iterator[Hit]:
-        """Yields the matches from ``start`` on, in order; the text before it is context."""
+        """The finds from ``start`` on, in order; what stands before it is looked back at."""
         if self.sign[1] and text.count(self.sign[0]) < self.sign[1]:
             return
         while start < len(text):
-            # A search blocks the event loop, so that a long text is searched in pieces.
+            # A search lets nothing else run: a long text is searched piece by piece.
             stop = start + _PIECE
             candidate = self.candidate.search(text, start, stop + self.longest + _LOOKED_AHEAD)
             if candidate is None or candidate.start() >= stop:
@@ -122,10 +122,7 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def _trailing(alphabet: str, never_first: str = "") -> Callable[[str], int]:
-    """Returns a function for the start of the last run of ``alphabet`` in a text.
-
-    Characters in ``never_first`` are not counted at its start.
-    """
+    """Where the characters start that end a text and are all in ``alphabet``."""
 
     def begun(text: str) -> int:
         run = text[len(text.rstrip(alphabet)) :]
@@ -140,7 +137,7 @@ def _iban_begun(text: str) -> int:
 
 
 def _end_of_iban(candidate: re.Match[str]) -> int:
-    """The end of an IBAN, whose length depends on its country; 0 if it is none. Words may follow it."""
+    """Where an IBAN ends: words may follow it, and its length depends on the country."""
     written = candidate.group()
     length = _LENGTHS_OF_IBANS.get(written[:2].upper(), 0)
     iban = written.translate(_WITHOUT_SEPARATORS)[:length]
@@ -154,7 +151,7 @@ def _end_of_iban(candidate: re.Match[str]) -> int:
 
 
 def _end_of_card(candidate: re.Match[str]) -> int:
-    """The end of a card number, by its check digit; 0 if it is none. Other numbers may follow it."""
+    """Where a card's number ends: other numbers may follow it, and its check digit decides."""
     text, number, possible = candidate.string, "", list[tuple[str, int]]()
     for group in _DIGITS.finditer(text, candidate.start(), candidate.end()):
         number += group[0]
@@ -174,7 +171,7 @@ def _end_of_phone(candidate: re.Match[str]) -> int:
 
 
 def _end_of_ipv6(candidate: re.Match[str]) -> int:
-    """The end of an IPv6 address, without a full stop; 0 if it is none, such as a time or ``1::2``."""
+    """Where an address ends, before a full stop if there is one. Times, and ``1::2``, are none."""
     address = candidate.group().rstrip(".")
     try:
         IPv6Address(address)
@@ -191,14 +188,14 @@ _SHAPES = (
     Shape("ip", (":", 2), re.compile(_IPV6), 45, _trailing(hexdigits + ":."), _end_of_ipv6),
     Shape("phone", _NO_SIGN, re.compile(_PHONE), 48, _trailing(digits + "+ ./()-", " ./)-"), _end_of_phone),
 )
-"""The patterns of all kinds; of two matches with the same start and end, the first pattern's counts."""
+"""All looks of all kinds; where two begin at one place and are of one length, the first one counts."""
 
 
 class Sensitive:
-    """Finds personal data: of these kinds, and by the user's own patterns, by name.
+    """What counts as personal: kinds that are known here, and patterns of one's own by name.
 
-    A match of an own pattern has at most ``max_length`` characters; a longer one is cut, and the search
-    continues after it.
+    A match of an own pattern has at most ``max_length`` characters; where it would have more, as many are
+    one find and the rest is looked at anew.
     """
 
     def __init__(
@@ -208,13 +205,13 @@ class Sensitive:
         self._own = {name: Bounded(pattern, max_length) for name, pattern in (patterns or {}).items()}
         lengths = [shape.longest for shape in self._shapes] + [own.longest for own in self._own.values()]
         self.longest = max(lengths, default=0)
-        """The maximum length of a match, in characters."""
+        """No find has more characters than this."""
 
     def find(self, text: str, start: int = 0) -> list[Hit]:
-        """The matches from ``start`` on, in order and without overlap; the text before it is context.
+        """The finds from ``start`` on, in order, none in another; what stands before it is looked back at.
 
-        Where two overlap, the first stays (the longer one, if both start together), and the rest of the other
-        one becomes a match of its own.
+        Where two overlap, the first keeps its place (the longer one, if both begin together), and what the
+        other has beyond it is a find of its own.
         """
         found: list[Hit] = []
         done = start
@@ -225,9 +222,9 @@ class Sensitive:
         return found
 
     def marked(self, text: str, marks: Mapping[str, str], start: int = 0, stop: int | None = None) -> str:
-        """The text from ``start`` to ``stop``, with each match replaced by the mark of its kind.
+        """A text from ``start`` to ``stop`` with ``marks``, by kind, in the place of the finds in it.
 
-        It is the very same object where it is the whole text and has no matches.
+        It is the very same object where that is all of it, and there are none.
         """
         pieces, done, stop = [], start, len(text) if stop is None else stop
         for begin, end, kind in self.find(text, start):
@@ -238,10 +235,9 @@ class Sensitive:
         return "".join([*pieces, text[done:stop]]) if pieces else text[start:stop]
 
     def settled(self, text: str, start: int = 0) -> int:
-        """The index up to which the matches from ``start`` on cannot change, whatever text follows.
+        """Up to where the finds from ``start`` on stay the same, whatever text follows; no find spans it.
 
-        No match spans it. A stream may send the text before it, if it keeps two characters as context for
-        ``find``.
+        A stream may let go all before it, if it keeps two characters of it for ``find`` to look back at.
         """
         begun = [max(s.begun(text), len(text) - s.longest - _LOOKED_AHEAD) for s in self._shapes]
         begun += [len(text) - pattern.longest - _LOOKED_AHEAD for pattern in self._own.values()]
@@ -251,9 +247,8 @@ class Sensitive:
         return place
 
     def _hits(self, text: str, start: int) -> list[Hit]:
-        """All matches in order, which may overlap; of those with the same start the longest first."""
-        # All kinds but e-mail addresses have a digit: the search for them begins shortly before the first
-        # one.
+        """What looks like anything of it, in order; of what begins at one place the longest first."""
+        # All but e-mail addresses hold a digit, and none but these is looked for where none is near.
         digit = _DIGIT.search(text, start)
         numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
         found: list[Hit] = []
@@ -265,7 +260,7 @@ class Sensitive:
 
 
 class StreamRedaction:
-    """Replaces matches in streamed text by the marks of their kinds; holds back possible matches."""
+    """Puts ``marks``, by kind, in the place of finds; what may be the beginning of one is held back."""
 
     def __init__(self, sensitive: Sensitive, marks: Mapping[str, str]) -> None:
         self._sensitive = sensitive
@@ -274,16 +269,16 @@ class StreamRedaction:
         self._start = 0
 
     def feed(self, text: str) -> str:
-        """Adds text; returns the text that cannot change any more, with marks."""
+        """What is settled, with marks."""
         self._text += text
         return self._settle(self._sensitive.settled(self._text, self._start))
 
     def close(self) -> str:
-        """Returns the text that was held back, with marks."""
+        """What was held back, with marks."""
         return self._settle(len(self._text))
 
     def _settle(self, place: int) -> str:
-        """Returns the text up to ``place``, with marks; keeps two characters before it as context."""
+        """The text up to a place, with marks; two characters before it are kept to be looked back at."""
         marked = self._sensitive.marked(self._text, self._marks, self._start, place)
         cut = max(0, place - _LOOKED_BACK_AT)
         self._text, self._start = self._text[cut:], place - cut

@@ -10,12 +10,12 @@ import msgspec
 
 from proxy.errors import Forbidden, Unauthorized
 
-# Health probes use any host name of a container; webhook events carry a signature.
+# Probes ask under whatever name a container has; webhook events carry a signature.
 _WITHOUT_KEY: Final = frozenset({"/healthz", "/readyz", "/webhooks/agora"})
 _FOR_ALL_KEYS: Final = ("/models", "/v1/models", "/chat/completions", "/v1/chat/completions", "/pipelines/")
 _BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _IPV4: Final = re.compile(rf"127(?:\.{_BYTE}){{3}}")
-# The dot at the end marks a fully qualified name (RFC 1034, 3.1).
+# The dot at the end says that the name is whole (RFC 1034, 3.1).
 _HOST: Final = re.compile(
     rf"(?:\[::1\]|(?:[a-z0-9_-]+\.)*localhost\.?|{_IPV4.pattern})(?::[0-9]{{1,5}})?", re.ASCII | re.IGNORECASE
 )
@@ -29,7 +29,7 @@ _FORMAT: Final = "name:secret or name:secret:chat"
 
 
 class ApiKey(msgspec.Struct, frozen=True):
-    """A tenant's API key: the hash of its secret, and its scope, which is chat completions alone or all.
+    """A tenant, and what its key admits to: chat completions alone, or all. It holds no secret.
 
     ``is_short`` is whether the secret has fewer than 16 characters.
     """
@@ -44,7 +44,7 @@ class ApiKey(msgspec.Struct, frozen=True):
 
 
 class Keys(msgspec.Struct, frozen=True):
-    """All API keys; without any, only requests from this machine are admitted."""
+    """All API keys; without any, this machine alone is admitted."""
 
     entries: tuple[ApiKey, ...] = ()
 
@@ -55,12 +55,12 @@ class Keys(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> Self:
         """Parses comma-separated keys in the form ``name:secret`` or ``name:secret:chat``.
 
-        Raises ValueError, whose message has the number of the wrong entry and no part of it.
+        Raises ValueError, which names the number of the wrong entry and shows nothing of it.
         """
         if not text.strip():
             return cls()
         entries = [entry for entry in map(str.strip, text.split(",")) if entry]
-        if not entries:  # commas alone are a mistake, and must not switch keys off
+        if not entries:  # commas alone are no wish to need no keys
             raise ValueError(f"there are commas, and no key; write {_FORMAT}, or nothing")
         keys = tuple(_parse_key(number, entry) for number, entry in enumerate(entries, 1))
         first: dict[bytes, int] = {}
@@ -70,7 +70,7 @@ class Keys(msgspec.Struct, frozen=True):
         return cls(keys)
 
     def find(self, secret: str) -> ApiKey | None:
-        """Finds the key with this secret, or ``None``, in constant time."""
+        """Finds the key of a secret, in a time that does not depend on which entry it is, or how near."""
         digest = _digest(secret)
         match = None
         for key in self.entries:
@@ -79,27 +79,26 @@ class Keys(msgspec.Struct, frozen=True):
         return match
 
     def match(self, headers: Mapping[str, str]) -> ApiKey | None:
-        """Finds the key in ``Authorization: Bearer <secret>`` or ``api-key: <secret>``, or ``None``."""
+        """Finds the key of a request: ``Authorization: Bearer <secret>``, or ``api-key: <secret>``."""
         scheme, _, secret = headers.get("authorization", "").partition(" ")
         return self.find(secret.strip() if scheme.lower() == "bearer" else headers.get("api-key", ""))
 
     def admit(self, headers: Mapping[str, str], path: str) -> str:
-        """Returns the tenant of a request, which is ``default`` where no key is needed.
+        """Returns the tenant, which is ``default`` where no key is needed.
 
-        Raises Unauthorized where a key is needed and missing or unknown, and Forbidden for a key whose scope
-        does not suffice, for a Host other than loopback if there are no keys, and for a browser's request
-        from a page of another site.
+        Raises Unauthorized without a key that is needed, and Forbidden for a key of too small a scope, for
+        another host's name without keys, and for a browser that asks on behalf of another site.
         """
         if path in _WITHOUT_KEY:
             return "default"
-        # A preflight has no key; a refusal keeps the page from reading any answer.
+        # A page sends no key with its preflight, and may not read any answer but one that allows it.
         if "access-control-request-method" in headers:
             raise _site_not_allowed()
         if not self.entries:
             host = headers.get("host")
             if host is not None and not _HOST.fullmatch(host):
                 check_host(headers)
-            # A page of another site may post a form to loopback without a preflight.
+            # A page may post what looks like a form to loopback under its right name, without a preflight.
             site, origin = headers.get("sec-fetch-site"), headers.get("origin")
             if site is None and origin is not None:  # an older browser
                 site = "same-site" if is_loopback_name(origin.partition("://")[2]) else "cross-site"
@@ -118,7 +117,7 @@ class Keys(msgspec.Struct, frozen=True):
 
 
 class Webhook(msgspec.Struct, frozen=True):
-    """The secret of a webhook, which ``repr`` hides, and the tenant of its events."""
+    """The secret of a webhook, which is never shown, and the tenant of its events."""
 
     secret: bytes
     tenant: str
@@ -127,9 +126,9 @@ class Webhook(msgspec.Struct, frozen=True):
         return f"Webhook(tenant={self.tenant!r})"
 
     def verify(self, headers: Mapping[str, str], body: bytes) -> bool:
-        """Whether Agora's signature matches the raw body; of two signatures, HMAC-SHA256 counts.
+        """Whether Agora's signature fits the raw body; of two signatures, the newer one counts.
 
-        The other one is HMAC-SHA1; both are in hexadecimal (Agora, "Receive notifications").
+        They are HMAC-SHA256 and HMAC-SHA1 in hexadecimal digits (Agora, "Receive notifications").
         """
         newer, older = headers.get("agora-signature-v2"), headers.get("agora-signature")
         signature, digest = (newer, hashlib.sha256) if newer is not None else (older or "", hashlib.sha1)
@@ -155,21 +154,21 @@ def _digest(secret: str) -> bytes:
 
 
 def check_host(headers: Mapping[str, str]) -> None:
-    """Raises Forbidden where the Host header is not a name of loopback."""
+    """Raises Forbidden where this machine is called by a name that is not loopback's."""
     host = headers.get("host")
-    # A page in a local browser can reach loopback under the page's own host name (DNS rebinding).
+    # A page in a browser of this machine can reach loopback under its own name (DNS rebinding).
     if host is not None and not is_loopback_name(host):
         advice = "set TURNKEEPER_KEYS to be called by other names"
         raise Forbidden(f"'{host[:80]}' is no loopback name; {advice}.", code="host_not_allowed")
 
 
 def is_loopback_address(host: str) -> bool:
-    """Whether only this machine can connect to a server that listens on ``host``."""
+    """Whether listening on ``host``, an address or ``localhost``, admits calls of this machine only."""
     return host.lower() == "localhost" or host == "::1" or _IPV4.fullmatch(host) is not None
 
 
 def is_loopback_name(host_header: str) -> bool:
-    """Whether a Host header always means this machine, whatever a DNS server answers."""
+    """Whether a Host header can mean nothing but this machine, whatever a DNS server says."""
     return _HOST.fullmatch(host_header) is not None
 
 

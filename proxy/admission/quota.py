@@ -1,4 +1,4 @@
-"""Limits of API keys: requests and tokens per minute, and concurrent answers."""
+"""Limits of API keys: requests and tokens in a minute, and answers at once."""
 
 import asyncio
 import itertools
@@ -31,7 +31,7 @@ _BYTES_OF_A_REQUEST: Final = 64_000
 
 
 class RateLimits(msgspec.Struct, frozen=True):
-    """The limits of each key; 0 means no limit."""
+    """The limits of one key; 0 is no limit."""
 
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
@@ -39,7 +39,7 @@ class RateLimits(msgspec.Struct, frozen=True):
 
 
 class Remaining(NamedTuple):
-    """A limit, how much of it remains, and the seconds until its window ends."""
+    """What remains of one limit, and in how many seconds all of it is there again."""
 
     limit: int
     remaining: int
@@ -47,16 +47,16 @@ class Remaining(NamedTuple):
 
 
 def weight(size: int) -> int:
-    """As how many requests one counts that asks no model: one per 64 KB of body and answer, rounded up."""
+    """How many requests one counts as that asks no model: one for each 64 KB of its body and answer begun."""
     return max(1, -(-size // _BYTES_OF_A_REQUEST))
 
 
 class Quota:
     """Admits requests by tenant, the name of a key.
 
-    With ``counts``, requests are counted together with other servers: each answer has a permit there, which
-    is renewed while it lasts, and expires within a minute after its server has died. While ``counts`` fail,
-    or take longer than ``deadline`` seconds if it is given, this process counts alone.
+    They may be counted with other servers: an answer has a permit there, which is renewed while it lasts and
+    expires within a minute of its server's death. While ``counts`` fail, or take longer than ``deadline``
+    seconds if there is one, this process counts alone.
     """
 
     def __init__(
@@ -79,14 +79,14 @@ class Quota:
 
     @property
     def degraded(self) -> bool:
-        """Whether this process counts alone, because the shared counts fail."""
+        """Whether this process counts alone what all servers should count together."""
         return self._windows.is_alone
 
     @asynccontextmanager
     async def admit(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
-        """Admits a turn while entered, and counts its tokens at the end; ``size`` is its body's in bytes.
+        """Admits a turn for as long as it is entered, and counts its tokens; ``size`` is its body's in bytes.
 
-        Adds headers with the remaining limits to the answer. Raises LimitExceeded.
+        Raises LimitExceeded. The answer's headers say what remains.
         """
         permit = self._open_answer(tenant)
         try:
@@ -99,10 +99,10 @@ class Quota:
 
     @asynccontextmanager
     async def admit_by_size(self, tenant: str, size: int, reply: Reply) -> AsyncIterator[None]:
-        """Admits a request that asks no model while entered; it counts by its ``weight``.
+        """Admits a request that asks no model, for as long as it is entered; it counts by its ``weight``.
 
-        ``size`` is its body's in bytes; the weight of the answer is counted when it has been sent. A request
-        is admitted while any remain, whatever its weight. Raises LimitExceeded.
+        ``size`` is its body's in bytes; what its answer weighs beside that is counted when it has been sent.
+        A request is admitted while any are left, however much it weighs. Raises LimitExceeded.
         """
         permit = self._open_answer(tenant)
         try:
@@ -112,7 +112,7 @@ class Quota:
             self._close_answer(tenant, permit, "requests", weight(size + reply.size) - weight(size))
 
     async def aclose(self) -> None:
-        """Finishes pending counts, then closes the shared ones."""
+        """Counts what is yet to be counted, then closes the counts."""
         if self._renewing:
             self._renewing.cancel()
             await asyncio.wait({self._renewing})
@@ -120,11 +120,8 @@ class Quota:
         await self._windows.aclose()
 
     def _open_answer(self, tenant: str) -> Permit | None:
-        """Counts an open answer; returns its permit, if answers are counted together with other servers.
-
-        Raises LimitExceeded.
-        """
-        # Counted before anything is awaited: otherwise a burst could exceed the limit.
+        """Its permit, where other servers count it too."""
+        # Counted before anything is awaited: of a burst, all would find the same room.
         limit = self._limits.concurrent_streams
         if limit and self._open[tenant] >= limit:
             self._refuse_stream()
@@ -138,13 +135,13 @@ class Quota:
         return permit
 
     def _close_answer(self, tenant: str, permit: Permit | None, kind: str, amount: int) -> None:
-        """Ends an open answer and its permit, and counts ``amount`` of ``kind``."""
+        """Ends its permit, and counts what it took beside its request."""
         self._open[tenant] -= 1
         if permit:
             del self._permits[permit]
         if permit or amount:
             amounts = {kind: amount} if amount else {}
-            # Begun before the turn is written, so that both are sent to the store together.
+            # Put off before the turn is written, which takes it along.
             counting = Begun(self._windows.count(tenant, amounts, permit and permit.ended, deferrable=True))
             task = asyncio.get_running_loop().create_task(counting.rest())
             self._spending.add(task)
@@ -156,9 +153,9 @@ class Quota:
             await asyncio.sleep(_RENEW_EVERY)
             for permit, tenant in tuple(self._permits.items()):
                 if permit in self._permits:
-                    # Without a limit, since the answer is under way.
+                    # Whatever the limit is: its answer is under way.
                     await self._windows.count(tenant, {}, permit._replace(limit=None))
-                    if permit not in self._permits:  # the answer has ended meanwhile
+                    if permit not in self._permits:  # it may have been given back before it was renewed
                         await self._windows.count(tenant, {}, permit.ended)
 
     def _refuse_stream(self) -> NoReturn:
@@ -184,11 +181,11 @@ class Quota:
 
 
 class Windows:
-    """Counts in windows of a minute, each of which begins with its first request.
+    """Windows of a minute that begin with their first request.
 
-    This process counts alone where ``shared`` is ``None``, and while it fails: it raises StoreError, or takes
-    longer than ``deadline`` seconds if that is given. It is then probed every ``pause`` seconds until it
-    works again; if it fails again within a minute the pause doubles, up to a minute.
+    They are counted in this process where ``shared`` is ``None``, and while it fails: where it raises
+    StoreError, or takes longer than ``deadline`` seconds if there is one. It is then probed after ``pause``
+    seconds, until it counts again; where it fails again within a minute the pause doubles, up to a minute.
     """
 
     def __init__(
@@ -213,7 +210,7 @@ class Windows:
 
     @property
     def is_alone(self) -> bool:
-        """Whether this process counts alone, because the shared counts fail."""
+        """Whether this process counts by itself what all servers should count together."""
         return self._probe is not None and not self._probe.done()
 
     async def count(
@@ -224,9 +221,9 @@ class Windows:
         *,
         deferrable: bool = False,
     ) -> dict[str, Remaining] | None:
-        """Counts amounts of limited kinds; returns what remains, or ``None`` where no permit is left.
+        """Counts what has a limit, and returns what remains of it; ``None`` where there is no permit left.
 
-        A permit whose end cannot be counted expires.
+        A permit that cannot be given back expires.
         """
         limited = {kind: amount for kind, amount in amounts.items() if self._limits[kind]}
         if not limited and permit is None:
@@ -237,7 +234,7 @@ class Windows:
         remaining = {}
         for kind, (number, reset) in counts.items():
             limit = self._limits[kind]
-            # A request is within the limit if any amount remained before it: its own cost may exceed that.
+            # There must have been something left: it may cost more than that, or what is not known yet.
             is_within = number - limited[kind] < limit
             remaining[kind] = Remaining(limit, max(0, limit - number) if is_within else -1, reset)
         return remaining
@@ -266,7 +263,7 @@ class Windows:
         return await self._own.count(tenant, amounts, ttl=_MINUTE)
 
     async def _probe_until_back(self, shared: Counts, tenant: str) -> None:
-        # With the tenant of the failure: in a cluster, the nodes of other tenants may work.
+        # For the tenant that it failed for: of a cluster, the others' node may be well.
         while True:
             await asyncio.sleep(self._backoff.pause(self._failures))
             try:
@@ -279,7 +276,7 @@ class Windows:
 
 
 def duration(seconds: float) -> str:
-    """Formats a duration as in OpenAI's headers: 120ms, 8.64s, 6m0s."""
+    """A length of time as OpenAI's headers have it: 120ms, 8.64s, 6m0s."""
     milliseconds = round(seconds * 1000)
     if milliseconds < 1000:  # noqa: PLR2004
         return f"{milliseconds}ms"
@@ -288,7 +285,7 @@ def duration(seconds: float) -> str:
 
 
 def _tokens(answer: AnswerCopy, size: int) -> int:
-    """The upstream's token count, else an estimate: one for four bytes of the body and one for each piece."""
+    """The upstream's own count, or a guess: four bytes of a prompt are a token, and so is each piece sent."""
     usage = usage_of(answer.tail)
     if usage.input is not None or usage.output is not None:
         return (usage.input or 0) + (usage.output or 0)

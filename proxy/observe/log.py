@@ -1,4 +1,4 @@
-"""The log: lines of text or JSON, written by a thread; one line for each turn that has ended."""
+"""The log: lines of text or JSON, written by a thread of its own; one for each turn that has ended."""
 
 import asyncio
 import contextlib
@@ -31,13 +31,13 @@ _LONGEST_QUEUE: Final = 10_000
 _PATIENCE: Final = 1.0
 _A_MOMENT: Final = 0.05
 _PIPE_PIECE: Final = getattr(select, "PIPE_BUF", 512)
-"""How many bytes a pipe accepts in one atomic write (POSIX)."""
+"""How many bytes a pipe takes in one piece, as POSIX has it."""
 _MOST_IGNORED: Final = 10
 _LONGEST_REASON: Final = 300
 _LONGEST_TEXT: Final = 2000
 _EVERY: Final = 60.0
-# Made before worker processes are forked, so that they share it. It is stored nowhere, so that ids cannot be
-# guessed from the log once the server has ended.
+# Made before worker processes are forked, so that they share it; it is stored nowhere, so that once the
+# server has ended no id can be tried on its log.
 _USER_KEY: Final = secrets.token_bytes(32)
 _USER_DIGEST: Final = 8
 
@@ -46,7 +46,7 @@ _turns_log = logging.getLogger("turnkeeper.turns")
 
 
 class LogEntry:
-    """A message with fields: keys in JSON, ``name=value`` in text; fields that are ``None`` are left out."""
+    """A message with fields that are not ``None``: keys of their own in JSON, ``name=value`` in text."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
         self.message = message
@@ -65,10 +65,10 @@ class LogEntry:
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as one line of JSON."""
+    """Each record as one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Returns the time (UTC), level, logger and message, then the fields."""
+        """The time (UTC), level, logger and message, then the fields."""
         entry = record.msg if isinstance(record.msg, LogEntry) else None
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -86,9 +86,9 @@ class JsonLines(logging.Formatter):
 @contextlib.contextmanager
 def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") -> Iterator[None]:
     """Sends all log records to ``stream``, without waiting: beyond 10,000 queued lines new ones are lost."""
-    # Lines name no thread, process or source line: records need not look them up.
+    # No line names a thread, a process or a line of code: records are made without looking for them.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
-    logging._srcfile = None  # noqa: SLF001 - recommended by the library's documentation
+    logging._srcfile = None  # noqa: SLF001 - as the library's own advice has it
     writer = _handler(stream, form, _BatchingHandler)
     queueing = _QueueHandler(SimpleQueue())
     listener = _QueueListener(queueing.queue, writer)
@@ -105,31 +105,31 @@ def logging_to(stream: TextIO, *, form: Format = "text", level: Level = "info") 
 
 def forking_logger(stream: TextIO, *, form: Format = "text", level: Level = "info") -> logging.Logger:
     """A logger without a thread, for a process that forks others; it never waits for its reader."""
-    logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - forked processes must not inherit it
+    logger = logging.Logger("turnkeeper", level.upper())  # noqa: LOG001 - what is forked must not inherit it
     logger.addHandler(_handler(stream, form, _ForkingHandler))
     return logger
 
 
 def exit_within_a_second() -> None:
-    """Kills this process after one second, in which it may write its last lines: their reader may stall."""
+    """Gives this process one second to write its last lines: their reader may have stalled."""
     die_within(_PATIENCE)
 
 
 def die_within(seconds: float) -> None:
-    """Makes the kernel kill this process after this many seconds."""
+    """Has the kernel end this process after so many seconds, whatever it does by then."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 class _UnbufferedHandler(logging.StreamHandler[TextIO]):
-    """Writes without a buffer and without a lock, so that a stalled reader cannot block the exit."""
+    """Writes past the stream's buffer and holds no lock, so that a stalled reader cannot block the exit."""
 
-    def createLock(self) -> None:  # noqa: N802 - the library's name
+    def createLock(self) -> None:  # noqa: N802 - as the library has it
         self.lock = None
 
     def flush(self) -> None:
-        """Does nothing, since nothing is buffered; the library's method needs the lock."""
+        """Does nothing, since nothing is buffered; the library's own would want the lock."""
 
     def handle(self, record: logging.LogRecord) -> bool:
         self.emit(record)
@@ -138,19 +138,19 @@ class _UnbufferedHandler(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.write(f"{self.format(record)}\n".encode(self.stream.encoding, "backslashreplace"))
-        except Exception:  # noqa: BLE001 - like the library
+        except Exception:  # noqa: BLE001 - as the library does
             self.handleError(record)
 
     def write(self, lines: bytes) -> None:
-        with contextlib.suppress(OSError):  # the reader has closed its end
+        with contextlib.suppress(OSError):  # the reader has gone away
             while lines:
                 lines = lines[os.write(self.stream.fileno(), lines) :]
 
 
 class _BatchingHandler(_UnbufferedHandler):
-    """Writes lines in batches, since each write releases the interpreter lock and takes it again.
+    """Writes lines together, at ``flush`` at the latest: each write gives the interpreter away and back.
 
-    A batch fits into one atomic write to a pipe, so that lines of several processes do not mix.
+    They are as many as a pipe takes in one piece, or those of several processes would mix.
     """
 
     _lines = b""
@@ -166,7 +166,7 @@ class _BatchingHandler(_UnbufferedHandler):
 
 
 class _ForkingHandler(_UnbufferedHandler):
-    """Writes each line in a forked process."""
+    """Writes each line in a process of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if os.fork():
@@ -179,7 +179,7 @@ class _ForkingHandler(_UnbufferedHandler):
 
 
 class _TextLines(logging.Formatter):
-    """Formats each record as one line of text, with the local date and time."""
+    """Each record as one line of text, with the local date and time."""
 
     default_msec_format = "%s.%03d"
 
@@ -191,7 +191,7 @@ def _handler(stream: TextIO, form: Format, kind: type[_UnbufferedHandler]) -> lo
 
 
 class _QueueHandler(QueueHandler):
-    """Queues records without formatting them: their arguments never change."""
+    """Queues records as they are: their arguments never change."""
 
     queue: "SimpleQueue[logging.LogRecord]"
 
@@ -213,8 +213,8 @@ class _QueueListener(QueueListener):
         self._writer = writer
         self._stopping = Event()
 
-    def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - the library's signature
-        """Waits for the next record; the thread wakes once for all records within 50 ms."""
+    def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
+        """The next record; the thread wakes once for all that come within a moment."""
         try:
             record = self.queue.get_nowait()
         except Empty:
@@ -253,7 +253,7 @@ def log_turn(turn: TurnReport, observation: Observation, *, with_text: bool) -> 
 
 
 def fields_of(turn: TurnReport) -> dict[str, Any]:
-    """The fields of a turn's log line; durations are in milliseconds."""
+    """The log's fields of a turn; durations in milliseconds."""
     durations = (*turn.stages, ("first_token", turn.first_token), ("duration", turn.duration))
     return {
         "turn": turn.id,
@@ -277,13 +277,13 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
 
 
 def user_digest(tenant: str, user: str) -> str:
-    """A keyed hash of a user's id for the log; it stays the same as long as the server runs."""
+    """What stands in the log in the place of a user's id: the same as long as the server runs."""
     text = msgspec.json.encode((tenant, user.encode("utf-8", "surrogatepass")))
     return blake2b(text, key=_USER_KEY, digest_size=_USER_DIGEST).hexdigest()
 
 
 class MinuteLog:
-    """Logs a warning for the first event at once, then one each minute, with counts by ``field``."""
+    """Warns of a first event at once, then of each minute's events, with their counts by ``field``."""
 
     def __init__(self, message: str, field: str) -> None:
         self._message = message
@@ -298,7 +298,7 @@ class MinuteLog:
             self._log_counts()
 
     def flush(self) -> None:
-        """Logs the counts since the last warning, and stops the timer."""
+        """Logs what has not been logged, and stops the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The observation of one request while it is answered, and the report of a turn."""
+"""What is observed of one request on its way, and the report that is made of a turn."""
 
 import json
 import re
@@ -16,11 +16,11 @@ from proxy.clock import wall_time
 TRACEPARENT: Final = "traceparent"
 
 Outcome = Literal["done", "hangup", "superseded", "failed"]
-"""How a turn ended; ``hangup`` means that the client closed its connection."""
+"""How a turn ended; ``hangup`` means that the client left."""
 
 State = Literal["streaming", "done", "degraded", "interrupted", "cancelled", "failed"]
-"""The state of a turn. ``degraded``: done, with something left out. A turn that ended by a hang-up or was
-superseded is ``interrupted`` after its first token and ``cancelled`` before it."""
+"""The state of a turn: ``degraded`` is done with something left out; a turn that was left or superseded is
+``interrupted`` after its first token and ``cancelled`` before it."""
 
 NO_SESSION: Final = "session"
 """Stands in ``degraded`` where a voice platform names no session, so that nothing can be remembered."""
@@ -29,13 +29,13 @@ SESSION_ADVICE: Final = (
     "set 'channel' in Agora's llm.params, or send X-Session-Id"
 )
 _EXCERPT: Final = 200
-# In bytes: the first 200 characters of a streamed answer take up to a hundred events.
+# Of an answer that streams, 200 characters take up to a hundred events.
 _EXCERPT_BYTES: Final = 16_000
-# This can only be a key: a quotation mark within a JSON string follows a backslash.
+# A quotation mark within a JSON string follows a backslash: this can only be a key.
 _USAGE_KEY: Final = b'"usage":'
 _USAGE_TAIL: Final = 4096
 LARGEST_COPY: Final = 4_000_000
-"""How many bytes of one answer are copied."""
+"""How many bytes are kept of what a client gets of one answer."""
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
@@ -57,14 +57,14 @@ class Excerpt(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnReport(msgspec.Struct, kw_only=True, gc=False):
-    """Ids, times and counts of one turn, and an excerpt of its text where content is kept.
+    """Ids, times and counts of one turn; of its text an excerpt at most, and only where content is kept.
 
-    It is filled in while the turn is answered, and does not change after its end. ``at`` is the time of
-    arrival in seconds since 1970; the other times are durations in seconds, and ``lead`` is the one before
-    the first stage. ``status`` and ``code`` are those that the client got. ``outcome`` is ``None`` until the
-    turn has ended. ``pipeline`` is empty for a request that is no turn. Tokens are the upstream's own counts,
-    ``None`` without one. ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back``
-    whether another upstream answered. ``ignored`` lists the extension fields that could not be used.
+    It fills up on the turn's way, and stays as it is once that has ended. ``at`` is the time of arrival in
+    seconds since 1970; the other times are durations in seconds, and ``lead`` is what passed before the first
+    stage. ``status`` and ``code`` are the client's. ``outcome`` is ``None`` until the turn has ended.
+    ``pipeline`` is empty for a request that is no turn. Tokens are the upstream's own count, ``None`` where
+    it gives none. ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether
+    another upstream answered. ``ignored`` lists the extension fields that could not be used.
     """
 
     id: str = ""
@@ -97,7 +97,7 @@ class TurnReport(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def overhead(self) -> float:
-        """The seconds that the proxy itself took before the upstream was asked."""
+        """The seconds that passed here before the upstream was asked."""
         return self.lead + sum([seconds for stage, seconds in self.stages if stage != "upstream"])
 
     @property
@@ -155,7 +155,7 @@ class TraceContext(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, header: str | None) -> Self:
-        """Parses a ``traceparent`` header; starts a new trace where it is missing or invalid."""
+        """The context that a ``traceparent`` header gives, or a new trace."""
         match = _TRACEPARENT.fullmatch(header or "")
         span_id = secrets.randbits(64) or 1
         if not match:
@@ -169,10 +169,10 @@ class TraceContext(msgspec.Struct, frozen=True):
 
 
 class AnswerCopy(msgspec.Struct, eq=False):
-    """A copy of the answer that went to the client: its first 4 MB, and its end.
+    """What went to the client of one answer: the first 4 MB of it, and its end.
 
-    ``size`` is the whole answer's in bytes. ``pieces`` are the first 4 MB, and ``times`` are when each piece
-    was sent, by ``time.perf_counter``.
+    ``size`` is how many bytes the whole answer had. ``pieces`` are its first 4 MB, and ``times`` those, by
+    ``time.perf_counter``, at which each of them was sent.
     """
 
     size: int = 0
@@ -182,7 +182,7 @@ class AnswerCopy(msgspec.Struct, eq=False):
     _end: bytes = b""
 
     def add(self, data: bytes) -> None:
-        """Adds a piece that was sent; beyond 4 MB only the last bytes are kept."""
+        """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
         if not data:
             return
         self.size += len(data)
@@ -215,12 +215,12 @@ class AnswerCopy(msgspec.Struct, eq=False):
 
     @property
     def tail(self) -> bytes:
-        """The last bytes of the answer, in which upstreams send the token counts."""
+        """The last bytes of the answer, in which a model says how many tokens it counted."""
         return self._end or self.data[-_USAGE_TAIL:]
 
 
 class HasMessages(Protocol):
-    """The content of a turn."""
+    """What was said in a turn."""
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -229,13 +229,13 @@ class HasMessages(Protocol):
 
 
 class Observation(msgspec.Struct, eq=False):
-    """The observation of one request, which is a turn once its ``report`` names a pipeline.
+    """What is observed of one request; it is a turn once its ``report`` names a pipeline.
 
-    ``on_progress`` is called with the observation when the model is asked, when the first token is sent, and
-    when the turn ends. ``content`` is the turn's content, where it may be kept. ``sent_body`` is the last
-    body that went to an upstream. ``route`` is the pipeline, and ``size`` the client's body in bytes.
-    ``answer`` is a copy of the model's answer as the client got it. ``reason`` is why the turn failed, and
-    may be logged.
+    ``on_progress`` is called with the observation as the model is asked, as the first token is sent, and as
+    the turn ends. ``content`` is what was said, where that may be kept. ``sent_body`` is what the upstream
+    that was asked last was sent. ``route`` is the pipeline, and ``size`` how many bytes the client sent.
+    ``answer`` is a copy of what the client got of a model's answer. ``reason`` is why the turn failed, in
+    words that may be logged.
     """
 
     report: TurnReport = msgspec.field(default_factory=TurnReport)
@@ -250,7 +250,7 @@ class Observation(msgspec.Struct, eq=False):
     trace_context: TraceContext | None = None
 
     def mark_first_token(self) -> None:
-        """Records that the beginning of a stream has been written to the client."""
+        """Notes that the beginning of a stream has been written to the client."""
         self.report.first_token = time.perf_counter() - self.timer.start
         self.on_progress(self)
 
@@ -263,18 +263,18 @@ class Observation(msgspec.Struct, eq=False):
             self.on_progress(self)
 
     def complete(self) -> TurnReport:
-        """Fills in the report from the timer and the answer so far, and returns it."""
+        """The report, with what the timer and the answer tell by now."""
         report, timer, usage = self.report, self.timer, usage_of(self.answer.tail)
         report.lead = timer.marks[0][1] - timer.start if timer.marks else 0.0
         report.stages = timer.stages
-        report.filters = tuple(report.filters)  # filters in a thread go on after a hang-up
+        report.filters = tuple(report.filters)  # filters in a thread go on when their client has left
         report.input_tokens, report.output_tokens, report.cached_tokens = usage
         return report
 
     def progress(self, *, with_excerpt: bool) -> TurnReport:
-        """A copy of the report before the turn has ended.
+        """A report of what is known before the turn has ended, which stays as it is.
 
-        ``with_excerpt`` adds an excerpt, where the turn's content may be kept.
+        ``with_excerpt`` adds one where the turn's content may be kept.
         """
         report = self.complete()
         return msgspec.structs.replace(
@@ -287,15 +287,15 @@ class Observation(msgspec.Struct, eq=False):
 
     @property
     def excerpt(self) -> Excerpt | None:
-        """An excerpt; ``None`` where the turn's content may not be kept."""
+        """An excerpt, where the turn's content may be kept."""
         content = self.content
         return None if content is None else excerpt_of(content.messages, self.report.user, self.answer.data)
 
 
 def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> Excerpt | None:
-    """The beginnings of the newest words and of the answer in a turn of ``user``.
+    """What a turn of ``user`` says at a glance.
 
-    ``None`` where the newest words are another user's, since erasure goes by the turn's user.
+    ``None`` where the newest words are another user's: forgetting goes by the turn's user.
     """
     speaker = next((message.user for message in reversed(messages) if message.role == "user"), None)
     if speaker not in {None, user}:
@@ -308,7 +308,7 @@ def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> 
 
 
 class Usage(NamedTuple):
-    """Token counts of an answer; ``None`` for those that the upstream does not send."""
+    """Tokens of an answer; ``None`` where the upstream does not say."""
 
     input: int | None = None
     output: int | None = None
@@ -316,7 +316,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(answer: bytes) -> Usage:
-    """Reads the last token counts at the end of an answer, streamed or whole."""
+    """The last usage that an upstream gives at the end of an answer, streamed or whole."""
     tail = answer[-_USAGE_TAIL:]
     key = tail.rfind(_USAGE_KEY)
     if key < 0:

@@ -1,4 +1,4 @@
-"""The application: from a request to its handler, with the observation of its costs."""
+"""Turnkeeper as an application: what becomes of a request."""
 
 import asyncio
 import gc
@@ -45,19 +45,19 @@ def build_app(
     metrics: Metrics | None = None,
     notify: WriteListener | None = None,
 ) -> "App":
-    """Builds the application for a configuration; ``environ`` names proxies to upstreams.
+    """Builds the application that a configuration describes; ``environ`` names proxies to upstreams.
 
-    ``notify`` reports sessions that were written to the background process, where there is one.
+    ``notify`` passes sessions that were written on to the background process, where there is one.
     """
     metrics, traces = metrics or Metrics(), Traces()
     return App(build_runtime(settings, environ, metrics, traces, notify=notify), metrics, traces)
 
 
 class App(ServerState):
-    """The application, which ASGI's lifespan starts and ends.
+    """The application; ASGI's lifespan starts and ends it.
 
-    A body of up to ``small_body`` bytes is awaited before its request is answered. ``orphaned`` is whether
-    the parent process is dead.
+    A ``small_body`` is awaited before a request is answered, in bytes. ``orphaned`` is whether the process
+    that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -66,13 +66,13 @@ class App(ServerState):
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, runtime)
         self.small_body = min(SMALL_BODY, runtime.max_body)
-        # A random id for each request would cost more than filtering a turn.
+        # To draw a random id for each request costs more than to filter a turn.
         self._id_prefix, self._ids = secrets.token_hex(8), itertools.count(0x1000)
         self._page = LazyPage(self)
         self._routes = Routes(self)
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Runs ASGI's lifespan: opens memory and starts tasks, and closes everything at the end."""
+        """Takes part in ASGI's lifespan."""
         await receive()
         if self.memory:
             await self.memory.open()
@@ -89,7 +89,7 @@ class App(ServerState):
         await send({"type": "lifespan.shutdown.complete"})
 
     async def answer(self, request: Request) -> None:
-        """Answers one request, with an error response if a handler raises, and reports its turn."""
+        """Answers one request."""
         reply, headers, path = request.reply, request.headers, request.path
         number = f"{self._id_prefix}{next(self._ids):x}"
         request_id = headers.get("x-request-id", "")
@@ -99,7 +99,7 @@ class App(ServerState):
         report = TurnReport(id=f"turn_{number}", request=request_id)
         reply.observation = observation = Observation(report, self.reporter.observe)
         generation = self._generation
-        keeps_generation = path != FEED  # a feed may last for days
+        keeps_generation = path != FEED  # a feed may be read for days
         generation.calls += keeps_generation
         try:
             if (chat := _CHAT.fullmatch(path)) or path == _EXPLAIN:
@@ -136,21 +136,21 @@ class App(ServerState):
         elif isinstance(error, ClientDisconnected):
             reply.observation.report.outcome = "hangup"
         else:
-            # The message of an unexpected exception may quote the caller: only its traceback is logged.
+            # The message of a stray exception may quote the caller: the log gets only where it came from.
             where = "".join(traceback.format_tb(error.__traceback__))
             _log.error("%s in a request:\n%s", type(error).__name__, where)
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics, with all turns that have ended."""
+        """The metrics of all turns that have ended by now."""
         self.reporter.flush()
         return self._metrics
 
     def swap(self, runtime: Runtime) -> None:
-        """Answers new calls with ``runtime``; active turns end with the former one.
+        """Answers new calls with ``runtime``; active turns end with what they began with.
 
-        Records that wait to be written move to the new memory, if there is one.
+        Records that wait to be written go to the new memory, if there is one.
         """
         if self.memory and runtime.memory:
             self.memory.recorder.transfer(runtime.memory.recorder)
@@ -169,17 +169,17 @@ class App(ServerState):
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         self._lost_turns += self._closing.pop(closing).lost_turns
-        # A runtime is full of cycles, and the collector hardly ever scans old objects.
+        # It is full of cycles, and a server's collector comes to old objects hardly ever.
         asyncio.get_running_loop().call_soon(gc.collect)
 
     def drain(self) -> None:
-        """Reports from now on that the server is going away, and ends the feed."""
+        """Says from now on that the server is going away."""
         self.phase = "draining"
         self.feed.close()
         self._page.close()
 
     async def _answer_call(self, request: Request, runtime: Runtime, chat: re.Match[str] | None) -> None:
-        """Answers a request for a completion, or where ``chat`` is ``None`` for an explanation of one."""
+        """Answers a request for a completion, or for an explanation of one."""
         reply, headers = request.reply, request.headers
         tenant = runtime.keys.admit(headers, request.path)
         if request.method != "POST":
@@ -190,7 +190,7 @@ class App(ServerState):
         if chat:
             observation = reply.observation
             observation.report.tenant, observation.report.pipeline = tenant, pipeline.name
-            if runtime.tracing:  # continues the client's trace, with the upstream's span as a child
+            if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
                 observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
                 headers[TRACEPARENT] = context.traceparent
         body = request.body

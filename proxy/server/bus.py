@@ -1,4 +1,4 @@
-"""Messages between processes, and the bus between the processes of one port."""
+"""Messages between processes, and the bus that carries them among those of one port."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ from proxy.observe.observation import TurnReport
 from proxy.turn.active import TurnClaim
 
 LARGEST: Final = 200_000
-"""The largest message, in bytes."""
+"""The size of a message in bytes, at most."""
 _BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
-# In seconds: writes within it are reported in one message, since one message each would cost twice as much.
+# Calls that begin within it are listed together: a read and a write of one alone costs twice as much.
 _GATHERING: Final = 0.25
 _MOST_WRITTEN: Final = 10_000
 _ORPHAN_LIVES: Final = 60.0
@@ -35,7 +35,7 @@ class TurnMessage(msgspec.Struct, frozen=True, tag="turn"):
 
 
 class WatchingMessage(msgspec.Struct, frozen=True, tag="watching"):
-    """The sender's feed has subscribers; valid for a few seconds."""
+    """The sender's feed has a reader, for a few seconds more."""
 
 
 class StartMessage(msgspec.Struct, frozen=True, tag="start"):
@@ -51,7 +51,7 @@ class StartMessage(msgspec.Struct, frozen=True, tag="start"):
 
 
 class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
-    """Traces of a tenant's session, or of one of its users, must be removed."""
+    """Traces of a tenant's session, or of one of its users, are to be removed."""
 
     tenant: str
     session: str | None
@@ -59,9 +59,9 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
 
 
 class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
-    """Sessions were written, each with the time at which its background work is due.
+    """Sessions were written, each with the time from which on there is background work.
 
-    ``incomplete`` is whether other sessions were written too, whose names are lost.
+    ``incomplete`` is whether others were written, too, whose names are lost.
     """
 
     sessions: Sequence[tuple[Key, float]] = ()
@@ -69,13 +69,13 @@ class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
 
 
 class BackgroundMessage(msgspec.Struct, frozen=True, tag="background"):
-    """Whether each job of the background process fails, by its name."""
+    """The jobs of the background process by their names, and whether each fails."""
 
     failures: Mapping[str, bool]
 
 
 class ReloadMessage(msgspec.Struct, frozen=True, tag="reload"):
-    """A server has read its configuration again: that of other hosts may have changed too."""
+    """A server has read its configuration again: others may have a new one, too."""
 
 
 BusMessage = (
@@ -90,8 +90,8 @@ BusMessage = (
 
 
 def encoded_claim(claim: TurnClaim, largest: int) -> bytes:
-    """Encodes a claim; a condensed one if it would have more than ``largest`` bytes or cannot be encoded."""
-    with contextlib.suppress(OverflowError):  # a number beyond 64 bits
+    """A claim as bytes: condensed where it would have more than ``largest``, or cannot be encoded."""
+    with contextlib.suppress(OverflowError):  # a number that is too large for any message
         data = msgspec.msgpack.encode(claim)
         if len(data) <= largest:
             return data
@@ -99,18 +99,18 @@ def encoded_claim(claim: TurnClaim, largest: int) -> bytes:
 
 
 Inbox = tuple[socket.socket, socket.socket]
-"""Two sockets: its owner reads from the first, and all others write to the second."""
+"""The end that its owner reads, and the end that all others write to."""
 
 
 def inboxes(count: int) -> list[Inbox]:
-    """Makes an inbox for each process; to be called before they are forked."""
+    """Makes an inbox for each process, before they are forked."""
     return [_inbox() for _ in range(count)]
 
 
 def _inbox() -> Inbox:
     try:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError:  # macOS has no SOCK_SEQPACKET
+    except OSError:  # macOS has none of these
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in ends:
         end.setblocking(False)  # noqa: FBT003
@@ -119,7 +119,7 @@ def _inbox() -> Inbox:
 
 
 class Bus:
-    """Sends messages to the other processes. It never waits: a message to a full inbox is lost."""
+    """The way to the other processes. Nothing waits: a message that an inbox has no room for is lost."""
 
     def __init__(self, all_inboxes: Sequence[Inbox], own: int) -> None:
         self.name = f"process {own + 1} of {len(all_inboxes)}, with the turns that it has answered"
@@ -136,12 +136,12 @@ class Bus:
                 self._send(data, self._others)
 
     def send_reliably(self, message: BusMessage) -> None:
-        """Sends a message to all other processes; for a minute, it is sent again to full inboxes."""
+        """Sends a message; for a minute, it is sent again to those that have no room for it."""
         self._retry(self._encoder.encode(message), self._others, _TRIES)
 
     @property
     def has_others(self) -> bool:
-        """Whether there are other processes."""
+        """Whether there are other processes that serve."""
         return bool(self._others)
 
     def receive(self, callback: Callable[[BusMessage], None]) -> None:
@@ -154,7 +154,7 @@ class Bus:
 
     @staticmethod
     def _send(data: bytes, others: Sequence[socket.socket]) -> list[socket.socket]:
-        """Sends bytes to these inboxes; returns those that could not take them."""
+        """Returns those that could not be reached."""
         missed = []
         for other in others:
             try:
@@ -171,16 +171,16 @@ class Bus:
             _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
     def read(self, callback: Callable[[BusMessage], None]) -> None:
-        """Calls ``callback`` with the messages that have arrived."""
+        """Calls ``callback`` with the messages that are there."""
         with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_BATCH):
                 callback(self._decoder.decode(self._inbox.recv(LARGEST)))
 
 
 class WrittenSessions:
-    """Reports written sessions to the background process, in batches, through its ``inbox``.
+    """Tells the background process of the sessions that were written, a moment later, by its ``inbox``.
 
-    It never waits. While the inbox is full, up to 10,000 names are kept and sent later.
+    Nothing waits for it. What the inbox has no room for is sent later: 10,000 names at the most.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -191,18 +191,18 @@ class WrittenSessions:
         self._encoder = msgspec.msgpack.Encoder()
 
     def session_written(self, key: Key, due: float) -> None:
-        """Adds a session that was written, and the time at which its background work is due."""
+        """Takes the name of a session, and when work on it is due."""
         self._sessions[key] = due
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHERING, self._send)
 
     def names_lost(self) -> None:
-        """Reports that sessions were written whose names are lost, because a server has died."""
+        """Says that sessions were written whose names are not known: a server has died."""
         self._incomplete = True
         self.flush()
 
     def flush(self) -> None:
-        """Sends as many names as the inbox has room for."""
+        """Sends what there is room for."""
         while self._sessions or self._incomplete:
             batch = [*islice(self._sessions.items(), _BATCH)]
             data = self._encoder.encode(WrittenMessage(batch, self._incomplete))
@@ -227,9 +227,9 @@ class WrittenSessions:
 
 
 def end_with_parent(lifeline: int, orphaned: Callable[[], None] = lambda: None) -> None:
-    """Sends this process SIGTERM once its parent has died, which closes the pipe ``lifeline``.
+    """Ends this process, as SIGTERM does, once its parent has died: ``lifeline`` ends then.
 
-    ``orphaned`` is called before. The kernel kills the process after a minute, since no parent would do so.
+    ``orphaned`` is called before. A process that has no parent any more to kill it has a minute to end.
     """
     loop = asyncio.get_running_loop()
 

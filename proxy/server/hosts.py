@@ -26,19 +26,19 @@ _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
 _PRESENCE_TRIES: Final = 60
 _FAREWELL: Final = 0.2
-# In seconds: within it, other hosts have reported their presence.
+# Other hosts have said by then that they are there.
 _ANSWERED: Final = 1.0
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
-# A key that no tenant can have.
+# No tenant has such a name.
 _SEALED_FOR: Final = Key("~bus", "")
 _log = logging.getLogger("turnkeeper")
 
-# Presences: a process has joined and knows no other host; has joined and knows one; replies to one; leaves.
+# A process has begun to listen and knows no other host, or knows one; or answers; or ends.
 _ALONE, _JOINED, _HERE, _LEFT = range(4)
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True):
-    """The start of a process's turn in a slot; ``again`` is whether it is announced once more."""
+    """A process's turn of a slot by its number; ``again`` is whether all hosts should have heard of it."""
 
     key: Key
     pipeline: str
@@ -47,10 +47,10 @@ class _Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
-    """A message on the wire: ``body`` is a bus message or, with ``start``, a turn's claim; may be encrypted.
+    """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
 
-    Messages that must arrive have a ``number``, because they may be sent more than once. A message without a
-    body reports the ``presence`` of its process.
+    Messages that must arrive have a ``number``, because they may be sent more than once. Without a body it
+    says where the process is, by its ``presence``.
     """
 
     host: bytes
@@ -62,7 +62,7 @@ class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """A turn of this process with its encoded claim; ``entered_at`` is by ``time.monotonic``."""
+    """An own turn by its number, with its claim as it is sent; it entered by ``time.monotonic``."""
 
     key: Key
     pipeline: str
@@ -72,12 +72,11 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 
 class HostBus:
-    """Sends messages to the processes of other hosts. Sending never waits, and failures are not reported.
+    """The way to the processes of other hosts. Sending never waits, and a failure is not reported.
 
-    It orders the turns of all hosts by the clock of the store, and cancels those in ``turns`` that are
-    superseded by another host's. After an outage of the store, the last 256 turns are announced again, and
-    all that are still being answered. After its first second, a host that knows no other one announces
-    nothing.
+    It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
+    host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
+    are still being answered. After its first second a host announces no turn until it has heard of another.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
@@ -105,12 +104,12 @@ class HostBus:
         self._start(self._channel.run(self._on_data, self._on_joined))
 
     def send(self, message: BusMessage) -> None:
-        """Sends a message to all other hosts; it is lost if it is too large, or if sending fails."""
+        """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
         if data := self._encoded(message):
             self._start(self._publish(data, tries=1, pause=_PAUSE))
 
     def send_reliably(self, message: BusMessage) -> None:
-        """Sends a message; for a minute, it is sent again after failures, and when another host joins."""
+        """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
         number = next(self._numbers)
         if data := self._encoded(message, number):
             self._reliable[number] = time.monotonic(), data
@@ -119,20 +118,20 @@ class HostBus:
             self._start(self._publish(data, tries=_RELIABLE_TRIES, pause=_RELIABLE_PAUSE))
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
-        """Announces a turn to other hosts, which cancel the turns that it supersedes."""
+        """Has other hosts cancel the turns that this one supersedes."""
         if not self._others and time.monotonic() - self._joined_at > _ANSWERED:
             return
-        with contextlib.suppress(ValueError):  # a name that is not valid text
+        with contextlib.suppress(ValueError):  # a name that is no text
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
 
     async def deliver(self, message: BusMessage) -> None:
-        """Sends a message and waits until the store has accepted it; raises StoreError."""
+        """Sends a message and waits until the store has it; raises StoreError."""
         if data := self._encoded(message):
             await self._channel.publish("", data)
 
     async def aclose(self) -> None:
-        """Cancels pending messages, reports that this host leaves, and closes all connections."""
+        """Ends what is in flight and closes all connections."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -142,15 +141,15 @@ class HostBus:
                 await self._channel.publish("", self._presence(_LEFT))
         await self._channel.aclose()
 
-    def _announce(self, turn: "_Announcement", *, again: bool = False) -> None:
-        self._recent[turn.number] = turn
+    def _announce(self, own: "_Announcement", *, again: bool = False) -> None:
+        self._recent[own.number] = own
         if len(self._recent) > _MOST_RECENT:
             del self._recent[next(iter(self._recent))]
-        key = turn.key._replace(session=self._names.encrypted(*turn.key)) if self._names else turn.key
-        start = _Start(key, turn.pipeline, turn.number, again)
-        data = self._encoder.encode(_HostMessage(*self._own, turn.claim, start))
+        key = own.key._replace(session=self._names.encrypted(*own.key)) if self._names else own.key
+        start = _Start(key, own.pipeline, own.number, again)
+        data = self._encoder.encode(_HostMessage(*self._own, own.claim, start))
         self._start(
-            self._publish(data, tries=_TRIES, pause=_PAUSE, topic=turn.key.session, since=turn.entered_at)
+            self._publish(data, tries=_TRIES, pause=_PAUSE, topic=own.key.session, since=own.entered_at)
         )
 
     def _encoded(self, message: BusMessage, number: int = 0) -> bytes | None:
@@ -188,15 +187,15 @@ class HostBus:
         self._start(self._publish(self._presence(presence), tries=_PRESENCE_TRIES, pause=_RELIABLE_PAUSE))
 
     def _announce_all(self) -> None:
-        # Also turns that have ended: hosts with the turns that they superseded may not have been reachable.
-        for recent in tuple(self._recent.values()):
-            self._announce(recent, again=True)
+        # Also those that are over: what they superseded may have been out of reach.
+        for own in tuple(self._recent.values()):
+            self._announce(own, again=True)
         for slot, turn in self._turns:
             if turn.number not in self._recent:
                 self.announce(slot, turn)
 
     def _on_data(self, at: float, data: bytes) -> None:
-        # Messages of other programs, or encrypted with other keys, are ignored.
+        # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             message = self._decoder.decode(data)
             is_others = message.host != self._own[0]
@@ -243,20 +242,20 @@ class HostBus:
         elif message.host != self._own[0]:
             if self._turns.has(slot):
                 claim = self._claims.decode(self._codec.decode(_SEALED_FOR, message.body))
-                # The other host may not have had this turn when these were announced.
+                # Its host may have had no turn yet to compare with when these were announced.
                 for turn in self._turns.contend(slot, Rival(id_, at, claim)):
                     self.announce(slot, turn)
             if start.again:
-                for recent in tuple(self._recent.values()):
-                    if (recent.key, recent.pipeline) == slot:
-                        self._announce(recent)
+                for own in tuple(self._recent.values()):
+                    if (own.key, own.pipeline) == slot:
+                        self._announce(own)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.start(work).add_done_callback(retrieve_exception)
 
 
 async def notify_servers(address: ChannelAddress, message: BusMessage) -> None:
-    """Sends a message to all servers of a store, from a program that is not a server; raises StoreError."""
+    """Sends all servers of a store a message, from a program that is none of them; raises StoreError."""
     bus = HostBus(address, os.urandom(8), ActiveTurns())
     try:
         await bus.deliver(message)

@@ -1,4 +1,4 @@
-"""The connection of one process to the other processes of its port and to the hosts of its store."""
+"""One process's part in what all processes of a port, and all hosts of a store, do together."""
 
 import asyncio
 import time
@@ -27,15 +27,15 @@ from proxy.turn.active import ActiveTurn, Slot, TurnClaim
 
 _INTERVAL: Final = 1.0
 _WATCHED_FOR: Final = 3.0
-# In seconds: a turn is announced to other hosts after its request has gone to the model.
+# A turn's own request has left for its model by then.
 _HEAD_START: Final = 0.005
 
 
 class BusMember:
-    """Connects an application to other processes through ``bus``, and to other hosts through their store.
+    """Connects an application to the other processes by ``bus``, and to other hosts by a store that can.
 
-    ``host`` identifies this host. It ends with the first process, which closes ``lifeline``. ``on_reload`` is
-    called when another host has read its configuration again.
+    ``host`` names this host among them. It ends with the first process, by the end of ``lifeline``.
+    ``on_reload`` is called where another host has read its configuration again.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class BusMember:
                 await self._hosts.aclose()
 
     def reloaded(self) -> None:
-        """Makes other hosts check their configuration for changes."""
+        """Has other hosts look at their configuration."""
         if self._hosts:
             self._hosts.send(ReloadMessage())
 
     async def _follow_channel(self) -> None:
-        """Opens the channel of the current configuration, and closes the former one."""
+        """Opens the channel that the configuration has now, and closes the one that it had before."""
         address, hosts = self._app.runtime.channel, self._hosts
         has_others = self._bus.has_others or address is not None
         self._app.active_turns.publish = self._announce if has_others else None

@@ -1,4 +1,4 @@
-"""One server process: its sockets, its limit of open files, its event loop, reload and graceful shutdown."""
+"""One server process: its sockets, its limit of open files, its loop, reload and a graceful end."""
 
 import asyncio
 import contextlib
@@ -36,32 +36,31 @@ if sys.platform != "win32":
     import resource
 
 END_WITHIN: Final = 3.0
-"""Seconds after the grace of calls within which a process ends: memory writes pending turns in them."""
+"""Seconds beyond the grace of calls in which a process ends: memory writes what is pending."""
 
-# In seconds: the process exits this long before it would be killed, and gives a part of it to the log.
+# What has not ended by then ends with the process, before that is killed; of these seconds the log has some.
 _MARGIN: Final = 0.3
 _LOGGING: Final = 0.1
-# Turns leave no cycles behind. With thresholds below what two hundred turns allocate, the collector would
-# scan them again and again without result.
+# Turns leave no cycles behind. With less room than what two hundred of them hold, the collector would look at
+# them in vain all the time.
 _GC_THRESHOLDS: Final = (20_000, 25, 100)
-# In seconds: how soon threads that write to memory or to the log yield to the event loop, which calls wait
-# for.
+# In seconds. Calls wait on the loop: threads that write to memory or to the log give way to it after so long.
 _SWITCH_INTERVAL: Final = 0.0005
-# mallopt(3): blocks from this size on, in bytes, are mapped separately, and unmapped when they are freed.
+# Of mallopt(3): from how many bytes on a block is mapped by itself, and unmapped when it is free.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
 _ANOTHER: Final = "set another in the configuration's listen, or with HOST and PORT where that reads them"
-# Threads share the interpreter lock with the event loop: more of them would delay it, on any number of cores.
+# They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
 _THREADS: Final = 4
 _BACKLOG: Final = 2048
-# In bytes. With a small buffer, a slow client slows the model down; by default the kernel buffers megabytes.
+# What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
 _SEND_BUFFER: Final = 128 * 1024
-# In milliseconds. By default the kernel probes a silent machine for a quarter of an hour, and one that
-# answers but does not read for ever: a turn would last as long.
+# In milliseconds. Left alone, the kernel probes a silent machine for a quarter of an hour, and one that
+# answers and reads nothing for ever: that long a turn would not be over.
 _UNREAD_TIMEOUT = 60_000
-# Connections accepted at once: the rest is for other processes at the same port.
+# At once: other processes at the same port are to have their share.
 _MOST_ACCEPTED: Final = 16
-# More than one process can serve; some systems report an infinite limit that they do not grant.
+# More than any one process can serve; some systems call infinite what they do not give.
 _MOST_FILES: Final = 65_536
 _NEARLY_ALL: Final = 0.9
 _CHECK_INTERVAL: Final = 1.0
@@ -73,13 +72,13 @@ Work = Callable[[], Coroutine[None, None, None]]
 
 
 def return_large_blocks() -> None:
-    """Makes this process, and those forked from it, return large blocks of memory as soon as they are free.
+    """Has this process, and those forked from it, give large blocks of memory back as soon as they are free.
 
-    By default glibc raises the size of blocks that it returns with each of them, up to 32 MB: after a few
-    large requests the process would keep hundreds of megabytes.
+    glibc raises the size that it does so for with each such block, up to 32 MB: after a few large requests,
+    hundreds of megabytes would stay with the process.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # other C libraries return them anyway
+        with contextlib.suppress(OSError, AttributeError):  # of another C library, which does so anyhow
             ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
@@ -88,10 +87,10 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT; ``tasks`` run meanwhile."""
     signals.block()
-    # uvicorn raises the signal again at the end, which would make a clean exit a failure.
+    # uvicorn raises the signal again when it is done; having ended well is no failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
-    # Objects that exist now live as long as the process: the collector need not scan them.
+    # What has been loaded so far stays for good: the collector need not look at it.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -123,16 +122,16 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 
 
 class _WorkThreads(ThreadPoolExecutor):
-    """Threads that the end of the event loop does not wait for, since nothing uses their results any more."""
+    """Threads that the end of the loop does not wait for: nothing takes their results by then."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         super().shutdown(wait=False, cancel_futures=True)
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that announces its shutdown, and reloads the configuration on SIGHUP.
+    """A uvicorn server that announces its end, and reloads the configuration on SIGHUP.
 
-    It accepts new calls for ``drain`` seconds after the signal that ends it.
+    New calls are taken for ``drain`` seconds after the signal that ends it.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class Server(uvicorn.Server):
         self._connecting = Tasks()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts to serve, runs the tasks, and handles SIGHUP."""
+        """Starts serving, the tasks, and listening for SIGHUP."""
         self._sockets = sockets or ()
         protocol = partial(Protocol, on_made=self._accept_more)
         self.config.http_protocol_class = protocol  # type: ignore[assignment]
@@ -163,23 +162,22 @@ class Server(uvicorn.Server):
         loop.call_soon(signals.unblock)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Cancels the tasks, drains, then stops serving."""
+        """Ends the tasks, then serving."""
         signals.block(signals.RELOAD)  # once the loop is closed, a SIGHUP would end the process
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A client that keeps its connection must not send a turn on one that is about to close.
+        # A client that keeps its connection learns it before it sends a turn on one that is being closed.
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        # Load balancers must see in /readyz that this server is going away while it still answers.
+        # A load balancer must be able to read in /readyz that this server ends, while it still answers.
         clock = asyncio.get_running_loop().time
         start, grace = clock(), self.config.timeout_graceful_shutdown or 0.0
-        if not self._app.orphaned:  # an orphan ends at once, so that another server can take its place
+        if not self._app.orphaned:  # then another server is to take its place at once
             await asyncio.sleep(self._drain)
         rest = max(0.0, grace - (clock() - start))
         self.config.timeout_graceful_shutdown = rest  # type: ignore[assignment]
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
-        # Connections that the kernel has accepted are served before the sockets close, which would reset
-        # them.
+        # No more is listened to. Connections that the kernel has made are served: it would reset them.
         waiting = [connection for each in sockets or [] for connection in accept_all(each)]
         for server in self.servers:
             server.close()
@@ -188,10 +186,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _accept_more(self) -> None:
-        """Accepts further waiting connections when one was made.
+        """Accepts connections that wait beside the one that was made.
 
-        The event loop accepts one in each round, and rounds are long while many calls are under way: new
-        callers would wait for seconds.
+        The loop takes one in each of its rounds, which last long where many calls are under way: new callers
+        would wait for seconds.
         """
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
@@ -202,9 +200,9 @@ class Server(uvicorn.Server):
         return Protocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handles SIGTERM and SIGINT: /readyz reports it, and calls under way may end."""
+        """Handles SIGTERM and SIGINT: /readyz says so while calls last, and those under way may end."""
         if not self.should_exit:
-            # In a thread, since the event loop itself may be blocked.
+            # In a thread: what holds up the end may be the loop.
             seconds = (self.config.timeout_graceful_shutdown or 0.0) + END_WITHIN - _MARGIN
             threading.Thread(target=self._end_late, args=(seconds,), daemon=True).start()
         self._app.drain()
@@ -213,7 +211,7 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
     def _end_late(self, seconds: float) -> None:
-        """Exits the process after this many seconds in any case; logs how many turns are not written."""
+        """Ends the process after so many seconds, whatever holds it up, and says what is not written."""
         time.sleep(seconds)
         if count := self._app.pending_turns:
             _log.error("%d turns could not be written to memory", count)
@@ -221,7 +219,7 @@ class Server(uvicorn.Server):
         os._exit(0)
 
     def _abort_unread(self) -> None:
-        # A client that does not read would not receive the error for its cancelled call either.
+        # A client that does not read could not be told either that its call is cancelled.
         for connection in list(self.server_state.connections):
             if isinstance(connection, Protocol) and connection.write_paused:
                 connection.transport.abort()
@@ -232,7 +230,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Opens sockets at all addresses of a host; raises ConfigError, which says what to do, on failure."""
+    """Listens at all addresses of a host; raises ConfigError, which says what to do, where that fails."""
     if not is_host_name(host):
         raise ConfigError(f"{host}: {ADVICE}")
     try:
@@ -252,13 +250,13 @@ def _bind(host: str, port: int) -> list[socket.socket]:
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in infos))
     if not port:
-        del addresses[1:]  # each address would get another free port
+        del addresses[1:]  # each would take a free port of its own
     sockets: list[socket.socket] = []
     for family, address in addresses:
         try:
             server = socket.create_server(address, family=family, backlog=_BACKLOG)
         except OSError as error:
-            # A name may resolve to addresses that this machine lacks, such as IPv6 in a container.
+            # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
             if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not sockets):
                 raise
             continue
@@ -271,25 +269,25 @@ def _bind(host: str, port: int) -> list[socket.socket]:
 
 
 def accept_all(server: socket.socket) -> Iterator[socket.socket]:
-    """Accepts the connections that wait at a non-blocking socket."""
-    with contextlib.suppress(OSError):  # there are none, or no file descriptors left
+    """Accepts the connections that wait at a socket which does not block."""
+    with contextlib.suppress(OSError):  # there is none, or no file descriptor for one
         while True:
             yield server.accept()[0]
 
 
 def raise_file_limit() -> None:
-    """Raises the limit of open files as far as the system allows: the usual 1024 serve 512 calls."""
+    """Raises the limit of open files as far as the system allows: its usual 1024 are two a call."""
     if sys.platform == "win32":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:
-        with contextlib.suppress(ValueError, OSError):  # the system grants less than it reports
+        with contextlib.suppress(ValueError, OSError):  # the system gives less than it says
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def watch_file_limit() -> None:
-    """Logs a warning, at most every ten minutes, while nearly all files are open; runs until cancelled."""
+    """Warns, every ten minutes at the most, that hardly any files are left."""
     while sys.platform != "win32":
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         nearly_all = limit != resource.RLIM_INFINITY and _lowest_free_file() >= _NEARLY_ALL * limit
@@ -304,7 +302,7 @@ async def watch_file_limit() -> None:
 
 
 def _lowest_free_file() -> float:
-    """The descriptor that the next file would get; infinity if there is none."""
+    """The number that the next file gets; without one, infinity."""
     try:
         number = os.open(os.devnull, os.O_RDONLY)
     except OSError:

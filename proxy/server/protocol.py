@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: requests, and their answers in the same order."""
+"""HTTP/1.1 on one connection: requests as they come, and their answers in the same order."""
 
 import asyncio
 import secrets
@@ -22,22 +22,22 @@ BODY_TIMEOUT: Final = 60.0
 READ_TIMEOUT: Final = 60.0
 _LINGER: Final = 2.0
 _ARRIVAL: Final = 0.5
-"""How many seconds a request may still take to arrive after the server has begun to shut down."""
+"""How many seconds a request may still take to arrive once the server has begun to end."""
 _PROBES: Final = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 1.0, 2.0)
-"""The pauses between probes, in seconds: the second byte that is sent to a closed client fails."""
+"""The pauses between probes, in seconds: the second byte to a client that is gone finds that out."""
 _PROBE: Final = b"HTTP/1.1 "
 _MOST_PIPELINED: Final = 8
 _READ_AHEAD: Final = 65_536
-"""How many bytes of a body are read before the application asks for them."""
+"""How many bytes of a body are read before they are asked for."""
 _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
 class Protocol(asyncio.Protocol, Client):
     """One connection. Errors are in OpenAI's shape, and never inside another request's answer.
 
-    There are timeouts for a request's head, for its body, and for a client that stops reading. A client that
-    has ended its side of the connection still gets its answers. ``write_paused`` is whether the client has
-    stopped reading.
+    A request has a timeout for its head and another for its body, and the client one to read its answer. A
+    client that has ended its side of the connection still gets what it has asked for. ``write_paused`` is
+    whether the client does not read.
     """
 
     transport: asyncio.Transport
@@ -46,7 +46,7 @@ class Protocol(asyncio.Protocol, Client):
         self,
         config: uvicorn.Config,
         server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - uvicorn's server passes it
+        app_state: dict[str, Any],  # noqa: ARG002 - a server of uvicorn's hands it over
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         on_made: Callable[[], None] | None = None,
@@ -58,9 +58,9 @@ class Protocol(asyncio.Protocol, Client):
         self._app: App = config.app  # type: ignore[assignment]
         self._idle_timeout = config.timeout_keep_alive
         self._open: list[Request] = []
-        """The requests that are not answered yet, in order; the first one is being answered."""
+        """The requests that are not answered yet, in their order; the first one is running."""
         self._arriving: Request | None = None
-        """The request whose body is arriving."""
+        """The request whose body is on its way."""
         self._headers: dict[str, str] = {}
         self._repeated: list[str] = []
         self._url = b""
@@ -68,7 +68,7 @@ class Protocol(asyncio.Protocol, Client):
         self._error: TurnkeeperError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
-        """The loop time by which the client must send the next data; ``None`` while none is expected."""
+        """When the client must have sent what is waited for; ``None`` while nothing is."""
         self._read_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._reads_again: asyncio.Event | None = None
@@ -86,7 +86,7 @@ class Protocol(asyncio.Protocol, Client):
             self._on_made()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Disconnects all requests, the one that is being answered first."""
+        """Disconnects all requests, the running one first."""
         self.server_state.connections.discard(self)
         for timer in (self._timer, self._read_timer, self._probe_timer):
             if timer is not None:
@@ -100,7 +100,7 @@ class Protocol(asyncio.Protocol, Client):
         del self._parser  # which holds this object
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser; answers bytes that are not HTTP with an error."""
+        """Feeds the parser, and refuses what it cannot read."""
         if self._refused:
             return
         size, self._progressed = self._head_size, False
@@ -109,7 +109,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
                 self._stay_with_http(data[upgrade.args[0] :])
-            if not self._progressed:  # the parser reports a header only once it is complete
+            if not self._progressed:  # the parser keeps a header until it has its end, and reports none of it
                 self._head_size = size + len(data)
                 if self._head_size > LARGEST_HEAD:
                     self._fail_head()
@@ -120,7 +120,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._wait(HEAD_TIMEOUT if self._in_head else BODY_TIMEOUT)
 
     def eof_received(self) -> bool:
-        """Returns whether the connection stays open, to answer the requests that have arrived whole."""
+        """Goes on with the requests that are whole; whether the connection stays open for that."""
         if self._in_head or self._arriving is not None or self._refused or not self._open:
             return False
         self._half_closed = True
@@ -129,7 +129,7 @@ class Protocol(asyncio.Protocol, Client):
         return True
 
     def pause_writing(self) -> None:
-        """Starts the timeout for a client that has stopped reading."""
+        """Gives a client that does not read its time to do so."""
         self.write_paused = True
         self._reads_again = asyncio.Event()
         self._read_timer = self._loop.call_later(READ_TIMEOUT, self.transport.abort)
@@ -137,24 +137,24 @@ class Protocol(asyncio.Protocol, Client):
             self._open[0].reply.is_writable = False
 
     def resume_writing(self) -> None:
-        """Stops the timeout for a client that reads again."""
+        """Goes on with a client that reads again."""
         if self._read_timer is not None:
             self._read_timer.cancel()
         self._end_write_pause()
 
     async def drain(self) -> None:
-        """Returns once the client reads again, or has disconnected."""
+        """Returns once the client reads, or has disconnected."""
         while self._reads_again is not None:
             await self._reads_again.wait()
 
     def resume_reading(self) -> None:
-        """Resumes reading from the client, if it was paused; a paused connection notices no disconnect."""
+        """Reads from the client again, if that was paused; a disconnect goes unnoticed until then."""
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
 
     def answered(self) -> None:
-        """Starts the next request, or closes a connection that is not kept alive."""
+        """Goes on with the next request, or ends the connection behind the last one."""
         request = self._open.pop(0)
         if not request.reply.keep_alive:
             self.transport.close()
@@ -170,24 +170,24 @@ class Protocol(asyncio.Protocol, Client):
                 self._timer = self._loop.call_at(self._due, self._on_timer)
 
     def shutdown(self) -> None:
-        """Closes the connection after the requests that have arrived; waits briefly for one under way."""
+        """Ends the connection behind the requests that have come. A first one may be on its way."""
         if self._is_new or self._in_head:
             self._loop.call_later(_ARRIVAL, self._end)
         else:
             self._end()
 
-    # Called by the parser. An error is stored, and a bare HttpParserError raised: a raised error would keep
-    # its frame alive, and with it the connection and all its data.
+    # What the parser calls. An error is stored, and a bare HttpParserError raised: an error that is raised
+    # would hold its frame, and so the connection with all that it has sent.
 
     def on_message_begin(self) -> None:
-        """Resets the state for a new request."""
+        """Begins a request."""
         if not self._restoring_body:
             self._headers, self._repeated, self._url = {}, [], b""
             self._head_size, self._due = 0, None
             self._in_head = self._progressed = True
 
     def on_url(self, url: bytes) -> None:
-        """Adds a part of the request's target; fails beyond 64 KB of head."""
+        """Takes a part of the request's target."""
         if self._in_head:
             self._url += url
             self._head_size += len(url)
@@ -195,7 +195,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._fail_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Adds a header; drops a trailer, which any hop may have added (RFC 9110, 6.5.1)."""
+        """Takes a header; a trailer is dropped, since any hop may have added it (RFC 9110, 6.5.1)."""
         self._head_size += len(name) + len(value)
         if self._head_size > LARGEST_HEAD:
             self._fail_head()
@@ -206,7 +206,7 @@ class Protocol(asyncio.Protocol, Client):
             self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Queues the request; starts it at once if its body should not be awaited."""
+        """Queues the request behind those before it."""
         if self._restoring_body:
             return
         parser, headers = self._parser, self._headers
@@ -237,12 +237,12 @@ class Protocol(asyncio.Protocol, Client):
             if len(self._open) > 1 + _MOST_PIPELINED:
                 self._fail_ahead()
         elif request.awaits_continue or int(headers.get("content-length", 0)) > self._app.small_body:
-            self._start(request)  # it may be refused before its body arrives
+            self._start(request)  # it may be refused before its body comes
         if self.read_paused:
-            self.resume_reading()  # otherwise the disconnect of a client that sends ahead goes unnoticed
+            self.resume_reading()  # or the disconnect of a client that sends ahead goes unnoticed
 
     def on_body(self, body: bytes) -> None:
-        """Adds a part of the body; starts the request and pauses reading beyond 64 KB."""
+        """Takes a part of the body."""
         self._head_size, self._progressed = 0, True
         request = self._arriving
         assert request is not None  # noqa: S101
@@ -267,7 +267,7 @@ class Protocol(asyncio.Protocol, Client):
             request.arrival.set()
 
     def on_message_complete(self) -> None:
-        """Completes the request and starts it, unless its body follows the offer of an upgrade."""
+        """Ends the request and starts answering it, but for a body that is taken for another protocol's."""
         if self._parser.should_upgrade() and self._framing():
             return
         request, self._arriving = self._arriving, None
@@ -283,7 +283,7 @@ class Protocol(asyncio.Protocol, Client):
 
     def _make_parser(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        # Data after a request with ``connection: close`` is dropped instead of refused.
+        # A client that wants the connection closed may have sent more, which is dropped.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _start(self, request: Request) -> None:
@@ -307,10 +307,10 @@ class Protocol(asyncio.Protocol, Client):
             self._reads_again = None
 
     def _probe(self, pauses: Iterator[float]) -> None:
-        """Sends a byte after each pause, to detect whether a half-closed client still reads.
+        """Finds out, after each pause again, whether the client of the running request still reads.
 
-        A closed client resets the connection. Before the answer begins the probes are the first bytes of its
-        status line, and later zeros before the length of its next chunk (RFC 9112, 7.1).
+        A client that is gone resets the connection. Before the answer begins the probes are the first bytes
+        of its status line, and later zeros before the length of its next chunk (RFC 9112, 7.1).
         """
         if not self._open:
             return
@@ -325,16 +325,16 @@ class Protocol(asyncio.Protocol, Client):
         elif reply.sent_ahead < len(_PROBE):
             self.transport.write(_PROBE[reply.sent_ahead : reply.sent_ahead + 1])
             reply.sent_ahead += 1
-        # A client on this machine has already reset the connection, and its next turn may come at once.
-        connection = self.transport.get_extra_info("socket")
-        if connection is not None and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        # A client on this machine has reset the connection by now: its next turn may come at once.
+        own = self.transport.get_extra_info("socket")
+        if own is not None and own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
             return
         if (pause := next(pauses, None)) is not None:
             self._probe_timer = self._loop.call_later(pause, self._probe, pauses)
 
     def _stay_with_http(self, rest: bytes) -> None:
-        """Continues in HTTP/1.1 where a client offers an upgrade, as Java's does to h2c."""
+        """Goes on in HTTP/1.1 where a client offers another protocol, as Java's does with h2c."""
         while True:
             self._make_parser()
             self._head_size = 0
@@ -352,14 +352,14 @@ class Protocol(asyncio.Protocol, Client):
                 return
 
     def _framing(self) -> str:
-        """The header line that gives the body's length; empty where there is no body."""
+        """The header that says how long the body is; empty where there is no body."""
         for name in _FRAMING:
             if self._headers.get(name, "0") != "0":
                 return f"{name}: {self._headers[name]}"
         return ""
 
     def _check_head(self, version: str) -> None:
-        """Refuses a head that could be parsed in two ways (request smuggling; RFC 9112, 3.2 and 6.1)."""
+        """Refuses a head that two readers could take for two requests (RFC 9112, 3.2 and 6.1)."""
         hosts = ("host" in self._headers) + self._repeated.count("host")
         coding = self._headers.get("transfer-encoding")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -382,9 +382,9 @@ class Protocol(asyncio.Protocol, Client):
         raise httptools.HttpParserError
 
     def _wait(self, seconds: float) -> None:
-        """Sets the timeout for the client's next data, in seconds."""
+        """Has the connection end unless the client sends what is waited for within so many seconds."""
         self._due = self._loop.time() + seconds
-        # A timer that fires early is restarted then, so that most requests need not start one.
+        # A timer that is early is wound up when it runs out: between most turns there is none to start.
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
             self._timer = None
@@ -399,17 +399,17 @@ class Protocol(asyncio.Protocol, Client):
             self._timer = self._loop.call_at(self._due, self._on_timer)
         elif not self._in_head and self._arriving is None:
             self.transport.close()
-        elif self.read_paused:  # it is the server that does not read
+        elif self.read_paused:  # it is this side that does not read
             self._wait(BODY_TIMEOUT)
         else:
             self._refuse(TooSlow("The request took too long to arrive."))
 
     def _refuse(self, error: TurnkeeperError) -> None:
-        """Closes the connection: with an error response, or after the answers that are under way."""
+        """Ends the connection: at once with an error, or behind the answers that are under way."""
         broken = self._arriving
         before = [request for request in self._open if request is not broken]
         self._refused, self._due = True, None
-        self.resume_reading()  # later data is dropped, and a disconnect is noticed
+        self.resume_reading()  # what comes is dropped, and a disconnect is noticed
         if before:
             self._open = before
             before[-1].reply.keep_alive = False
@@ -435,7 +435,7 @@ def _disconnect(request: Request) -> None:
 
 
 def _error_response(error: TurnkeeperError) -> bytes:
-    """A whole error response, for a request that could not be parsed; the connection closes after it."""
+    """A whole answer in bytes, for a request that never became one; the connection closes behind it."""
     body = error.body()
     head = {
         "content-type": "application/json",

@@ -1,4 +1,4 @@
-"""All routes except chat completions: health, metrics, models, feed, REST and pages."""
+"""The routes beside chat completions: health, metrics, models, feed, REST and pages."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from proxy.page.app import PageApp
 
 FEED: Final = "/v1/turns"
-"""The path of the feed, whose answer is endless."""
+"""The path of the feed, an answer without an end."""
 _PAGES: Final = frozenset(
     {
         "live",
@@ -60,7 +60,7 @@ class Routes:
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
-        simple = [
+        own = [
             ("/healthz", self._alive),
             ("/readyz", self._ready),
             ("/metrics", self._metrics),
@@ -68,9 +68,9 @@ class Routes:
         ]
         # Clients look for models under the same base as for completions.
         for base in ("", "/v1", "/pipelines/{pipeline}", "/pipelines/{pipeline}/v1"):
-            simple += [(f"{base}/models", self._models), (f"{base}/models/{{model:path}}", self._model)]
+            own += [(f"{base}/models", self._models), (f"{base}/models/{{model:path}}", self._model)]
         self.table = [
-            *((method, path, handler) for path, handler in simple for method in ("GET", "HEAD")),
+            *((method, path, handler) for path, handler in own for method in ("GET", "HEAD")),
             *(route for module in (sessions, agents, users, agora) for route in module.ROUTES),
         ]
         self._router = Router(self.table)
@@ -78,11 +78,11 @@ class Routes:
     async def answer(self, request: Request, runtime: Runtime, tenant: str) -> None:
         """Answers one request.
 
-        Raises NotFound and MethodNotAllowed for unknown routes, Conflict where other writers of a session
-        were faster every time, and MemoryUnavailable where the store fails or has unreadable data.
+        Raises NotFound and MethodNotAllowed for what is not there, Conflict where other writers of a session
+        win every time, and MemoryUnavailable where the store fails or holds what cannot be read.
         """
         path = request.path
-        if path.startswith(sessions.ROOT):  # undecoded, so that an id may contain a slash
+        if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
             path = request.raw_path.decode("latin-1")
         match = self._router.find(request.method, path)
         if match is None:
@@ -135,7 +135,7 @@ class Routes:
 
 
 class LazyPage:
-    """Answers the page's paths; the page and its template engine are imported at the first request."""
+    """Answers the page's paths; importing its template engine costs calls nothing until it is needed."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -143,14 +143,14 @@ class LazyPage:
         self._closed = False
 
     def close(self) -> None:
-        """Stops the processes that pages have started, and starts no more; pages are still answered."""
+        """Stops what pages have started, and starts no more; pages are still answered."""
         self._closed = True
         if self._app:
             self._app.close()
 
     @staticmethod
     def owns(path: str, method: str) -> bool:
-        """Whether a request is for a page; a POST to the root is not, but a completion with a wrong URL."""
+        """Whether a request is for a page; what is posted to the root is a completion that went astray."""
         if path == "/":
             return method != "POST"
         return path.startswith("/") and path.split("/", 2)[1] in _PAGES
@@ -158,7 +158,7 @@ class LazyPage:
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
         if self._app is None:
-            # In a thread, since the import takes a while and would block the event loop.
+            # In a thread: importing takes a while, and calls wait on the loop.
             module = await asyncio.to_thread(import_module, "proxy.page.app")
             self._app = self._app or module.PageApp(self._server)
         if self._closed:
@@ -167,7 +167,7 @@ class LazyPage:
 
 
 async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:
-    """Lists models in OpenAI's shape: those that the settings name, else those that the upstream lists."""
+    """Lists models in OpenAI's shape: those that the settings name, else what the upstream itself lists."""
     models, unnamed = {}, {}
     for pipeline in pipelines:
         for target in pipeline.targets:
@@ -181,7 +181,7 @@ async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:
 
 
 async def _upstream_models(target: Target) -> list[dict[str, Any]]:
-    """Asks an upstream for its models; returns none where it fails, or answers with something else."""
+    """The models that an upstream lists; none where it fails or answers something else."""
     due = asyncio.get_running_loop().time() + target.first_token
     try:
         response = await target.upstream.open("GET", "/models", target.headers, b"", due=due)
@@ -218,7 +218,7 @@ async def _events(turns: AsyncIterator[Event]) -> AsyncIterator[bytes]:
 
 
 def _not_found(path: str) -> TurnkeeperError:
-    # Client libraries often show their users this sentence alone.
+    # Client libraries show this sentence to their users, and often nothing else.
     if path == "/":
         return MethodNotAllowed(f"/ takes HEAD, GET; completions are at /v1{_CHAT}.", allow="HEAD, GET")
     if path.endswith(_CHAT):

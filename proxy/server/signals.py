@@ -1,4 +1,4 @@
-"""Signals, which are blocked until the server can handle them: before that, each would end the process."""
+"""Signals, blocked until the server can handle them: unhandled, each would end the process."""
 
 import signal
 from collections.abc import Iterable
@@ -15,12 +15,12 @@ RELOAD: Final = SIGNALS & {getattr(signal, "SIGHUP", None)}
 
 
 def block(signs: Iterable[int] = SIGNALS) -> None:
-    """Blocks signals in this process, and in the processes and threads that it starts."""
+    """Makes signals wait, in this process, in those that it forks, and in threads that it starts."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, signs)
 
 
 def unblock() -> None:
-    """Unblocks the signals; those that came meanwhile are delivered, one of each kind."""
+    """Delivers the signals that have waited, once of each kind."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

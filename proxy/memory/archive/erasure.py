@@ -48,6 +48,7 @@ def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
 def forget_session(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCount]:
     """Leaves a tombstone, and deletes as much of a session as fits in one transaction."""
     yield from _leave_tombstone(codec, key.tenant, statements.SESSION, key.session, at)
+    yield from fetch(statements.LOCK_SESSION, key_arguments(key))
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_SESSION, key_arguments(key))
     yield from _delete_turns(turns)
@@ -62,6 +63,7 @@ def forget_anonymous(codec: RowCodec, key: Key, *, at: float) -> Steps[ErasureCo
     yield from _leave_tombstone(codec, key.tenant, statements.ANONYMOUS, key.session, at)
     kind = {"tenant": id_bytes(key.tenant), "kind": statements.ANONYMOUS}
     yield from fetch(statements.DELETE_OLD_TOMBSTONES, {**kind, "before": at - TOMBSTONE_SECONDS})
+    yield from fetch(statements.LOCK_SESSION, key_arguments(key))
     yield from fetch(statements.RENEW_SESSION, key_arguments(key))
     turns = yield from _some(codec, statements.SOME_OF_NOBODY, key_arguments(key))
     yield from _delete_turns(turns)

@@ -46,6 +46,7 @@ from proxy.memory.archive.statements import (
     POSTGRES,
     SESSION,
     SESSION_HEAD,
+    SHARE_SESSION,
     STORED_TURNS,
     TOMBSTONE_TIME,
     TURN,
@@ -594,13 +595,10 @@ class SessionWriter:
         """Writes planned changes; returns the new rows of the parts that had not changed since their read."""
         if self._codec.dialect is not POSTGRES:
             return await self._database.write(partial(_write_rows, self._codec, planned, numbers, ahead))
-        missing = sorted({owner for one in planned for owner in one.missing})
-        if not missing:
+        if not any(one.missing or one.stored.talk is None for one in planned):
             return await self._database.read(partial(_write, self._codec, planned, {}, numbers, ahead))
         try:
-            return await self._database.write(
-                partial(_write_with_owners, self._codec, planned, missing, numbers, ahead)
-            )
+            return await self._database.write(partial(_write_new, self._codec, planned, numbers, ahead))
         except _Changed:
             return {}
 
@@ -715,12 +713,17 @@ def _index(
             yield from unembed(altered)
 
 
-def _write_with_owners(
-    codec: RowCodec, planned: Sequence[_Planned], missing: Sequence[Owner], numbers: list[int], ahead: float
+def _write_new(
+    codec: RowCodec, planned: Sequence[_Planned], numbers: list[int], ahead: float
 ) -> Steps[dict[Key, _Stored]]:
-    """Writes sessions with users who have no row. Raises _Changed, so that no user is left without turns."""
+    """Writes sessions that have no row yet, or whose users have none.
+
+    Raises _Changed where not all can be written, so that no user is left without turns.
+    """
+    new = sorted(one.part.key for one in planned if one.stored.talk is None)
+    yield from fetch_each(SHARE_SESSION, [key_arguments(key) for key in new])
     owners: dict[Owner, int] = {}
-    for owner in missing:
+    for owner in sorted({owner for one in planned for owner in one.missing}):
         owners[owner] = yield from fetch_value(INSERT_OWNER, owner_arguments(owner))
     written = yield from _write(codec, planned, owners, numbers, ahead)
     if len(written) < len(planned):

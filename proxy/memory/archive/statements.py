@@ -196,6 +196,15 @@ LATEST_TURNS: Final = Statement(
 
 _SOME: Final = "SELECT id, talk, length(blob) FROM turnkeeper_turns WHERE"
 _SESSION_IDS: Final = "SELECT id FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
+_SESSION_LOCK: Final = (
+    "SELECT 1 FROM pg_advisory_xact_lock{}("
+    "hashtextextended(encode(:tenant, 'hex') || '/' || encode(:session, 'hex'), 0))"
+)
+# A session that is being forgotten may have no row to lock yet. SQLite's transactions exclude each other.
+LOCK_SESSION: Final = Statement("SELECT :tenant, :session", _SESSION_LOCK.format(""))
+"""Lets the transaction wait until no other saves this session for the first time, or forgets it."""
+SHARE_SESSION: Final = Statement("SELECT :tenant, :session", _SESSION_LOCK.format("_shared"))
+"""Lets the transaction wait until no other forgets this session."""
 RENEW_SESSION: Final = Statement(
     "UPDATE turnkeeper_talks SET mark = mark WHERE tenant = :tenant AND session = :session"
 )

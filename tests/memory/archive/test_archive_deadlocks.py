@@ -182,3 +182,48 @@ async def test_a_transaction_that_the_server_ends_in_favour_of_another_begins_ag
     assert begun > len(both)
     rows = await other.fetch("SELECT importance FROM turnkeeper_facts")
     assert [row["importance"] for row in rows] == [2.5, 2.5]
+
+
+CALL, CALLED = Key("acme", "a call"), 1_000_000_000.0
+
+
+def a_call(turns: int = 3) -> Session:
+    entries = [
+        Entry(role="user", turn=turn, content=f"Question {turn} about badgers.", recorded_at=CALLED + turn)
+        for turn in range(turns)
+    ]
+    return Session(entries=tuple(entries), user="ann", created=5.0, updated=CALLED, next_turn=turns)
+
+
+async def counted(other: Any, table: str) -> int:
+    return await other.fetchval(f"SELECT COUNT(*) FROM turnkeeper_{table}")
+
+
+@pytest.mark.parametrize("after", range(1, 8))
+async def test_a_session_that_is_saved_amid_its_forgetting_is_indexed_or_gone(
+    archive: Archive, other: Any, after: int
+):
+    def forget(archive: Archive) -> Awaitable[object]:
+        return archive.forget_session(CALL, at=1.0)  # long before anything was said
+
+    def save(archive: Archive) -> Awaitable[object]:
+        return archive.save_sessions([(CALL, a_call(), CALLED)])
+
+    facts = await counted(other, "passages")
+    await crossed(archive, other, after, forget, save)
+    turns = await counted(other, "turns")
+    assert turns in {0, 3}
+    assert await counted(other, "passages") - facts == turns
+
+
+async def test_a_session_that_is_forgotten_amid_its_first_saving_is_gone(archive: Archive, other: Any):
+    saved, facts = await counted(other, "turns"), await counted(other, "passages")
+    async with other.transaction():
+        # What is saved locks the row of its user.
+        await other.execute("SELECT id FROM turnkeeper_people FOR UPDATE")
+        saving = asyncio.ensure_future(archive.save_sessions([(CALL, a_call(), CALLED)]))
+        await done_or_waiting(saving, other, 1)
+        forgetting = asyncio.ensure_future(archive.forget_session(CALL, at=CALLED + 60))
+        await done_or_waiting(forgetting, other, 2)
+    await asyncio.gather(saving, forgetting)
+    assert (await counted(other, "turns"), await counted(other, "passages")) == (saved, facts)
