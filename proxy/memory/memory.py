@@ -1,4 +1,4 @@
-"""The memory of a configuration: its stores, their writers and readers, opened and closed together."""
+"""The memory of a configuration: its stores with their writers and readers, opened and closed together."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,10 +24,10 @@ from proxy.memory.summaries import Summaries
 if TYPE_CHECKING:
     from proxy.memory.stores.redis_turns import RedisTurns
 
-# A store's own time-out ends a moment before, so that its error is seen.
+# Longer than a store's own time-out, so that its error is raised.
 _OPEN_WITHIN: Final = 1.1
 _DRAIN_WITHIN: Final = 2.5
-# What is not archived by then is found again; a store that took its time was mostly the same database.
+# The next start archives the rest; a slow store is usually the same database as the archive.
 _ARCHIVE_AT_LEAST: Final = 0.3
 _REFUSED_WITHIN: Final = 0.03
 _PING_PAUSE: Final = 0.02
@@ -35,10 +35,10 @@ _WRITTEN_WITHIN: Final = 0.5
 
 
 class FactMemory(msgspec.Struct, frozen=True):
-    """The facts of users, and what reads them for calls.
+    """The facts of users, and their reader for calls.
 
-    ``mem0`` and ``values`` are where the facts are stored, if not in the archive: Mem0, or beside the
-    sessions. ``pending_changes`` are those that a tool has confirmed and that are still being made.
+    Facts are in the archive unless ``mem0`` or ``values``, in the session store, is set. ``pending_changes``
+    are changes that a tool has confirmed and that are under way.
     """
 
     users: UserFacts
@@ -49,7 +49,7 @@ class FactMemory(msgspec.Struct, frozen=True):
 
 
 class Archiving(msgspec.Struct, frozen=True):
-    """The archive of turns, and what reads it for calls; ``archivist`` fills it, where this process does."""
+    """The archive of turns, and its readers for calls; ``archivist`` is set in the process that fills it."""
 
     archive: Archive
     retriever: Retriever
@@ -58,11 +58,11 @@ class Archiving(msgspec.Struct, frozen=True):
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions and what is remembered beside them.
+    """Sessions, and everything else that is remembered.
 
     ``recorder`` queues the turns that ``writer`` writes to ``store``; ``health`` checks the store between
-    calls. ``calls`` are the last ones of each user. ``privacy`` knows every place that holds words of users,
-    and ``redaction`` what none may hold.
+    calls. ``calls`` are the last calls of each user. ``privacy`` has all places that store words of users,
+    and ``redaction`` replaces what none of them may store.
     """
 
     store: SessionStore
@@ -74,7 +74,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
     calls: PastCalls
     facts: FactMemory | None
     search: Searcher | None
-    """Finds facts, turns and documents; ``None`` where there are none."""
+    """Searches facts, turns and documents; ``None`` if there are none."""
     archiving: Archiving | None
     health: HealthCheck
     redaction: WindowRedaction
@@ -83,37 +83,36 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def degraded(self) -> bool:
-        """Whether turns wait for the store, or it does not answer calls, or the health check."""
+        """Whether turns wait for the store, or it fails to answer calls or the health check."""
         return self.recorder.failing or self.health.read_failed or self.store.breaker.is_open
 
     async def open(self) -> None:
-        """Opens the stores, so that no call waits for that; one that takes a second is unavailable."""
+        """Opens the stores, so that no call waits for it; one that takes a second is unavailable."""
         until = asyncio.get_running_loop().time() + _OPEN_WITHIN
         self.health.read_failed = not await _answers(self.store.ping, until)
         if self.archiving:
             await _answers(self.archiving.archive.ping, until)
 
     async def wait_written(self, tenant: str, session: str | None = None) -> None:
-        """Returns once the turns that have ended are written, of a tenant or of one session.
+        """Waits until ended turns of a tenant or of one session are written, for programs that read or erase.
 
-        Programs read and erase what the store has. One that takes no turns is not waited for, and one that
-        is slow for half a second.
+        Returns at once if the store refuses turns, and after half a second if it is slow.
         """
         if not self.recorder.failing:
             await self.recorder.wait_written(tenant, session, within=_WRITTEN_WITHIN)
 
     def start(self) -> None:
-        """Starts the archivist, where this process has it."""
+        """Starts the archivist, if this process has it."""
         if self.archiving and self.archiving.archivist:
             self.archiving.archivist.start()
 
     def compare(self) -> None:
-        """Has the archivist compare store and archive: it has not seen all that was written."""
+        """Makes the archivist compare store and archive, because it has missed writes."""
         if self.archiving and self.archiving.archivist:
             self.archiving.archivist.compare()
 
     async def aclose(self) -> None:
-        """Writes what is pending, within 2.5 seconds for all of it, and closes the stores."""
+        """Writes everything pending within 2.5 seconds, and closes the stores."""
         clock = asyncio.get_running_loop().time
         until = clock() + _DRAIN_WITHIN
         pending = self.facts.pending_changes if self.facts else PendingChanges()
@@ -132,7 +131,7 @@ class Memory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _answers(ping: Callable[[], Awaitable[None]], until: float) -> bool:
-    """Whether a store answers by then, in the loop's time; after a quick refusal it is not asked again."""
+    """Whether a store answers before ``until``, in loop time; a quick refusal is final."""
     now = asyncio.get_running_loop().time
     refused_by = now() + _REFUSED_WITHIN
     while now() < until:

@@ -1,4 +1,4 @@
-"""Redaction: what must not be stored is replaced by marks before it reaches a store."""
+"""Redaction: replaces what must not be stored by marks, before it reaches a store."""
 
 import json
 import re
@@ -18,7 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _STRING: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _NAMES: Final = frozenset({"id", "type", "index", "name"})
 _DEEPEST: Final = 64
-# So deep is the form of a tool call; what is deeper is a tool's arguments.
+# The depth of a tool call's format; deeper values are arguments.
 _FORM: Final = 2
 
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 class Redaction:
-    """Replaces what ``marking`` finds by marks, in all that memory holds; without one, it changes nothing.
+    """Replaces the matches of ``marking`` by marks in everything that memory stores; without it, nothing.
 
-    Where nothing is found the same object is returned. Names, ids, kinds and times stay.
+    Returns the same object if nothing matches. Names, ids, kinds and times stay.
     """
 
     def __init__(self, marking: "Redact | None" = None) -> None:
         self._marking = marking
         self.enabled: Final = marking is not None
         self.text: Final[Callable[[str], str]] = marking.text if marking else str
-        """A text, redacted."""
+        """Returns a redacted text."""
 
     @property
     def marks(self) -> Mapping[str, str]:
@@ -54,7 +54,7 @@ class Redaction:
         return Sensitive(self._marking.kinds if self._marking else ())
 
     def value(self, value: Any, depth: int = 0) -> Any:
-        """Any JSON value, redacted, names included; what is nested too deep is left out."""
+        """Redacts any JSON value, including names; replaces values that are nested too deep by ``None``."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict | list) and depth > _DEEPEST:
@@ -70,11 +70,11 @@ class Redaction:
         return value
 
     def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Tool calls with their arguments redacted."""
+        """Redacts the arguments of tool calls."""
         return _each(calls, self._call)
 
     def message(self, message: Message) -> Message:
-        """A message with its content, tool calls, original and reasoning redacted."""
+        """Redacts a message's content, tool calls, original and reasoning."""
         calls, metadata = message.tool_calls, message.metadata
         if metadata and isinstance(original := metadata.get("original"), str):
             redacted = self.text(original)
@@ -88,7 +88,7 @@ class Redaction:
         )
 
     def entry(self, entry: Entry) -> Entry:
-        """An entry of a session or of the archive, redacted."""
+        """Redacts an entry of a session or of the archive."""
         calls, original, reasoning = entry.tool_calls, entry.original, entry.reasoning
         return _replaced(
             entry,
@@ -99,7 +99,7 @@ class Redaction:
         )
 
     def entries(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """Several entries, redacted."""
+        """Redacts several entries."""
         return _each(tuple(entries), self.entry) if self.enabled else tuple(entries)
 
     def session(self, session: Session) -> Session:
@@ -115,7 +115,7 @@ class Redaction:
         )
 
     def arguments(self, arguments: str) -> str:
-        """A tool's arguments, redacted: they stay JSON, and a number with a match becomes a string."""
+        """Redacts a tool's arguments, which stay JSON: a number with a match becomes a string."""
         if self.text(arguments) is arguments and "\\" not in arguments:
             return arguments
         pieces, done = [], 0
@@ -125,7 +125,7 @@ class Redaction:
         return "".join([*pieces, self._between(arguments[done:])])
 
     def _string(self, literal: str) -> str:
-        """A string literal of JSON, or what only begins like one."""
+        """Redacts a JSON string literal, or an incomplete one."""
         try:
             value = json.loads(literal, strict=False)
         except ValueError:
@@ -134,7 +134,7 @@ class Redaction:
         return literal if redacted is value else json.dumps(redacted)
 
     def _between(self, text: str) -> str:
-        """What stands between the strings of JSON."""
+        """Redacts the JSON between strings."""
         return self.sensitive.marked(text, {kind: json.dumps(mark) for kind, mark in self.marks.items()})
 
     def _segment(self, segment: Segment) -> Segment:
@@ -147,7 +147,7 @@ class Redaction:
         return _each(parts, self.value) if isinstance(content, list) else content
 
     def _others(self, others: dict[str, Any]) -> dict[str, Any]:
-        """A message's other fields; memory reads function call, original and reasoning of them."""
+        """Redacts those other fields of a message that memory reads, such as a function call."""
         if not others:
             return others
         fields = {name: others[name] for name in ("function_call", "original", REASONING) if others.get(name)}
@@ -170,14 +170,14 @@ NO_REDACTION: Final = Redaction()
 
 
 def _each(values: S, change: Callable[[Any], Any]) -> S:
-    """The values, each changed; the same sequence if all stay the same objects."""
+    """Returns changed values; the same sequence if no object changes."""
     changed = [change(value) for value in values]
     same = all(new is old for new, old in zip(changed, values, strict=True))
     return values if same else type(values)(changed)  # type: ignore[call-arg]
 
 
 def _replaced(value: T, **fields: Any) -> T:
-    """The struct with these fields; the same object if it has the same objects already."""
+    """Returns the struct with these fields; the same object if no field changes."""
     for name, field in fields.items():
         if getattr(value, name) is not field:
             return msgspec.structs.replace(value, **fields)

@@ -1,4 +1,4 @@
-"""What of a window is speech, in the form in which a session records it; the rest is never remembered."""
+"""The speech of a window, in the form in which a session records it; nothing else is recorded."""
 
 import re
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ from filters.tool_groups import (
 )
 
 PROMPT_SOURCES: Final = frozenset({"silence", "llm_failure"})
-"""The sources of what an engine says by itself."""
+"""The sources of messages that an engine says by itself."""
 
 MAX_SPEECH: Final = 250_000
-"""How many characters of speech a window, and an answer, may have to be remembered."""
+"""The maximum of characters of speech in a window, and in an answer, to be recorded."""
 _ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
 _CONTROL: Final = frozenset({"<continue>"})
 _FIRST_OF_SIGNS: Final = "<{"
-# Hume ends the user's words with what the voice sounded like: {slightly doubtful, very slightly calm}.
+# Hume appends the expression of the voice to the user's words: {slightly doubtful, very slightly calm}.
 _EXPRESSION: Final = r"(?:very |extremely |quite |moderately |somewhat |slightly |fairly |a bit )+[\w-]+"
 _TAIL: Final = re.compile(rf"\{{{_EXPRESSION}(?:, {_EXPRESSION})*\}}")
 
@@ -44,12 +44,12 @@ _MEDIA_NAMES: Final = {
 
 
 class Speech(msgspec.Struct, frozen=True, gc=False):
-    """What was spoken, typed, called or returned by a tool, in a window's order.
+    """The lines of a window that were spoken, typed, or are tool calls and results, in order.
 
-    ``positions`` are those of the lines in the window. ``shows_answers`` is whether the window tells what the
-    assistant said: an answer that it leaves out was not heard. ``instructions`` are those of a window without
-    any speech: by them alone a model speaks. ``partial`` is whether some of the window was deleted.
-    ``prompts`` is what the engine said by itself, which is no speech.
+    ``positions`` are those of the lines in the window. ``shows_answers`` is whether the window shows answers:
+    then an answer that it leaves out was not heard. ``instructions`` are those of a window without speech, on
+    which alone a model speaks. ``partial`` is whether deleted lines were removed. ``prompts`` are messages
+    that the engine said by itself, which are no speech.
     """
 
     lines: Sequence[Message]
@@ -61,15 +61,14 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def wordless(self) -> bool:
-        """Whether the window shows of the assistant only that it was not heard."""
+        """Whether the window shows answers, but none with words: they were not heard."""
         return self.shows_answers and "assistant" not in map(_role, self.lines)
 
 
 def speech_of(window: Sequence[Message]) -> Speech:
-    """The speech of a window.
+    """Returns the speech of a window.
 
-    Engines that number their turns tell what the assistant said, if without words. Of others, some never show
-    an answer.
+    Engines that number their turns show answers, even if these have no words. Some of the others never do.
     """
     lines, positions, prompts = [], [], []
     shows_answers = False
@@ -87,7 +86,7 @@ def speech_of(window: Sequence[Message]) -> Speech:
         words = content.strip() if isinstance(content, str) and not message.others else ""
         is_plain = words and words[0] not in _FIRST_OF_SIGNS
         if is_plain and ((role == "user" and "}" not in words) or (role == "assistant" and not is_prompt)):
-            lines.append(message)  # as nearly all are
+            lines.append(message)  # the fast path for most messages
             positions.append(i)
         elif is_speech(message):
             lines.append(_as_recorded(message))
@@ -97,12 +96,12 @@ def speech_of(window: Sequence[Message]) -> Speech:
 
 
 def speech_weight(window: Sequence[Message]) -> int:
-    """How much there is of a window's speech, in characters."""
+    """Returns the size of a window's speech in characters."""
     return sum(weight(message) for message in window if message.role in _ROLES)
 
 
 def is_speech(message: Message) -> bool:
-    """Whether this is part of the talk: no instruction, no prompt of the engine's, no control sign."""
+    """Whether a message is speech, rather than an instruction, an engine's prompt, or a control word."""
     role = message.role
     if role not in _ROLES:
         return False
@@ -121,7 +120,7 @@ def is_speech(message: Message) -> bool:
 
 
 def _as_recorded(message: Message) -> Message:
-    """The message with functions as tools, without the tail of an expression, and without media."""
+    """Returns a message with functions as tools, and without an expression or media."""
     if message.role != "user":
         return as_tool_call(message) if message.others or message.role == "function" else message
     content = message.content
@@ -136,12 +135,12 @@ def _as_recorded(message: Message) -> Message:
 
 
 # --- functions ----------------------------------------------------------------------------------------------
-# OpenAI's first form of tools: recorded as the form that replaced it, and shown as it came. A function is
-# called one at a time and known by its name; the call gets an id that is made of it.
+# OpenAI's first format of tools is recorded in its second one, and shown in the first. There is one call at a
+# time, identified by the function's name, of which the tool call's id is made.
 
 
 def as_tool_call(message: Message) -> Message:
-    """The message with its ``function_call`` as a tool call, or its result as a tool's."""
+    """Converts a ``function_call`` into a tool call, or a function's result into a tool's."""
     if message.role == "function":
         return msgspec.structs.replace(message, role="tool", tool_call_id=answered_call(message) or FUNCTION)
     function = function_of(message)
@@ -151,7 +150,7 @@ def as_tool_call(message: Message) -> Message:
 
 
 def as_function_call(message: Message) -> Message:
-    """The reverse of ``as_tool_call``."""
+    """Reverses ``as_tool_call``."""
     if message.role == "tool":
         call_id = message.tool_call_id
         if not isinstance(call_id, str) or not call_id.startswith(FUNCTION):
@@ -169,15 +168,15 @@ def as_function_call(message: Message) -> Message:
 
 
 def message_without_media(message: Message) -> Message:
-    """The message as it is recorded, so that it is recognized when it comes again."""
+    """Returns a message as it is recorded, so that its repetition aligns with it."""
     content = without_media(message.content)
     return message if content is message.content else msgspec.structs.replace(message, content=content)
 
 
 def without_media(content: Any) -> Any:
-    """The content with a mark such as ``[image]`` in the place of what is heavy; a short link stays.
+    """Replaces large parts of a content by marks such as ``[image]``; short links stay.
 
-    A session is read with each turn, and what it gives back to a model would be sent again and again.
+    Each turn reads the session, and restored messages would be sent to the model again and again.
     """
     if not isinstance(content, list) or not any(map(_is_heavy, content)):
         return content
@@ -194,7 +193,7 @@ def _is_heavy(part: dict[str, Any]) -> bool:
 
 
 def _is_data(value: object) -> bool:
-    """Whether this is, or holds, something that was read from a file, or is as long as that."""
+    """Whether a value is or contains a data URL or a long string."""
     if isinstance(value, str):
         return len(value) > _LONGEST or value.startswith("data:")
     if isinstance(value, dict):

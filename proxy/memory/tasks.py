@@ -9,17 +9,17 @@ from typing import Any, Final, Generic, TypeVar
 T = TypeVar("T")
 
 _ROUNDS: Final = 8
-# So many messages take some ten milliseconds. Calls have fewer, and need no thread.
+# This many messages take about ten milliseconds. Calls have fewer, and need no thread.
 MANY_MESSAGES: Final = 500
 LARGE: Final = 100_000
-"""How many bytes of a conversation are many."""
+"""The bytes of a conversation from which on work on it runs in a thread."""
 
 
 class Tasks(set[asyncio.Task[Any]]):
-    """Tasks that are under way: the event loop itself would let them vanish before they end."""
+    """Running tasks. The event loop has only weak references, so they could be garbage-collected."""
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Starts some work, whose task leaves this set once it has ended."""
+        """Starts a task, which is removed from this set once it has ended."""
         task = asyncio.get_running_loop().create_task(work)
         self.add(task)
         task.add_done_callback(self.discard)
@@ -27,11 +27,11 @@ class Tasks(set[asyncio.Task[Any]]):
 
 
 class Begun(Generic[T]):
-    """Work that was run up to its first wait, so that what it asks for is on its way; it is awaited once.
+    """Work that has run up to its first wait, so that its request is sent; to be awaited once.
 
-    The work must not use ``asyncio.timeout``, which would end whatever the task that began it waits for by
-    then. A task of its own would begin in the loop's next round, and its end wake the other one in yet
-    another: under load a round takes milliseconds.
+    The work must not use ``asyncio.timeout``, which would cancel whatever the starting task waits for by
+    then. A separate task would cost two rounds of the event loop, one to start and one to wake its waiter;
+    under load a round takes milliseconds.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T]) -> None:
@@ -45,11 +45,11 @@ class Begun(Generic[T]):
             self._end = end
 
     def __await__(self) -> Generator[Any, Any, T]:
-        """The rest of the work."""
+        """Runs the rest of the work."""
         return self  # type: ignore[return-value]
 
     async def rest(self) -> T:
-        """The rest of the work as a coroutine, such as a task takes."""
+        """The rest of the work as a coroutine, for a task."""
         return await self
 
     def __iter__(self) -> "Begun[T]":
@@ -59,7 +59,7 @@ class Begun(Generic[T]):
         return self.send(None)
 
     def send(self, value: Any) -> Any:
-        """Goes on, from the first wait or a later one."""
+        """Continues from the first wait or a later one."""
         if self._end is not None:
             end, self._end = self._end, None
             raise end
@@ -70,18 +70,18 @@ class Begun(Generic[T]):
         return self._work.send(value)
 
     def throw(self, *error: Any) -> Any:
-        """Goes on with an error, such as a cancellation."""
+        """Continues with an error, such as a cancellation."""
         return self._work.throw(*error)
 
     def cancel(self) -> None:
-        """Ends the work where it waits."""
+        """Closes the work at its current wait."""
         self._work.close()
 
 
 async def wait_for(work: Coroutine[Any, Any, T], within: float | None) -> T:
-    """The result of some work, which is cancelled with its caller.
+    """Returns the result of some work, which is cancelled with its caller.
 
-    Raises TimeoutError after ``within`` seconds, of which those do not count that the event loop was late.
+    Raises TimeoutError after ``within`` seconds, not counting delays of the event loop.
     """
     task = asyncio.create_task(work)
     task.add_done_callback(retrieve_exception)
@@ -94,9 +94,9 @@ async def wait_for(work: Coroutine[Any, Any, T], within: float | None) -> T:
 
 
 async def wait_until_done(task: asyncio.Task[Any], within: float | None) -> bool:
-    """Whether a task has ended, after ``within`` seconds at the latest where that is given.
+    """Waits for a task, ``within`` seconds at most unless that is ``None``; returns whether it has ended.
 
-    Where the event loop was late, the reply may have arrived and not been looked at: that takes some rounds.
+    If the event loop was blocked, the reply may have arrived without being read, which takes some rounds.
     """
     await asyncio.wait({task}, timeout=within)
     for _ in range(_ROUNDS):
@@ -107,23 +107,23 @@ async def wait_until_done(task: asyncio.Task[Any], within: float | None) -> bool
 
 
 async def wait_for_event(event: asyncio.Event, within: float | None) -> None:
-    """Returns once an event is set, after ``within`` seconds at the latest where that is given."""
+    """Waits until an event is set, ``within`` seconds at most unless that is ``None``."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()
 
 
 def retrieve_exception(task: asyncio.Future[Any]) -> None:
-    """Marks the exception of a task as retrieved: its waiter may have left."""
+    """Marks the exception of a task as retrieved, because its waiter may have been cancelled."""
     if not task.cancelled():
         task.exception()
 
 
 def ignore_late_lookups(loop: asyncio.AbstractEventLoop) -> None:
-    """Has a loop say nothing of host names that were not found once their caller had left.
+    """Keeps a loop from reporting host names that were not found after their caller was cancelled.
 
-    uvloop goes on looking up a name for a connection that was given up, and retrieves nothing of it: that
-    there is no connection was said already.
+    uvloop continues to look up the name of an abandoned connection and never retrieves the error. The failed
+    connection was reported already.
     """
 
     def on_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -134,21 +134,21 @@ def ignore_late_lookups(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class LargeWork:
-    """Work on much data, a piece at a time in a thread.
+    """Runs work on large data in a thread, one piece at a time.
 
-    A parser lets nothing else run while it reads, and the event loop would wait for as many as there are
-    threads. It is for work of milliseconds: what takes longer, and gives way meanwhile, would hold up others.
+    A parser does not release the GIL, so that the event loop would wait for as many as there are threads. For
+    work of milliseconds only: longer work that releases the GIL would delay other work needlessly.
     """
 
     def __init__(self) -> None:
         self._free = asyncio.Lock()
 
     async def run(self, work: Callable[[], T]) -> T:
-        """The result of work on ``LARGE`` data; smaller is better done at once."""
+        """Returns the result of work on ``LARGE`` data; do smaller work without a thread."""
         async with self._free:
             return await asyncio.to_thread(work)
 
 
 async def in_thread_if_long(work: Callable[[], T], messages: int, size: int = 0) -> T:
-    """The result of work on so many messages, or bytes of them, done in a thread where they are many."""
+    """Returns the result of work on messages; runs it in a thread if they are many, or large in bytes."""
     return work() if messages < MANY_MESSAGES and size < LARGE else await asyncio.to_thread(work)
