@@ -1,4 +1,4 @@
-"""Commands to a Redis under a deadline, over a client that is replaced when its server is lost."""
+"""Sends commands to a Redis within a deadline, over a client that is replaced when its server is lost."""
 
 import asyncio
 import contextlib
@@ -19,20 +19,20 @@ T = TypeVar("T")
 Pending = TypeVar("Pending", bound="asyncio.Future[Any]")
 
 _GRACE: Final = 12
-"""Deadlines after which a command that is no longer waited for loses its connection."""
+"""Deadlines after which an abandoned command is cancelled and its connection closed."""
 _MAX_GRACE: Final = 2.0
 _ROUNDS: Final = 4
 
 
 class Script:
-    """A Lua script over keys of one slot; with keys and arguments it is a call."""
+    """A Lua script over keys of one slot; calling it with keys and arguments returns a ScriptCall."""
 
     def __init__(self, source: str) -> None:
         self.source = source
         self.digest = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
     def __call__(self, keys: Sequence[str], *arguments: Argument) -> "ScriptCall":
-        """A call, which is yet to be sent."""
+        """Returns a call, which is not sent yet."""
         return ScriptCall(self, keys, arguments)
 
 
@@ -45,11 +45,11 @@ class ScriptCall(NamedTuple):
 
     @property
     def command(self) -> tuple[Argument, ...]:
-        """The command for a server that knows the script."""
+        """The command for a server that has cached the script."""
         return ("EVALSHA", self.script.digest, len(self.keys), *self.keys, *self.arguments)
 
     async def run(self, client: RedisClient) -> Any:
-        """The script's result: one round trip, two where the server does not know the script yet."""
+        """Runs the script in one round trip, or two if the server has not cached it; returns its result."""
         try:
             return await client.execute_command(*self.command)
         except NoScriptError:
@@ -58,13 +58,13 @@ class ScriptCall(NamedTuple):
 
 
 class Piggyback(NamedTuple):
-    """A call that another command takes along; ``settle`` takes its result, or a StoreError."""
+    """A call that is sent along with another command; ``settle`` gets its result or a StoreError."""
 
     call: ScriptCall
     settle: Callable[[Any], None]
 
 
-# Each as if it had come alone: where one fails, its error stands in the place of its result.
+# Runs each script as if it were alone: the error of a failed one takes the place of its result.
 _EACH: Final = """
 local results, key, at = {}, 0, 0
 for _, run in ipairs(scripts) do
@@ -82,15 +82,15 @@ return results
 
 @cache
 def _in_one(scripts: tuple[Script, ...]) -> Script:
-    """One script that runs several, one after the other."""
+    """Returns one script that runs several, one after the other."""
     functions = ",\n".join(f"function(KEYS, ARGV)\n{script.source}\nend" for script in scripts)
     return Script(f"local scripts = {{{functions}}}\n{_EACH}")
 
 
 async def run_scripts(client: RedisClient, *calls: ScriptCall) -> list[Any]:
-    """The results of the calls, the last of which is run last; an error of the server stands among them.
+    """Runs calls, the last one last; returns their results, with errors of the server among them.
 
-    All are one command, but several on a Cluster, where keys may be on several servers.
+    They are one command, except on a Cluster, where keys may be on several servers.
     """
     if not isinstance(client, RedisCluster):
         results: list[Any] = await in_one(calls).run(client)
@@ -107,7 +107,7 @@ async def run_scripts(client: RedisClient, *calls: ScriptCall) -> list[Any]:
 
 
 def in_one(calls: Sequence[ScriptCall]) -> ScriptCall:
-    """One call for several, whose result is theirs; an error of the server stands among them."""
+    """Combines calls into one, which returns a list of their results, with errors among them."""
     keys: list[str] = []
     arguments: list[Argument] = []
     for call in calls:
@@ -117,13 +117,13 @@ def in_one(calls: Sequence[ScriptCall]) -> ScriptCall:
 
 
 class Link:
-    """Runs commands, each in a task that goes on when its caller is cancelled: it reads its own reply.
+    """Runs commands, each in a task that continues when its caller is cancelled, to read its reply.
 
-    A caller waits until its deadline. A command that takes longer has a grace, in which a slow connection can
-    still be made; then it is ended together with its connection.
+    A caller waits until its deadline. A command that takes longer has a grace period, in which a slow
+    connection can still be opened; then it is cancelled, and its connection closed.
 
-    After the server was lost or slow, later commands run on a new client: connections and addresses of before
-    are not used again. A Cluster's client does that itself, node by node.
+    After a server was lost or slow, later commands use a new client, with new connections and addresses. A
+    Cluster's client does this itself, node by node.
     """
 
     def __init__(self, place: Address, deadline: float) -> None:
@@ -137,7 +137,7 @@ class Link:
     async def run(
         self, work: Callable[[RedisClient], Coroutine[Any, Any, T]], *, due: float | None = None
     ) -> T:
-        """The result of ``work``. Raises StoreError, after one deadline at the latest, or at ``due``."""
+        """Returns the result of ``work``. Raises StoreError, after one deadline or at ``due``."""
         loop = asyncio.get_running_loop()
         due = due or loop.time() + self._deadline
         if self._closed:
@@ -161,18 +161,18 @@ class Link:
         return task.result()
 
     async def command(self, *command: Argument) -> Any:
-        """The reply to one command, under the same deadline.
+        """Returns the reply to one command, within the same deadline.
 
-        Where a connection stands, nothing is between the command and its socket: no task, and no pool.
+        On an open connection, the command is written to the socket directly, without a task or a pool.
         """
         return await self._send(command, lambda client: client.execute_command(*command))
 
     async def script(self, call: ScriptCall) -> Any:
-        """The result of one script, as that of a command."""
+        """Returns the result of one script, like ``command``."""
         return await self._send(call.command, call.run)
 
     async def scripts(self, *calls: ScriptCall) -> list[Any]:
-        """The results of several, as ``run_scripts`` has them; of many, a StoreError stands among them."""
+        """Returns results like ``run_scripts``; of several scripts, with a StoreError for each failed one."""
         if len(calls) == 1:
             return [await self.script(calls[0])]
         client = self._client
@@ -189,7 +189,7 @@ class Link:
     async def _send(
         self, command: tuple[Argument, ...], work: Callable[[RedisClient], Coroutine[Any, Any, Any]]
     ) -> Any:
-        """The reply to a command; ``work`` is to be run instead where no connection stands, and again."""
+        """Sends a command on the open connection; runs ``work`` without one, and to repeat the command."""
         client = self._client
         if self._closed or (shared := client.shared(command)) is None:
             return await self.run(work)
@@ -210,7 +210,7 @@ class Link:
             timer.cancel()
 
     async def aclose(self) -> None:
-        """Waits for what is in flight, for one deadline, then closes all connections."""
+        """Waits one deadline for commands in flight, then closes all connections."""
         self._closed = True
         self._closing.start(self._close(self._client))
         if self._closing:
@@ -235,14 +235,14 @@ class Link:
         error = None if pending.cancelled() else pending.exception()
         if isinstance(error, Exception):
             self._check_lost(client, error)
-        # The loop's connecting keeps its own errors in its frames: a client with all its parts would wait for
-        # the garbage collector, one for each attempt while a Redis is away.
+        # The frames of the loop's connect method refer to its errors. Without this, each attempt during an
+        # outage would leave a client for the garbage collector.
         while error is not None:
             error.__traceback__ = None
             error = error.__cause__ or error.__context__
 
     def _check_lost(self, client: RedisClient, error: Exception) -> None:
-        """After some errors later commands run on a new client; the old one is closed behind its last."""
+        """Replaces the client after some errors; the old one is closed after its last command."""
         if client is self._client and not self._closed and client.is_lost(error):
             self._client = self._make()
             self._closing.start(self._close(client))
@@ -251,13 +251,13 @@ class Link:
         last = [pending for pending, used in self._in_flight.items() if used is client]
         if last:
             await asyncio.wait(last)
-        # What a dead connection says of its end is of no use.
+        # Errors of closing a dead connection are useless.
         with contextlib.suppress(Exception):
             await client.aclose()
 
 
 def _time_out(reply: asyncio.Future[Any], rounds: int) -> None:
-    """Gives a reply that may have arrived some rounds, as ``wait_until_done`` does, and then TimeoutError."""
+    """Fails a reply with TimeoutError after some rounds in which it may be read, as ``wait_until_done``."""
     if reply.done():
         return
     if rounds:

@@ -1,4 +1,4 @@
-"""Sessions in one SQLite file: the memory that needs no server."""
+"""Sessions in one SQLite file, without a server."""
 
 import asyncio
 import contextlib
@@ -62,22 +62,21 @@ from proxy.memory.stores.store import (
 
 T = TypeVar("T")
 WriteOutcome = bool | SessionDeleted
-"""Whether anything was changed. An error is returned, not raised: the rest of the batch stands."""
+"""Whether anything was changed. An error is returned, not raised, so that the batch is committed."""
 
 _SWEPT_AT_ONCE: Final = 5
 _STAGED_FOR: Final = 60.0
 _NAME_BYTES: Final = 16
-# The archive may write the same file. No call waits for the writer, and a write that fails costs another try.
+# The archive may write the same file. No call waits for the writer, and a failed write has to be repeated.
 _LOCK_WAIT: Final = 0.5
 
 
 def open(  # noqa: A001 - what every driver's entry is called
     url: str, *, deadline: float, is_shared: bool = False
 ) -> Store:
-    """The store at ``sqlite:PATH``; the file is opened, and made where it is missing, at first use.
+    """Returns the store at ``sqlite:PATH``; the file is opened, and created if missing, at first use.
 
-    ``is_shared`` is whether other processes serve the same calls. Raises ValueError for an address that names
-    no file.
+    ``is_shared`` is whether other processes serve the same calls. Raises ValueError for an invalid address.
     """
     path = url.removeprefix("sqlite:")
     if not path or path.startswith("//") or "\0" in path:
@@ -88,9 +87,9 @@ def open(  # noqa: A001 - what every driver's entry is called
 
 
 class _State(msgspec.Struct, frozen=True, gc=False):
-    """The version that a write must name, 0 where there is no session, its last deletion and its expiry.
+    """The version that a write must name, 0 without a session, its last deletion and its expiry.
 
-    ``blob`` is its hot part, where a batch in flight writes it.
+    ``blob`` is the hot part of a write in flight.
     """
 
     version: int
@@ -103,10 +102,10 @@ _NO_STATE: Final = _State(0, -math.inf, -math.inf)
 
 
 class SqliteStore(SqlStore):
-    """Reads inline and writes in batches; writes in flight are read by this process at once.
+    """Reads on the event loop and writes in batches; reads of this process see writes in flight.
 
-    Versions are random, so that a version names one state of one session for good: a session that was
-    deleted and made anew, or another process's write, is never taken for what was read.
+    Versions are random and never repeat, so that a session that was deleted and created anew, or written by
+    another process, is never mistaken for the one that was read.
     """
 
     def __init__(self, path: Path, *, deadline: float, is_shared: bool = False) -> None:
@@ -119,7 +118,7 @@ class SqliteStore(SqlStore):
         self._closed = False
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The write in flight, else the file: one look-up by key, some 30 µs."""
+        """Reads the write in flight, else the file: one look-up by key, about 30 µs."""
         now = wall_time()
         if (pending := self._pending.get(key)) is not None:
             is_there = pending.version and pending.expires > now
@@ -131,13 +130,13 @@ class SqliteStore(SqlStore):
         return None if row is None else StoredBlob(*row)
 
     def write(self, key: Key, put: BlobWrite) -> Coroutine[Any, Any, bool]:
-        """Waits for the commit, at most 0.1 s unless something is wrong; longer for a new session of much."""
+        """Waits for the commit, normally at most 0.1 s; longer for a large new session."""
         if put.cold and not put.version and _is_large(put):
             return self._write_in_slices(key, put)
         return self._swap(key, put, _append, PATIENCE)
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Waits for the commit, longer where there is much to write."""
+        """Waits for the commit, which takes longer for a large session."""
         put = put._replace(at=math.inf)
         if _is_large(put):
             return await self._write_in_slices(key, put)
@@ -154,7 +153,7 @@ class SqliteStore(SqlStore):
         return existed
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last, writes in flight included."""
+        """Returns when the session was deleted last, including writes in flight."""
         state = await self._state(key)
         return state.deleted if state.deleted > 0 else None
 
@@ -165,7 +164,7 @@ class SqliteStore(SqlStore):
         limit: int,
         lease: float,
     ) -> Sequence[DueSession]:
-        """Sessions that are due; where there are none, nothing is written."""
+        """Takes due sessions; writes nothing if there are none."""
         arguments = {"since": 0.0, "limit": limit}
         if not await self.fetch(DUE, arguments):
             return []
@@ -173,37 +172,37 @@ class SqliteStore(SqlStore):
         return taken_sessions(await self.fetch(TAKE_DUE, arguments | {"until": until}), until)
 
     async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        """The rows of a statement that no call waits for; what changes nothing is read in a thread."""
+        """Runs a background statement and returns its rows; reads run in a thread."""
         arguments = {**arguments, "now": wall_time()}
         if not statement.is_query:
             return await self._work(lambda own: own.execute(statement.named, arguments).fetchall())
         await self._opened(BACKGROUND_DEADLINE)
         if self._pending:
-            with contextlib.suppress(StoreError):  # then nothing is in flight any more
+            with contextlib.suppress(StoreError):  # a failed write is no longer in flight either
                 await self._work(_no_operation)
         return await asyncio.to_thread(self._file.fetch, statement, arguments)
 
     async def ping(self) -> None:
-        """Writes something: nothing less shows a full disk."""
+        """Writes a row, because only a write detects a full disk."""
         await self._writer.run(_touch, PATIENCE)
 
     async def aclose(self) -> None:
-        """Closes the writer's connection last, which moves the log into the file."""
+        """Closes the connections, the writer's last, which checkpoints the log."""
         self._closed = True
         self._reader.close()
         await self._writer.aclose()
 
     async def _work(self, work: Work[T]) -> T:
-        """The outcome of work that no call waits for."""
+        """Runs background work and returns its result."""
         return await self._writer.run(work, BACKGROUND_DEADLINE)
 
     async def _work_on(self, work: Work[bool]) -> None:
-        """Does work again and again, in a transaction each, until there is no more of it."""
+        """Repeats work, each time in a new transaction, until it returns false."""
         while await self._work(work):
             pass
 
     async def _write_in_slices(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces both parts, or makes the session, by one that is staged before."""
+        """Replaces both parts, or creates the session, from a cold part that is staged in slices."""
         name = secrets.token_bytes(_NAME_BYTES)
         try:
             await self._work(partial(sqlite_slices.stage, name, wall_time() + _STAGED_FOR))
@@ -212,7 +211,7 @@ class SqliteStore(SqlStore):
             swap = partial(_put_in_place, name, len(put.cold))
             return await self._swap(key, put._replace(cold=()), swap, BACKGROUND_DEADLINE)
         finally:
-            with contextlib.suppress(StoreError):  # what is left behind is swept
+            with contextlib.suppress(StoreError):  # the sweep removes the rest
                 await self._work_on(partial(sqlite_slices.remove_staged, name))
 
     async def _swap(
@@ -223,7 +222,7 @@ class SqliteStore(SqlStore):
         within: float,
     ) -> bool:
         now, state = wall_time(), await self._state(key)
-        # What the commit would refuse must not be read meanwhile as if it were written.
+        # Reads must not see a write in flight that the commit will refuse.
         if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
             raise SessionDeleted("The session was deleted.")
         if state.version != put.version:
@@ -248,30 +247,30 @@ class SqliteStore(SqlStore):
         return changed
 
     async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
-        """The result of work that leaves a session as it is ``pending``."""
+        """Runs work that writes the ``pending`` state of a session; returns its result."""
         outcome = self._writer.submit(work, partial(self._settle, key, pending))
         self._pending[key] = pending
         return await self._writer.result(outcome, within)
 
     def _settle(self, key: Key, pending: _State) -> None:
-        """Has the file read again, which has it now, or never will."""
+        """Ends a write in flight, so that reads use the file again."""
         if self._pending.get(key) is pending:
             del self._pending[key]
 
     async def _state(self, key: Key) -> _State:
-        """The state that a write must name now."""
+        """Returns the state that a write must name."""
         await self._opened(PATIENCE)
         now = wall_time()
         row = await self._reader.row(STATE, {**key_arguments(key), "now": now}, within=PATIENCE)
         state = _NO_STATE if row is None else _State(*row)
-        pending = self._pending.get(key)  # which may have come while the file was being read
+        pending = self._pending.get(key)  # read last: it may have come during the read of the file
         if pending is None:
             return state
         version = pending.version if pending.expires > now else 0
         return _State(version, max(state.deleted, pending.deleted), pending.expires)
 
     async def _opened(self, within: float) -> None:
-        """Has the file opened, in so many seconds. Raises StoreError, as where the store is closed."""
+        """Opens the file, within ``within`` seconds. Raises StoreError, also if the store is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
@@ -282,11 +281,11 @@ def _is_large(put: BlobWrite) -> bool:
     return sum(map(len, put.cold)) > sqlite_slices.SLICE
 
 
-# --- what the writer's thread does, inside a transaction
+# --- work of the writer's thread, inside a transaction
 
 
 def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> WriteOutcome:
-    """Replaces or makes a hot part, and appends to its cold part."""
+    """Replaces or creates a hot part, and appends to its cold part."""
     if arguments["version"] == 0:
         connection.execute(EXPIRE_COLD.named, arguments)
         connection.execute(EXPIRE.named, arguments)
@@ -311,7 +310,7 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
 def _put_in_place(
     name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
 ) -> WriteOutcome:
-    """Replaces both parts by a hot one and a session that is staged."""
+    """Replaces both parts by a hot part and a staged cold part."""
     if not sqlite_slices.is_whole(name, entries, connection):
         return False
     outcome = _append(arguments, cold, connection)
@@ -321,7 +320,7 @@ def _put_in_place(
 
 
 def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Connection) -> bool:
-    """Leaves a tombstone, and the rest of a cold part that is large; whether there was a session."""
+    """Leaves a tombstone, and a part of a large cold part; returns whether there was a session."""
     rows = connection.execute(READ.named, arguments).fetchall()
     connection.execute(TOMBSTONE.named, arguments)
     has_more.append(sqlite_slices.remove_deleted(arguments, connection))
@@ -329,7 +328,7 @@ def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Conn
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:
-    """Removes a few expired sessions; whether there may be more. A look is free, a transaction is not."""
+    """Removes a few expired sessions, and writes only if there are any; returns whether there may be more."""
     arguments = sweep_arguments(_SWEPT_AT_ONCE)
     rows = connection.execute(EXPIRED.named, arguments).fetchall()
     if rows and sqlite_slices.remove_expired(arguments, connection):
@@ -340,9 +339,9 @@ def _sweep(connection: sqlite3.Connection) -> bool:
 
 
 def _touch(connection: sqlite3.Connection) -> None:
-    """Writes what is there already."""
+    """Writes existing values."""
     connection.execute("UPDATE turnkeeper_migrations SET name = name")
 
 
 def _no_operation(_connection: sqlite3.Connection) -> None:
-    """Is done once all before it is done."""
+    """Does nothing, after all earlier work."""

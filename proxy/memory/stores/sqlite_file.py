@@ -1,4 +1,4 @@
-"""A file with an SQLite database: opened, read on the event loop, and written by one thread."""
+"""An SQLite database file, which is read on the event loop, and written by one thread."""
 
 import asyncio
 import contextlib
@@ -32,20 +32,20 @@ from proxy.memory.stores.sqlite_locks import locked_by
 T = TypeVar("T")
 Row = tuple[Any, ...]
 Work = Callable[[sqlite3.Connection], T]
-"""What the writer's thread does inside a transaction."""
+"""Work that the writer's thread does inside a transaction."""
 
 GATHERING: Final = 0.02
-"""Seconds between two commits at the least.
+"""The minimum of seconds between two commits.
 
-A turn is durable within 0.1 s of its end: that leaves room for the 0.05 s by which others may hold up the
-loop and the writer's thread, and for the commit itself.
+A turn must be durable within 0.1 s of its end. The rest is for the commit, and for up to 0.05 s by which
+other work may delay the event loop and the writer's thread.
 """
 SHARED_GATHERING: Final = 0.005
-"""The same where other processes serve the same calls: they see a turn once it is committed."""
+"""The same if other processes serve the same calls, which see a turn once it is committed."""
 PATIENCE: Final = 1.0
-"""Seconds after which the outcome of a batch is no longer waited for."""
+"""The time-out in seconds of waiting for a batch."""
 
-# Terms have no spaces and stand in lower case; all beyond ASCII is part of one.
+# Terms have no spaces and are in lower case; the tokenizer treats all characters beyond ASCII as letters.
 _FORGET_TERMS: Final = (
     "INSERT INTO turnkeeper_index (turnkeeper_index, rowid, terms) VALUES ('delete', old.id, old.terms);"
 )
@@ -81,29 +81,29 @@ _ADVICE: Final = {
     "SQLITE_NOTADB": "it is no SQLite database; set MEMORY_URL to another file",
     "SQLITE_CORRUPT": "it is damaged; move it away, or restore it from a backup",
 }
-# Any other connection's commit empties the cache, so that a large one is of no use.
+# Small, because each commit of another connection empties the cache.
 _CACHE_SIZE: Final = "PRAGMA cache_size = -512"
-# Two processes that start together wait for one another's migrations, on a thread that keeps no call waiting.
+# For processes that start together and wait for each other's migrations; calls do not wait for that thread.
 _OPEN_WAIT: Final = 1.0
 _LOCK_PAUSE: Final = 0.002
 _GAP: Final = 5
 _MAX_QUEUED: Final = 10_000
 _CHORE_EVERY: Final = 1.0
 _CHORE_PAUSE: Final = 0.05
-# Pages of a log that is moved into the file beside the writer, and of one that the writer itself moves, as
-# SQLite does: a log begins anew only where nothing is left to move, and commits may never pause.
+# Pages from which on a thread checkpoints the log, and from which on the writer does, as SQLite itself: a log
+# restarts only after a complete checkpoint, for which commits may never pause.
 _LONG_LOG: Final = 1000
 _LONGEST_LOG: Final = 4000
 _LOG_HEAD: Final = 32
 _PAGE_HEAD: Final = 24
-# While the log is emptied nothing is written, not even while readers of it are waited for.
+# Short, because emptying the log blocks writers, also while it waits for readers.
 _CHECKPOINT_WAIT: Final = 0.01
 _CHECKPOINT_ATTEMPTS: Final = 300
 _CHECKPOINT_PAUSE: Final = 0.05
 
 
 class DatabaseFile:
-    """One database file. ``identity`` tells the file that was opened last from another of its name."""
+    """A database file. ``identity`` is that of the file that was opened last, which may be replaced."""
 
     def __init__(self, path: Path, *, wait: float) -> None:
         self.path = path
@@ -111,12 +111,12 @@ class DatabaseFile:
         self._wait = wait
 
     def open(self) -> sqlite3.Connection:
-        """A connection that may write, to tables that are up to date; a new file is its owner's alone.
+        """Opens a connection for writing, and migrates the tables; only the owner may read a new file.
 
-        Raises StoreError, and then an existing file is as it was.
+        Raises StoreError; an existing file is unchanged then.
         """
         with self.errors():
-            # SQLite gives its companions the same rights.
+            # SQLite gives its log files the same permissions.
             with contextlib.suppress(FileExistsError):
                 os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
             connection = self.connect(wait=_OPEN_WAIT)
@@ -130,9 +130,9 @@ class DatabaseFile:
         return connection
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Begins a transaction that may write; raises sqlite3.Error where the file is locked for too long.
+        """Begins a writing transaction. Raises sqlite3.Error if the file is locked for too long.
 
-        SQLite itself would look less and less often, up to a tenth of a second apart.
+        SQLite itself would poll the lock at growing intervals, of up to a tenth of a second.
         """
         due = time.monotonic() + self._wait
         while True:
@@ -146,9 +146,9 @@ class DatabaseFile:
             time.sleep(_LOCK_PAUSE)
 
     def connect(self, *, wait: float) -> sqlite3.Connection:
-        """A connection to the file as it is, in autocommit mode; a lock is waited for so many seconds."""
+        """Opens an autocommit connection without migrations; it waits ``wait`` seconds for locks."""
         uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
-        # Another thread than the one that opened it may close it.
+        # Any thread may close the connection.
         connection = sqlite3.connect(
             uri, uri=True, timeout=wait, isolation_level=None, check_same_thread=False
         )
@@ -160,13 +160,13 @@ class DatabaseFile:
         return connection
 
     def fetch(self, statement: Statement, arguments: Arguments) -> list[tuple[object, ...]]:
-        """All rows, over a connection of their own; for any thread. Raises StoreError."""
+        """Reads all rows over a new connection, in any thread. Raises StoreError."""
         with self.errors(), contextlib.closing(self.connect(wait=self._wait)) as connection:
             return connection.execute(statement.named, arguments).fetchall()
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turns the errors of SQLite and of the file system into StoreError."""
+        """Converts errors of SQLite and of the file system into StoreError."""
         try:
             yield
         except sqlite3.Error as error:
@@ -175,12 +175,12 @@ class DatabaseFile:
             raise StoreError(f"The memory file {self.path} cannot be used: {error.strerror}.") from error
 
     def failure(self, error: sqlite3.Error) -> StoreError:
-        """The error with what to do about it."""
+        """Returns the StoreError for an error of SQLite, with advice."""
         advice = locked_by(self.path) if is_locked(error) else _ADVICE.get(_error_name(error))
         return StoreError(f"The memory file {self.path}: {advice or error}.")
 
     def identity_now(self) -> tuple[int, int] | None:
-        """What tells the file that is there now from others; ``None`` where there is none."""
+        """Returns the identity of the current file; ``None`` without a file."""
         try:
             stat = self.path.stat()
         except OSError:
@@ -189,12 +189,12 @@ class DatabaseFile:
 
 
 def is_locked(error: sqlite3.Error) -> bool:
-    """Whether the database is sound, and merely locked by another connection."""
+    """Whether the error is only a lock of another connection."""
     return _error_name(error) in _LOCKED
 
 
 def _error_name(error: sqlite3.Error) -> str:
-    """The error's primary code: extended ones carry it in front (SQLITE_IOERR_WRITE)."""
+    """Returns the primary code of an error, with which extended ones begin (SQLITE_IOERR_WRITE)."""
     return "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
 
 
@@ -225,9 +225,9 @@ def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
 
 
 class FileConnection:
-    """A connection to the file that was opened last, for one thread, which makes it when it needs it.
+    """A connection of one thread to the file that was opened last, opened at first use.
 
-    A lock is waited for so many seconds. Any thread may close it.
+    It waits ``wait`` seconds for locks. Any thread may close it.
     """
 
     def __init__(self, file: DatabaseFile, *, wait: float = 0) -> None:
@@ -237,7 +237,7 @@ class FileConnection:
         self._identity: tuple[int, int] | None = None
 
     def get(self) -> sqlite3.Connection:
-        """The connection. Raises StoreError where the file has not been opened yet, and sqlite3.Error."""
+        """Returns the connection. Raises sqlite3.Error, and StoreError before the file was opened."""
         identity = self._file.identity
         if self._connection is None or self._identity != identity:
             self.close()
@@ -248,9 +248,9 @@ class FileConnection:
         return self._connection
 
     async def row(self, statement: Statement, arguments: Arguments, *, within: float) -> Row | None:
-        """The only row, if any. Raises StoreError, for a lock after so many seconds.
+        """Reads the only row, if any. Raises StoreError; for a lock, after ``within`` seconds.
 
-        It is read on the event loop: a thread would cost more than a read of a few microseconds.
+        It reads on the event loop, because a thread would cost more than a read of a few microseconds.
         """
         due = 0.0
         while True:
@@ -258,7 +258,7 @@ class FileConnection:
                 connection = self._connection
                 if connection is None or self._identity != self._file.identity:
                     connection = self.get()
-                # All rows are fetched, so that no statement stays open and holds an old state of the file.
+                # Fetches all rows, so that no open statement keeps an old snapshot of the file.
                 rows: list[Row] = connection.execute(statement.named, arguments).fetchall()
             except sqlite3.Error as error:
                 if not is_locked(error):
@@ -272,26 +272,26 @@ class FileConnection:
             await asyncio.sleep(_LOCK_PAUSE)
 
     def close(self) -> None:
-        """Closes the connection, which is made anew where it is needed."""
+        """Closes the connection; the next use opens it again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
 
 class _Log:
-    """A file's write-ahead log, which is moved into the file by a thread once it is long; for one writer.
+    """Checkpoints a file's write-ahead log in a thread once it is long; for one writer.
 
-    A disk may take hundreds of milliseconds until what is moved is stored for good.
+    A disk may take hundreds of milliseconds for a checkpoint.
     """
 
     def __init__(self, file: DatabaseFile) -> None:
         self._file = file
         self._thread: threading.Thread | None = None
-        # It is kept: SQLite has the folder stored for good, too, for each new one.
+        # Stays open, because SQLite syncs the folder for each new connection.
         self._connection = FileConnection(file)
 
     def move_if_long(self) -> None:
-        """Begins to move the log, if it is long and is not being moved."""
+        """Starts a checkpoint if the log is long and none is under way."""
         if self._thread is not None and self._thread.is_alive():
             return
         with contextlib.suppress(OSError, RuntimeError):  # no thread can be started, or the log not be read
@@ -300,13 +300,13 @@ class _Log:
                 self._thread.start()
 
     def close(self) -> None:
-        """Ends once the log is not being moved any more."""
+        """Waits for the checkpoint under way, and closes the connection."""
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         self._connection.close()
 
     def _is_long(self) -> bool:
-        """Whether the log has so many pages: what is left of a former one has other salts than its head."""
+        """Whether the log has ``_LONG_LOG`` pages; those of a former log have other salts than its head."""
         log = os.open(f"{self._file.path}-wal", os.O_RDONLY)
         try:
             head = os.pread(log, _LOG_HEAD, 0)
@@ -317,7 +317,7 @@ class _Log:
         return len(page) == _PAGE_HEAD and page[8:16] == head[16:24]
 
     def _move(self) -> None:
-        """Moves as much as readers let it; where that fails, as on a full disk, the log goes on."""
+        """Checkpoints as much as readers permit; if that fails, as on a full disk, the log grows."""
         try:
             self._connection.get().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
         except sqlite3.Error:
@@ -331,16 +331,16 @@ class _Job(msgspec.Struct, frozen=True):
 
 
 class _NoTransaction(StoreError):
-    """No transaction could be begun, so that there is no use in trying the next."""
+    """A transaction could not be begun, so that trying the next job is useless."""
 
 
 class FileWriter:
-    """Writes to a database file from a thread with a connection of its own, a transaction for each batch.
+    """Writes to a database file from a thread with its own connection, one transaction per batch.
 
-    It takes work from one event loop and does it in the order in which it came. ``chore`` is done in between,
-    now and then; it returns whether there is more of it to do. Two commits are ``gathering`` seconds apart
-    at the least. A transaction that has lasted ``lock_seconds`` begins no other work, and the next one leaves
-    the lock to others for five times as long.
+    It does the work of one event loop in the order of submission. ``chore`` is done in between from time to
+    time, and returns whether there is more to do. Two commits are at least ``gathering`` seconds apart. A
+    transaction that has lasted ``lock_seconds`` starts no further work, and leaves the lock to others for
+    five times as long.
     """
 
     def __init__(
@@ -365,13 +365,14 @@ class FileWriter:
         self._waits_for_lock = False
 
     async def run(self, work: Work[T], within: float) -> T:
-        """The result of ``work``, once it is durable. Raises StoreError as ``submit`` and ``result`` do."""
+        """Returns the result of ``work`` once it is durable. Raises StoreError."""
         return await self.result(self.submit(work), within)
 
     def submit(self, work: Work[T], on_done: Callable[[], None] | None = None) -> asyncio.Future[T]:
-        """The outcome of ``work``: there once it is durable. Raises StoreError where no more is taken.
+        """Returns a future of the result of ``work``, set once it is durable.
 
-        ``on_done`` is called once the work is durable or has failed, however long that takes.
+        ``on_done`` is called once the work is durable or has failed, however long that takes. Raises
+        StoreError if the writer is closed, or its queue is full.
         """
         if self._closed:
             raise StoreError("The memory has been closed.")
@@ -386,9 +387,9 @@ class FileWriter:
         return outcome
 
     async def result(self, outcome: asyncio.Future[T], within: float) -> T:
-        """What came of work that was submitted, which goes on if the waiting ends.
+        """Waits for submitted work, which continues if the waiting ends; returns its result.
 
-        Raises StoreError after so many seconds.
+        Raises StoreError after ``within`` seconds.
         """
         timer = outcome.get_loop().call_later(within, self._give_up, outcome)
         try:
@@ -397,14 +398,14 @@ class FileWriter:
             timer.cancel()
 
     async def aclose(self) -> None:
-        """Closes the file once what was submitted is durable, or has failed."""
+        """Closes the file once all submitted work is durable or has failed."""
         self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
 
     def _give_up(self, outcome: asyncio.Future[Any]) -> None:
-        """Ends the waiting for an outcome, with what keeps the work from being done."""
+        """Fails an outcome with the reason for which it takes too long."""
         if outcome.done():
             return
         if self._waits_for_lock:
@@ -419,7 +420,7 @@ class FileWriter:
             jobs, open_ = self._batch()
             while jobs:
                 outcomes = self._carry_out(jobs)
-                with contextlib.suppress(RuntimeError):  # the loop is closed: there is nothing to tell
+                with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcomes
                     loop.call_soon_threadsafe(_settle, outcomes)
                 if jobs := jobs[len(outcomes) :]:
                     time.sleep(_GAP * self._lock_seconds)
@@ -427,7 +428,7 @@ class FileWriter:
                 continue
             more = False
             if self._chore is not None and self._connection is not None:
-                # What fails is tried again, and a write will say what is wrong.
+                # A failed chore is tried again, and the next write reports the error.
                 with contextlib.suppress(sqlite3.Error):
                     more = self._chore(self._connection)
             self._chore_due = time.monotonic() + (_CHORE_PAUSE if more else _CHORE_EVERY)
@@ -435,7 +436,7 @@ class FileWriter:
         self._disconnect()
 
     def _batch(self) -> tuple[list[_Job], bool]:
-        """The next jobs, if any come before a chore is due, and whether more may come."""
+        """Returns the next jobs, if any come before a chore is due, and whether more may come."""
         try:
             jobs = [self._jobs.get(timeout=max(_CHORE_PAUSE, self._chore_due - time.monotonic()))]
         except queue.Empty:
@@ -446,13 +447,13 @@ class FileWriter:
         return [*filter(None, jobs)], jobs[-1] is not None
 
     def _carry_out(self, jobs: Sequence[_Job]) -> list[tuple[_Job, Any]]:
-        """The first jobs, each with its result, or with the error that it failed of."""
+        """Commits the first jobs; returns each with its result or error."""
         try:
             return list(zip(jobs, self._commit(jobs), strict=False))
         except _NoTransaction as error:
             return [(job, StoreError(str(error))) for job in jobs]
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the job's outcome
-            # A fault of the file rather than of one job, as far as SQLite tells, is the outcome of all.
+        except Exception as error:  # noqa: BLE001 - any error is the outcome of its job
+            # An error of the file rather than of one job is the outcome of all jobs.
             concerns_all = isinstance(error, sqlite3.OperationalError) or type(error) is sqlite3.DatabaseError
             if len(jobs) == 1 or concerns_all:
                 failure = self._file.failure(error) if isinstance(error, sqlite3.Error) else error
@@ -470,17 +471,17 @@ class FileWriter:
             connection.execute("COMMIT")
             self._commit_due = time.monotonic() + self._gathering
         except BaseException:
-            self._disconnect()  # which rolls back, and drops what may be broken
+            self._disconnect()  # rolls back, and drops a connection that may be broken
             raise
         self._log.move_if_long()
         return results
 
     def _begin(self) -> sqlite3.Connection:
-        """A connection inside a transaction that may write."""
+        """Begins a writing transaction; returns its connection."""
         self._waits_for_lock = True
         try:
             if self._connection is not None and self._file.identity_now() != self._file.identity:
-                self._disconnect()  # the file was taken away, or another put in its place
+                self._disconnect()  # the file was removed or replaced
             if self._connection is None:
                 self._connection = self._file.open()
             self._file.begin(self._connection)
@@ -513,9 +514,9 @@ def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
 
 
 async def empty_log(path: Path) -> None:
-    """Moves the write-ahead log into the file and empties it: it holds what was deleted lately, too.
+    """Checkpoints and truncates the write-ahead log, which still contains recently deleted rows.
 
-    Raises StoreError where others keep reading it.
+    Raises StoreError if other connections keep reading it.
     """
     file = DatabaseFile(path, wait=_CHECKPOINT_WAIT)
 
@@ -523,7 +524,7 @@ async def empty_log(path: Path) -> None:
         if not file.path.exists():
             return True
         with file.errors(), contextlib.closing(file.connect(wait=_CHECKPOINT_WAIT)) as connection:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # beside writers, as far as it goes
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # without blocking writers
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         return not busy
 
