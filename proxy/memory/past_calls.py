@@ -1,4 +1,4 @@
-"""What earlier calls were about, kept by user and told in the next call, whatever its session."""
+"""Records of users' past calls, which the prompts of the next call show, in any session."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -27,11 +27,11 @@ _KIND: Final = "users"
 
 
 class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
-    """A call of a user: in which session, made when, and which call of it.
+    """A call of a user: the session, when that was created, and the number of the call.
 
-    ``lines`` tell it up to ``turn``, and ``messages`` is how many it has; a call that is not ``over`` has
-    none yet, or those of an extractive summary, until a model answers. ``at`` is when something was said in
-    it last, in seconds since 1970.
+    ``lines`` are notes on it up to ``turn``, and ``messages`` is how many it has. A call that is not ``over``
+    has no lines, or those of an extractive summary until a model answers. ``at`` is the time of its last
+    turn, in seconds since 1970.
     """
 
     session: str
@@ -52,16 +52,16 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
 
     @property
     def is_short(self) -> bool:
-        """Whether it is too short to displace another one."""
+        """Whether the call is too short to displace another one."""
         return self.messages <= _SHORT
 
     @property
     def last_call(self) -> LastCall:
-        """The call as filters see it."""
+        """The call for filters."""
         return LastCall(record=self.record, lines=self.lines, at=self.at)
 
     def with_lines_of(self, session: Session) -> "PastCall":
-        """The call as its session tells it: by its last lines, where no model has."""
+        """Returns the call with its last lines and other values from its session."""
         lines = tuple(call_lines(session, self.call, most=_LAST_LINES))
         entries = [entry for entry in session.entries if entry.call == self.call]
         covered = sum(segment.messages for segment in session.summaries if segment.call == self.call)
@@ -79,24 +79,24 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
         )
 
     def fields(self) -> dict[str, Any]:
-        """What an export has of it."""
+        """Returns the fields for an export."""
         return {"session_id": self.session, "at": self.at, "lines": list(self.lines)}
 
 
 class UserRecord(UserValue, frozen=True):
-    """A user's ``profile``, which the operator writes, and the last ``calls``, in the order of their ends."""
+    """A user's ``profile``, which the operator writes, and the last ``calls`` by the time of their ends."""
 
     profile: str = ""
     calls: tuple[PastCall, ...] = ()
 
     def call(self, place: tuple[str, float, int]) -> PastCall | None:
-        """A call by its place."""
+        """Returns the call at a place, or ``None``."""
         return next((call for call in self.calls if call.place == place), None)
 
     def with_call(self, new: PastCall) -> "UserRecord":
-        """The record with a call: of more than four, the shortest and oldest goes.
+        """Returns the record with a call; of more than four, the oldest short one goes, else the oldest.
 
-        Notes on a call that is over stay, unless it has gone on since.
+        Notes on an ended call stay, unless it has continued since.
         """
         former = self.call(new.place)
         if former and former.over and not new.over and new.turn <= former.turn:
@@ -110,15 +110,15 @@ class UserRecord(UserValue, frozen=True):
         return msgspec.structs.replace(self, calls=tuple(calls))
 
     def without(self, is_gone: Callable[[PastCall], bool]) -> "UserRecord":
-        """The record without some calls."""
+        """Returns the record without some calls."""
         return msgspec.structs.replace(self, calls=tuple(call for call in self.calls if not is_gone(call)))
 
 
 class PastCalls:
-    """The records of users, beside the sessions of ``store``. Every method may raise StoreError.
+    """The records of users, in the session store. Every method may raise StoreError.
 
-    Calls are kept for ``keep`` seconds after their end, profiles until they are removed. What is written goes
-    through ``redact``.
+    Calls are stored for ``keep`` seconds after their end, profiles until they are removed. ``redact`` is
+    applied to everything that is written.
     """
 
     def __init__(
@@ -134,26 +134,26 @@ class PastCalls:
         return await self._records.read(user, background=background)
 
     def users(self, tenant: str) -> AsyncIterator[str]:
-        """The users of a tenant of whom a record is kept."""
+        """Yields the users of a tenant who have a record."""
         return self._records.users(tenant)
 
     async def erase(self, user: Owner) -> Mapping[str, int]:
-        """Delete a user's record, and remember when; whether there was a profile.
+        """Deletes a user's record and leaves a tombstone; returns the count of profiles.
 
-        Calls are not counted: they are notes on what other places count.
+        Calls are not counted, because other places count their turns.
         """
         profile = (await self.export(user)).get("profile", ())
         await self._records.delete(user)
         return {"profile": len(profile)}
 
     async def erased_at(self, user: Owner) -> float | None:
-        """When a user was erased last, in seconds since 1970, while that is remembered."""
+        """Returns when a user was erased last, in seconds since 1970, while there is a tombstone."""
         return await self._records.erased_at(user)
 
     async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:
-        """List a call, or replace it; returns the user's record as it is then.
+        """Adds or replaces a call; returns the user's new record.
 
-        Raises SessionDeleted where the user, or another who spoke in the call, was erased after ``at``.
+        Raises SessionDeleted if the user, or another speaker of the call, was erased after ``at``.
         """
         lines = tuple(map(self._redact, call.lines))
         others = [Owner(user.tenant, name) for name in call.speakers if name != user.user]
@@ -161,20 +161,20 @@ class PastCalls:
         record = await self._change(
             user, lambda record: record.with_call(msgspec.structs.replace(call, lines=lines)), at=at
         )
-        # An erasure is noted before it goes through the records: it finds what was saved, or is found here.
+        # An erasure leaves its tombstone before it reads the records: it finds the call, or is found here.
         await self._refuse_erased(others, call, at=at)
         return record
 
     async def set_profile(self, user: Owner, profile: str, *, at: float) -> str:
-        """Replace what the operator tells of a user, or remove it; returns it as it is stored."""
+        """Replaces or removes the operator's profile of a user; returns it as stored."""
         profile = self._redact(profile)
         await self._change(user, lambda record: msgspec.structs.replace(record, profile=profile), at=at)
         return profile
 
     async def shown_call(self, user: Owner, view: SessionView, name: str, *, remembers: bool) -> ShownCall:
-        """What the prompts of a call tell of an earlier one; the ``view`` is of the session of this name.
+        """Returns the earlier call for a call's prompts; ``view`` is of the session named ``name``.
 
-        A session that ``remembers`` tells its own earlier calls itself.
+        If the session ``remembers``, its prompts show its own earlier calls anyway, and these are left out.
         """
         session, call, now = view.session, view.call, wall_time()
         record = await self.record(user, background=False)
@@ -196,7 +196,7 @@ class PastCalls:
         )
 
     async def current(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
-        """A call as its session tells it now, while that is stored; else as it is."""
+        """Returns a call with its session's current lines, if that is stored; else unchanged."""
         stored = None
         with suppress(*UNREADABLE):
             stored = await self._store.load(Key(tenant, past.session), background=background)
@@ -208,7 +208,7 @@ class PastCalls:
     # --- privacy
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """The profile and the calls of a user."""
+        """Exports the profile and the calls of a user."""
         try:
             record = await self.record(user)
         except Unreadable:
@@ -218,21 +218,21 @@ class PastCalls:
         return profile | ({"calls": calls} if calls else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Delete a user's record, and from those of others the calls in which the user spoke."""
+        """Deletes a user's record, and the calls in which the user spoke from those of others."""
         counts = await self.erase(user)
         await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
         return counts
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """Delete the calls of a session from all records."""
+        """Deletes the calls of a session from all records."""
         await self._drop(key.tenant, lambda call: call.session == key.session, at=at)
         return {}
 
     async def scrub(self) -> None:
-        """Do nothing: it has no files of its own."""
+        """Does nothing, because the records have no files of their own."""
 
     async def _refuse_erased(self, speakers: Sequence[Owner], call: PastCall, *, at: float) -> None:
-        """Drops a call from all records, and raises SessionDeleted, where a speaker was erased since."""
+        """Drops a call from all records and raises SessionDeleted if a speaker was erased after ``at``."""
         for speaker in speakers:
             erased_at = await self.erased_at(speaker)
             if erased_at is not None and erased_at > at:
@@ -262,5 +262,5 @@ class PastCalls:
 
 
 def speakers(session: Session, call: int) -> tuple[str, ...]:
-    """The users who are known to have spoken in a call, in order."""
+    """Returns the known speakers of a call, in order."""
     return tuple(dict.fromkeys(call_speakers(session, call)))

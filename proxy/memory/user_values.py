@@ -1,4 +1,4 @@
-"""One value for each user, kept in the session store: under every kind of store the same few operations."""
+"""One value per user, stored in any kind of session store."""
 
 import asyncio
 import hmac
@@ -17,7 +17,7 @@ from proxy.memory.stores.store import BlobWrite, Key, Owner, Store, all_sessions
 
 
 class UserValue(extensible.Extensible, frozen=True, kw_only=True):
-    """A value, and whose it is; no name where an older version wrote it."""
+    """A value and its user, who is empty if an older version wrote it."""
 
     user: str = ""
 
@@ -25,7 +25,7 @@ class UserValue(extensible.Extensible, frozen=True, kw_only=True):
 T = TypeVar("T", bound=UserValue)
 
 LASTING: Final = 10 * 365 * 86_400.0
-"""The seconds for which a value is kept that has no end of its own; each write renews it."""
+"""The lifetime in seconds of values without an expiry; each write renews it."""
 _ATTEMPTS: Final = 50
 _MAX_PAUSE: Final = 0.01
 _NAME_BYTES: Final = 16
@@ -34,11 +34,11 @@ _SECRET: Final = Key("~users", "secret")
 
 
 class UserValues(Generic[T]):
-    """Values of one kind in a store, each of a user. Every method may raise StoreError.
+    """Values of one kind in a store, one per user. Every method may raise StoreError.
 
-    They stand under ``TENANT/KIND``, which no tenant is called, and go through the store's own encryption.
-    What an erased one leaves is a keyed hash in the place of the user's id. ``empty`` is the value of a user
-    who has none.
+    They are stored under ``TENANT/KIND``, which is no tenant's name, with the store's encryption. The id of a
+    user is stored as a keyed hash, which is all that an erased value leaves. ``empty`` is the value of other
+    users.
     """
 
     def __init__(self, store: Store, kind: str, empty: T) -> None:
@@ -48,7 +48,7 @@ class UserValues(Generic[T]):
         self._secret = b""
 
     async def read(self, user: Owner, *, background: bool = False) -> T:
-        """The value of a user; a ``background`` read may take as long as a list."""
+        """Reads the value of a user; a ``background`` read has the longer time-out."""
         if not await self._has_secret(background=background):  # no user has a value yet
             return self._empty
         return (await self._load(self._hashed(user), background=background))[0]
@@ -61,10 +61,10 @@ class UserValues(Generic[T]):
         at: float = math.inf,
         ttl: Callable[[T], float] = lambda _: LASTING,
     ) -> bool:
-        """Replace a value by what ``change`` makes of it; whether it differs.
+        """Replaces a value by ``change(value)``; returns whether it differs.
 
-        It is kept for ``ttl`` seconds, and nothing is written where it is the same. Raises SessionDeleted
-        where the user was erased after ``at``, in seconds since 1970, else is never refused.
+        It is stored for ``ttl`` seconds; an equal value is not written. Raises SessionDeleted if the user was
+        erased after ``at``, in seconds since 1970.
         """
         return await self._change(await self._key(user), change, at, ttl, user.user)
 
@@ -76,7 +76,7 @@ class UserValues(Generic[T]):
         at: float,
         ttl: Callable[[T], float] = lambda _: LASTING,
     ) -> None:
-        """Change the values of all users of a tenant; one that cannot be read is removed."""
+        """Changes the values of all users of a tenant; removes unreadable ones."""
         place = f"{tenant}/{self._kind}"
         async for listed in all_sessions(self._store, place):
             key = Key(place, listed.session)
@@ -88,7 +88,7 @@ class UserValues(Generic[T]):
                 await self._store.delete(key)
 
     async def users(self, tenant: str) -> AsyncIterator[str]:
-        """The users of a tenant who have a value; one that cannot be read tells none."""
+        """Yields the users of a tenant who have a value; skips unreadable values."""
         place = f"{tenant}/{self._kind}"
         async for listed in all_sessions(self._store, place):
             with suppress(Unreadable):
@@ -97,9 +97,9 @@ class UserValues(Generic[T]):
                     yield value.user
 
     async def delete(self, user: Owner) -> bool:
-        """Remove a user's value, and refuse what arrived before and comes later; whether there was one.
+        """Removes a user's value and refuses later writes from before; returns whether there was one.
 
-        Where nothing can be read that tells whose the values are, all that cannot be read are removed.
+        If the key of the hashes is unreadable, all unreadable values are removed.
         """
         try:
             key = await self._key(user)
@@ -140,13 +140,13 @@ class UserValues(Generic[T]):
             raise Unreadable("What is kept of a user cannot be read.") from error
 
     async def _key(self, user: Owner) -> Key:
-        """Where a user's value stands; the key of the hashes is made where the store has none."""
+        """Returns the key of a user's value; creates the key of the hashes if the store has none."""
         while not await self._has_secret(background=True):
             await self._store.write(_SECRET, BlobWrite(secrets.token_bytes(32), 0, LASTING, background=True))
         return self._hashed(user)
 
     async def _has_secret(self, *, background: bool) -> bool:
-        """Whether there is a key of the hashes, which the store keeps."""
+        """Whether the store has a key of the hashes."""
         if not self._secret and (stored := await self._store.read(_SECRET, background=background)):
             self._secret = stored.blob
         return bool(self._secret)

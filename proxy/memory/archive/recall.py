@@ -1,4 +1,4 @@
-"""Recall: searches of the archive, improved by models as far as there is time, for calls with a deadline."""
+"""Recall: searches the archive for calls, within a deadline, with the help of models."""
 
 import asyncio
 import logging
@@ -22,13 +22,13 @@ from proxy.memory.tasks import retrieve_exception, wait_for
 T = TypeVar("T")
 
 MODEL_TIMEOUT: Final = 2.0
-"""How long the models have where no call waits, in seconds."""
-# The rest is for reading and returning what was found.
+"""The time-out in seconds of models while no call waits."""
+# The rest is for reading and returning the results.
 _MODELS_SHARE: Final = 0.9
 _FAILURES: Final = 3
 _MODEL_PAUSE: Final = Backoff(10.0, 10.0)
 _ARCHIVE_PAUSE: Final = Backoff(0.5, 0.5)
-# The filter drops what the window shows, and duplicates.
+# The filter drops results that the window shows, and duplicates.
 _SPARE: Final = 20
 
 _log = logging.getLogger("turnkeeper")
@@ -38,12 +38,12 @@ class Reranker(Protocol):
     """A model that judges how well texts answer a question."""
 
     async def relevance(self, question: str, texts: Sequence[str]) -> list[float]:
-        """How well each text answers, in order. Raises UpstreamError."""
+        """Returns how well each text answers, in order. Raises UpstreamError."""
         ...
 
 
 class VectorSearch(NamedTuple):
-    """The model that embeds questions, and what similarity counts; as in ``QueryVector``."""
+    """The model that embeds questions, and the weight and threshold of a ``QueryVector``."""
 
     embedder: Embedder
     weight: float
@@ -51,24 +51,24 @@ class VectorSearch(NamedTuple):
 
 
 class Reranking(NamedTuple):
-    """The model that puts the first ``top`` results in order."""
+    """The model that reorders the first ``top`` results."""
 
     reranker: Reranker
     top: int
 
 
 class Searcher(Protocol):
-    """Finds what is remembered of a user."""
+    """Searches the memory of a user."""
 
     async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
-        """What answers a query, best first; models that help have ``within`` seconds. Raises StoreError."""
+        """Returns results, the best first; models have ``within`` seconds. Raises StoreError."""
         ...
 
 
 class Retriever:
-    """Searches an archive. A model that is too slow or fails costs no results.
+    """Searches an archive. A model that is too slow or fails does not reduce the results.
 
-    One that fails or is late three times in a row is left alone for ten seconds.
+    A model that fails or is late three times in a row is not used for ten seconds.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Retriever:
 
     @property
     def embedder(self) -> Embedder | None:
-        """The model that embeds texts, where there is one."""
+        """The model that embeds texts, if there is one."""
         return self._vectors.embedder if self._vectors else None
 
     async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
-        """What answers a query, best first; the models have ``within`` seconds. Raises StoreError."""
+        """Returns results, the best first; models have ``within`` seconds. Raises StoreError."""
         if not (self._vectors or self._reranking) or not user.user:
             return await self._archive.search(user, query)
         due = asyncio.get_running_loop().time() + _MODELS_SHARE * within
@@ -97,7 +97,7 @@ class Retriever:
         return [one for one, count in zip(found, hits, strict=True) if count <= query.limit]
 
     async def _search(self, user: Owner, query: Query, due: float) -> list[SearchResult]:
-        """The results by words and vectors; by words alone where the vector or its results come too late."""
+        """Searches by words and vectors; by words only if the vector or its results come too late."""
         by_words = asyncio.ensure_future(self._archive.search(user, query))
         by_words.add_done_callback(retrieve_exception)
         if self._vectors is None or not query.text.strip():
@@ -116,11 +116,11 @@ class Retriever:
             return await by_words
 
     async def _rerank(self, question: str, results: list[SearchResult], due: float) -> list[SearchResult]:
-        """The first results by the reranker's scores; the others follow with no higher score."""
+        """Orders the first results by the reranker's scores; the others follow, with no higher score."""
         if self._reranking is None or not results:
             return results
         reranker, top = self._reranking
-        # What follows a result stays behind it.
+        # A result that follows another one stays after it.
         groups: list[list[SearchResult]] = []
         for one in results:
             if one.follows:
@@ -145,7 +145,7 @@ class Retriever:
 async def _ask(
     name: str, breaker: CircuitBreaker, request: Callable[[], Awaitable[T]], due: float
 ) -> T | None:
-    """A model's answer; ``None`` where it fails or is not there by ``due``."""
+    """Returns a model's answer; ``None`` if it fails or does not come before ``due``."""
     if asyncio.get_running_loop().time() >= due or not breaker.admit():
         return None
     try:
@@ -161,9 +161,9 @@ async def _ask(
 
 
 class RecallReader:
-    """Searches on behalf of calls, which it delays by ``deadline`` seconds at most.
+    """Searches for calls, within ``deadline`` seconds.
 
-    An archive that is too slow three times in a row is left alone for half a second.
+    An archive that is too slow three times in a row is not used for half a second.
     """
 
     def __init__(self, retriever: Searcher, *, deadline: float) -> None:
@@ -174,7 +174,7 @@ class RecallReader:
     async def search(
         self, user: Owner, text: str, *, now: float, limit: int, zone: tzinfo = UTC
     ) -> tuple[Remembered, ...]:
-        """What answers a text, best first, more than ``limit``. Raises StoreError."""
+        """Returns results for a text, the best first and more than ``limit``. Raises StoreError."""
         if not self._breaker.admit():
             raise StoreError("the archive did not answer in time a moment ago")
         query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone, following=True)

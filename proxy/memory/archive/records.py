@@ -14,7 +14,7 @@ from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Owner
 
 DIGEST_MARK: Final = b"\xff"
-"""How a tombstone's digest begins. No UTF-8 does, which names are in."""
+"""The first byte of a tombstone's digest, which never occurs in UTF-8, and so in no name."""
 _DIGEST_BYTES: Final = 16
 
 Category = Literal["core", "daily", "conversation"]
@@ -28,13 +28,13 @@ class ArchivedMessage(msgspec.Struct, frozen=True, kw_only=True):
 
     session: str
     created: float
-    """When the session was made, which tells it from others of its name."""
+    """When the session was created, which distinguishes it from others with the same name."""
     at: float
     entry: Entry
 
 
 class UserSession(NamedTuple):
-    """A session of a user: when its newest turn was said, in seconds since 1970, and how many there are."""
+    """A session of a user: the time of its newest turn, in seconds since 1970, and the number of turns."""
 
     session: str
     at: float
@@ -44,9 +44,8 @@ class UserSession(NamedTuple):
 class Fact(Extensible, frozen=True, kw_only=True, gc=False):
     """A fact about a user; times are in seconds since 1970.
 
-    ``evidence`` are the turns that it rests on, ``replaces`` is the id of the fact that it supersedes. It
-    holds from ``since`` on and up to ``until``, where that is known, and ``field`` is which of the operator's
-    fields it fills.
+    ``evidence`` are the turns that state it, and ``replaces`` is the id of the fact that it supersedes. It is
+    true from ``since`` until ``until``, if known. ``field`` is the operator's field that it fills.
     """
 
     id: str
@@ -64,7 +63,7 @@ class Fact(Extensible, frozen=True, kw_only=True, gc=False):
     field: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field by its name, defaults too, but those that this version does not know."""
+        """Returns all known fields by name, including defaults."""
         fields = msgspec.structs.asdict(self)
         del fields["unknown_fields"]
         return fields
@@ -78,7 +77,7 @@ class DocumentChunk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn, fact or chunk that matches a query; ``score`` is about 1 where it has what the query looks for.
+    """A turn, fact or chunk that matches a query; a full match has a ``score`` of about 1.
 
     ``source`` is a fact's id or a document's path. ``timestamp`` is in seconds since 1970.
     """
@@ -92,13 +91,13 @@ class SearchResult(msgspec.Struct, frozen=True, kw_only=True):
     timestamp: float | None = None
     source: str | None = None
     follows: bool = False
-    """Whether it is only there because it was said right after the result before it."""
+    """Whether it is included only because it follows the result before it."""
 
 
 class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
     """A question's vector of length 1 by a ``model``.
 
-    A cosine of ``threshold`` scores nothing, and a cosine of 1 scores ``weight``.
+    A cosine of ``threshold`` scores 0, and a cosine of 1 scores ``weight``.
     """
 
     model: str
@@ -108,9 +107,9 @@ class QueryVector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
-    """A text without a vector; ``None`` where it is unreadable or tells nothing.
+    """A text without a vector; ``None`` if it is unreadable or gets no vector.
 
-    ``terms`` change with it, and ``beside`` with the lines around it.
+    ``terms`` change with the text, and ``beside`` with its neighbours.
     """
 
     passage: int
@@ -118,7 +117,7 @@ class UnembeddedText(msgspec.Struct, frozen=True, kw_only=True):
     terms: str
     text: str | None
     beside: tuple[tuple[int, str], ...] = ()
-    """The distance of each line that stands beside it in its session, with its terms."""
+    """The distance and the terms of each neighbour in its session."""
 
 
 class ErasureCount(NamedTuple):
@@ -129,29 +128,29 @@ class ErasureCount(NamedTuple):
 
 
 class TombstoneKeys(msgspec.Struct, frozen=True):
-    """The keys of the digests by which tombstones name users and sessions: the first one names, all find."""
+    """The keys of digests in tombstones: new ones use the first key, look-ups all keys."""
 
     keys: tuple[bytes, ...]
 
     def digests(self, tenant: str, kind: int, name: str) -> list[bytes]:
-        """The digest of a name under each key; it begins with a byte that begins no name."""
+        """Returns the digest of a name under each key; it begins with ``DIGEST_MARK``."""
         text = msgspec.msgpack.encode((id_bytes(tenant), kind, id_bytes(name)))
         return [DIGEST_MARK + hmac.digest(key, text, "sha256")[:_DIGEST_BYTES] for key in self.keys]
 
 
 class Tombstones(msgspec.Struct, frozen=True):
-    """The erased users and sessions of a tenant: by digest, when they were erased, in seconds since 1970."""
+    """The times at which a tenant's users and sessions were erased, by digest, in seconds since 1970."""
 
     tenant: str
     keys: TombstoneKeys
     times: Mapping[bytes, float]
 
     def user(self, name: str) -> float | None:
-        """When a user was erased."""
+        """Returns when a user was erased, or ``None``."""
         return self._time(USER, name)
 
     def session(self, name: str) -> float | None:
-        """When a session was erased."""
+        """Returns when a session was erased, or ``None``."""
         return self._time(SESSION, name)
 
     def _time(self, kind: int, name: str) -> float | None:
@@ -160,7 +159,7 @@ class Tombstones(msgspec.Struct, frozen=True):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A question at ``now``, in seconds since 1970, and the most results that are wanted."""
+    """A question at ``now``, in seconds since 1970, and the maximum of results."""
 
     text: str
     now: float
@@ -168,6 +167,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     zone: tzinfo = UTC
     """The time zone of days that the text names."""
     vector: QueryVector | None = None
-    """The text's vector, where there is one."""
+    """The text's vector, if there is one."""
     following: bool = False
-    """Whether equal turns are found once, and each brings the next one, which counts for no limit."""
+    """Whether to drop repeated turns, and to add to each turn the next one, which no limit counts."""

@@ -1,4 +1,4 @@
-"""Vectors: their arithmetic, which texts lack one, and which passages are similar to a question."""
+"""Vectors: arithmetic, texts without one, and the similarity of passages to a question."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -21,23 +21,23 @@ from proxy.memory.stores.store import Key, Owner
 
 MAX_DIMENSIONS: Final = 8192
 """The most numbers that a vector has."""
-# The newest vectors of an owner are compared sign by sign, and the most similar of those, with the question's
-# numbers.
+# How many of an owner's newest vectors are compared by signs, and how many of the nearest of these with the
+# question's numbers.
 _COMPARED_BY_SIGN: Final = 2000
 _COMPARED: Final = 48
-# Of a line, what stands beside it tells what it is about: so many characters of each.
+# How many characters of each neighbour are embedded with a turn, as its context.
 _OF_NEIGHBOUR: Final = 200
-# How many standard deviations above the mean of an owner's vectors a similarity begins to count: what all
-# of them have in common with a question tells nothing. Few vectors have no such mean.
+# How many standard deviations above the mean of an owner's vectors a similarity must be: what all of them
+# share with a question does not count. With few vectors, the mean is not used.
 _STANDS_OUT: Final = 1.5
 _FEW: Final = 20
 _SAMPLE: Final = 128
-# A similarity halfway between the threshold and 1 counts all that it can: no texts are nearer in other words.
+# A similarity halfway between the threshold and 1 has the full score: other words are never more similar.
 _STEEPNESS: Final = 2.0
 
 
 def normalize(numbers: Sequence[float]) -> Vector:
-    """The vector of length 1 in the same direction. Raises ValueError where there is none."""
+    """Returns the vector of length 1 in the same direction. Raises ValueError if there is none."""
     length = math.hypot(*numbers) if 0 < len(numbers) <= MAX_DIMENSIONS else 0.0
     if not (math.isfinite(length) and length > 0):
         raise ValueError("this is no vector")
@@ -45,17 +45,17 @@ def normalize(numbers: Sequence[float]) -> Vector:
 
 
 def sign_bits(vector: Vector) -> bytes:
-    """A bit for each number, set where it is positive: similar vectors differ in few of them."""
+    """Returns a bit for each number, set if it is positive: similar vectors differ in few bits."""
     bits = "".join("1" if number > 0 else "0" for number in vector)
     return int(bits, 2).to_bytes((len(bits) + 7) // 8, "big")
 
 
 class SignComparison:
-    """A vector that is compared with others by their signs."""
+    """Compares a vector with others by their signs."""
 
     def __init__(self, vector: Vector) -> None:
         padded = (*(0.0 for _ in range(-len(vector) % 8)), *vector)
-        # By place and value of a byte, the sum of the numbers whose bits are set in it.
+        # By position and value of a byte, the sum of the numbers whose bits are set.
         self._sums: list[list[float]] = []
         for start in range(0, len(padded), 8):
             sums = [0.0]
@@ -63,11 +63,11 @@ class SignComparison:
                 sums += [total + number for total in sums]
             self._sums.append(sums)
         self._total = math.fsum(vector)
-        # Of numbers that are spread as the normal distribution has it, the mean size is so much less.
+        # The factor for the mean absolute value of normally distributed numbers.
         self._scale = math.sqrt(math.pi / 2 / len(vector))
 
     def cosine(self, signs: bytes) -> float:
-        """An estimate of the cosine with a vector of these signs; 0 where their lengths differ."""
+        """Estimates the cosine with a vector of these signs; 0 if the lengths differ."""
         if len(signs) != len(self._sums):
             return 0.0
         product = 2 * sum(map(getitem, self._sums, signs)) - self._total
@@ -75,14 +75,14 @@ class SignComparison:
 
 
 def _stored_name(model: str) -> str:
-    """A model's name as vectors have it: older versions made those of one line, not of three."""
+    """Returns a model's name as stored with vectors; those of older versions are of one line, not three."""
     return f"{model}/3"
 
 
 def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> Steps[list[UnembeddedText]]:
-    """A few of the texts without a vector by this model; a turn's has the lines beside it.
+    """Reads a few texts without a vector by this model; a turn's text includes its neighbours.
 
-    Of greetings and function words alone there is none to make: their text is ``None``.
+    The text of greetings and function words is ``None``, as they get no vector.
     """
     arguments = {"model": _stored_name(model), "limit": limit, "until": until}
     rows = yield from fetch(statements.UNEMBEDDED, arguments)
@@ -106,7 +106,7 @@ def unembedded_texts(codec: RowCodec, model: str, limit: int, until: float) -> S
 
 
 def _neighbours(passages: Iterable[int]) -> Steps[dict[int, Rows]]:
-    """By passage, the lines from the one before it to the one behind: distance, item and terms of each."""
+    """Reads by passage the lines from the one before to the one after: distance, item and terms."""
     lines: dict[int, Rows] = {}
     rows = yield from fetch(statements.BESIDE, {"ids": json_array(passages)})
     for passage, *line in rows:
@@ -119,7 +119,7 @@ def _terms(lines: Rows) -> tuple[tuple[int, str], ...]:
 
 
 def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distance: int) -> str | None:
-    """A line with its role; of one that stands beside another, what is nearest to that."""
+    """Returns a line with its role; of a neighbour only the nearest characters."""
     if row is None:
         return None
     try:
@@ -135,16 +135,16 @@ def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distanc
 
 
 def add_vectors(model: str, vectors: Sequence[tuple[UnembeddedText, bytes | None]]) -> Steps[None]:
-    """Add vectors for texts that were not changed or removed meanwhile, as the lines beside them were not.
+    """Adds vectors for texts that have not changed or been removed, nor have their neighbours.
 
-    Of a vector its encoded signs are stored; ``None`` is for a text without one.
+    Only the encoded signs of a vector are stored; ``None`` is for a text without a vector.
     """
     by_model = {"model": _stored_name(model)}
     owners: dict[int, int | None] = {}
     for text, _ in vectors:
         passage = {**by_model, "passage": text.passage, "terms": text.terms}
         owners[text.passage] = yield from fetch_value(statements.MARK_EMBEDDED, passage)
-    # Behind the mark: what changes from now on removes it.
+    # After the mark, which later changes remove.
     neighbours: dict[int, Rows] = yield from _neighbours([one for one, owner in owners.items() if owner])
     for text, sign in vectors:
         passage = {"passage": text.passage}
@@ -162,20 +162,20 @@ def add_vectors(model: str, vectors: Sequence[tuple[UnembeddedText, bytes | None
 
 
 def outdated_texts(codec: RowCodec, limit: int) -> Steps[list[UnembeddedText]]:
-    """A few of the texts that have terms of an older lexicon."""
+    """Reads a few texts with terms of an older lexicon."""
     rows = yield from fetch(statements.OUTDATED_PASSAGES, {"limit": limit})
     return (yield from _read(codec, rows))
 
 
 def reindex(texts: Sequence[tuple[UnembeddedText, str]]) -> Steps[None]:
-    """Give texts their terms, each, unless they were changed meanwhile."""
+    """Writes the new terms of texts, unless these have changed."""
     for text, terms in texts:
         statement = statements.MARK_UP_TO_DATE if terms == text.terms else statements.REINDEX_PASSAGE
         yield from fetch(statement, {"passage": text.passage, "terms": text.terms, "anew": terms})
 
 
 def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
-    """The texts of passages, which are rows of ``_WITH_OWNER``."""
+    """Reads the texts of passages, which are rows of ``_WITH_OWNER``."""
     items = yield from fetch_items((row[1], row[2]) for row in rows)
     texts: list[UnembeddedText] = []
     for passage, kind, item, terms, tenant, user in rows:
@@ -187,7 +187,7 @@ def _read(codec: RowCodec, rows: Rows) -> Steps[list[UnembeddedText]]:
 
 
 def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str | None:
-    """The text of an item; ``None`` where its key is lost, which must not hold up the others."""
+    """Decodes the text of an item; ``None`` if it is unreadable, which must not affect the others."""
     try:
         item = codec.decode_item(owner, kind, row)
     except (StoreError, msgspec.DecodeError):
@@ -198,7 +198,7 @@ def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str |
 def similarity_scores(
     codec: RowCodec, owner: Owner, owner_id: int, query: QueryVector, others: Iterable[int]
 ) -> Steps[dict[int, float]]:
-    """By passage, the score of its similarity: for an owner's most similar passages, and for ``others``."""
+    """Returns similarity scores by passage, for an owner's most similar passages and for ``others``."""
     rows = yield from fetch(
         statements.SIGN_BITS,
         {"owner": owner_id, "model": _stored_name(query.model), "limit": _COMPARED_BY_SIGN},
