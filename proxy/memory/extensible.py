@@ -1,4 +1,4 @@
-"""What versions store for each other: an older one keeps the fields that it does not know."""
+"""Stored structs that keep the unknown fields of newer versions."""
 
 from collections.abc import Callable
 from functools import cache
@@ -11,7 +11,7 @@ T = TypeVar("T")
 Fields = dict[str, Any]
 
 NO_FIELDS: Final = msgspec.msgpack.encode({})
-"""The ``unknown_fields`` of a struct that has none itself, where one within it may have some."""
+"""The ``unknown_fields`` of a struct without any, which may contain a struct with some."""
 _UNKNOWN: Final = "~unknown"
 _type: Final[Callable[[Any], inspect.Type]] = cache(inspect.type_info)
 
@@ -19,17 +19,17 @@ _type: Final[Callable[[Any], inspect.Type]] = cache(inspect.type_info)
 class Extensible(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A stored struct to which newer versions may have added fields.
 
-    ``unknown_fields`` is a map of them as msgpack; no bytes where no struct within this one has any either.
-    A copy that is made by ``msgspec.structs.replace`` has them too.
+    ``unknown_fields`` is a map of them as msgpack; it is empty if no struct within this one has any either.
+    Copies by ``msgspec.structs.replace`` have them, too.
     """
 
     unknown_fields: bytes = msgspec.field(default=b"", name=_UNKNOWN)
 
 
 def encode(value: object) -> bytes:
-    """A value as msgpack, with the fields that this version does not know where they were.
+    """Encodes a value as msgpack, with unknown fields in their places.
 
-    A number of more than 64 bits, which msgpack has not, is stored as a float.
+    Integers of more than 64 bits, which msgpack does not support, are stored as floats.
     """
     try:
         encoded = msgspec.msgpack.encode(value)
@@ -41,9 +41,9 @@ def encode(value: object) -> bytes:
 
 
 def decode(blob: bytes, kind: type[T]) -> T:
-    """A value from msgpack. Raises msgspec.DecodeError for bytes that are no such value."""
+    """Decodes a value from msgpack. Raises msgspec.DecodeError for other bytes."""
     try:
-        # Strict, and so it costs nothing to learn that there is no field but those of this version.
+        # Strict decoding fails on unknown fields, so that values without any cost nothing more.
         return msgspec.msgpack.decode(blob, type=kind)
     except msgspec.ValidationError:
         plain = _changed(msgspec.msgpack.decode(blob), _type(kind), _set_apart)
@@ -53,20 +53,20 @@ def decode(blob: bytes, kind: type[T]) -> T:
 
 
 def _narrowed(value: Any) -> Any:
-    """The value with a float for each number of more than 64 bits."""
+    """Returns the value with floats in place of integers of more than 64 bits."""
     match value:
         case dict():
             return {name: _narrowed(each) for name, each in value.items()}
         case list() | tuple():
             return [_narrowed(each) for each in value]
         case int() if not -(2**63) <= value < 2**64:
-            return float(str(value))  # of one beyond all floats, infinity
+            return float(str(value))  # infinity beyond the range of floats
         case _:
             return value
 
 
 def _changed(value: Any, kind: inspect.Type, change: Callable[[Fields, frozenset[str]], Fields]) -> Any:
-    """The value with each extensible struct within it changed, from the inside out."""
+    """Returns the value with each extensible struct within it changed, innermost first."""
     match kind, value:
         case inspect.StructType(cls=cls, fields=fields, array_like=False), dict():
             types = {field.encode_name: field.type for field in fields}
@@ -93,7 +93,7 @@ def _set_apart(fields: Fields, names: frozenset[str]) -> Fields:
 
 def _merge(fields: Fields, names: frozenset[str]) -> Fields:
     unknown = fields.pop(_UNKNOWN, NO_FIELDS)
-    try:  # an import may have made them up
+    try:  # an import may have any bytes here
         more = msgspec.msgpack.decode(unknown, type=dict[str, Any])
     except (
         msgspec.DecodeError,

@@ -1,4 +1,4 @@
-"""What the next call is given of the last ones, in the client's own system messages, and what it then has."""
+"""Records of past calls for the next call, in the client's own system messages."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,9 @@ _MARK_BYTES: Final = 6
 
 
 def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[str]:
-    """A call of a session, line by line: the summaries of it, and what none covers.
+    """Returns a call of a session as lines: its summaries, and its uncovered turns.
 
-    Of more lines than ``most``, the first become an extractive summary.
+    Beyond ``most`` lines, an extractive summary replaces the first ones.
     """
     notes = [f"notes: {segment.text}" for segment in session.summaries if segment.call == call]
     lines = transcript_lines(
@@ -36,9 +36,9 @@ def call_lines(session: Session, call: int, *, most: int = _MOST_LINES) -> list[
 
 
 def conversation_blocks(session: Session) -> list[str]:
-    """The last calls of a session, a block each and the oldest first: so many that they have twenty lines.
+    """Returns the last calls of a session as blocks, the oldest first, until they have twenty lines.
 
-    A block covers its whole call. It bears the record by which ``Preamble`` finds it again.
+    A block covers a whole call. It contains the record by which ``Preamble`` finds it.
     """
     calls = {entry.call for entry in session.entries} | {segment.call for segment in session.summaries}
     blocks: list[str] = []
@@ -56,21 +56,21 @@ def conversation_blocks(session: Session) -> list[str]:
 
 
 def record_of(session: Session, call: int) -> str:
-    """The name of a call, which no session has twice, and its last turn, as a block bears them."""
+    """Returns the record of a call for a block: its unique name within the session, and its last turn."""
     turns = [entry.turn for entry in session.entries if entry.call == call]
     turns += [segment.turn for segment in session.summaries if segment.call == call]
     return f"{_mark(session, call)}-{max(turns, default=START.turn)}"
 
 
 class Preamble(NamedTuple):
-    """The calls of a session that the client's own system messages tell, each up to a turn."""
+    """The calls of a session that the client's own system messages contain, each up to a turn."""
 
     last_turns: Mapping[int, int] = {}
     text: str = ""
 
     @classmethod
     def of(cls, session: Session, window: Sequence[Message]) -> "Preamble":
-        """The preamble of a window, as far as it is of this session."""
+        """Finds the records of this session's calls in a window."""
         texts = []
         for message in window:
             if message.role not in SYSTEM:
@@ -87,21 +87,21 @@ class Preamble(NamedTuple):
         return cls({call: turns[mark] for call, mark in marks if mark in turns}, text)
 
     def includes(self, turn: TurnRef) -> bool:
-        """Whether it covers a turn."""
+        """Whether the preamble covers a turn."""
         return self.last_turns.get(turn.call, -1) >= turn.turn
 
     def other_summaries(self, summaries: Sequence[Segment]) -> tuple[str, ...]:
-        """The texts of the summaries that stand for something that it does not cover."""
+        """Returns the texts of summaries that cover turns, or added text, beyond the preamble."""
         if not self.last_turns:
             return tuple([segment.text for segment in summaries])
         others = []
         start = START
         for segment in summaries:
-            # Only those that several were merged into have no fingerprint, and stand for more than one call.
+            # Only merged summaries have no fingerprint, and may cover several calls.
             first = segment.call if segment.fingerprint else start.call + (start != START)
             calls = range(first, segment.call)
-            is_told = self.includes(segment.end) and all(call in self.last_turns for call in calls)
-            if not is_told or defused(segment.added) not in self.text:
+            is_included = self.includes(segment.end) and all(call in self.last_turns for call in calls)
+            if not is_included or defused(segment.added) not in self.text:
                 others.append(segment.text)
             start = segment.end
         return tuple(others)
@@ -111,5 +111,5 @@ NO_PREAMBLE: Final = Preamble()
 
 
 def _mark(session: Session, call: int) -> str:
-    """Names a call of this session, and none of another one of its name."""
+    """Returns a name for a call of this session, unlike those of others with the same id."""
     return blake2b(f"{session.created!r}.{call}".encode(), digest_size=_MARK_BYTES).hexdigest()

@@ -11,7 +11,7 @@ from proxy.memory.session import Deletion, Entry, Session, ShownFacts, message_o
 from proxy.memory.wording import text_hash
 
 NOBODY: Final = ""
-"""The user of what was answered to words that are forgotten."""
+"""The owner of answers to deleted words."""
 
 _RESULTS: Final = frozenset({"tool", "function"})
 _LONGEST_NAME: Final = 64
@@ -28,11 +28,11 @@ def with_speakers(
     *,
     by_message: bool = False,
 ) -> Session:
-    """The session with who speaks, and with the facts that a model was shown of them.
+    """Returns the session with its user, alias and the facts in the prompt, as a request has them.
 
-    Its first request names the session's user; where the newest message alone does (``by_message``), it is
-    the first user who is named in the window. What the newest message calls a user whom no message names is
-    an alias.
+    The user is that of the session's first request, or the first user named in the window if only the newest
+    message names one (``by_message``). If no message has the request's user, the newest message's user is its
+    alias. A request of another user whose newest message names none makes the session ``shared``.
     """
     if user not in {None, session.user}:
         last = newest_user(window)
@@ -50,7 +50,7 @@ def with_speakers(
 
 
 def with_prompts(session: Session, prompts: Sequence[Message]) -> Session:
-    """The session with the hashes of what the engine said by itself; the newest sixteen."""
+    """Adds the hashes of an engine's own messages to a session, which has the newest sixteen."""
     newest = [*dict.fromkeys(prompt.text for prompt in prompts)][-_MAX_PROMPTS:]
     hashes = dict.fromkeys(
         text_hash(text) for text in newest if text.strip() and len(text) <= _LONGEST_PROMPT
@@ -62,7 +62,7 @@ def with_prompts(session: Session, prompts: Sequence[Message]) -> Session:
 
 
 def without_prompts(session: Session, history: Sequence[Message]) -> list[Message]:
-    """A history without what the engine said by itself, unless a recorded answer says the same."""
+    """Returns a history without the engine's own messages, unless a recorded answer has the same words."""
     prompts = set(session.prompts)
     if prompts:
         prompts.difference_update(text_hash(e.generated) for e in session.entries if e.role == "assistant")
@@ -70,7 +70,7 @@ def without_prompts(session: Session, history: Sequence[Message]) -> list[Messag
 
 
 def speaker(session: Session, entry: Entry) -> str | None:
-    """The user who said it: as it or its request says, else the session's; ``None`` where that is shared."""
+    """Returns the user who said an entry: its own, else the session's unless that is shared."""
     name = entry.speaker
     if name not in {None, session.alias}:
         return name
@@ -78,7 +78,7 @@ def speaker(session: Session, entry: Entry) -> str | None:
 
 
 def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
-    """The users of entries, entry by entry, as far as they are known."""
+    """Yields the known users of entries, entry by entry."""
     for entry in entries:
         if entry.role == "user" and not entry.is_injected:
             name = speaker(session, entry)
@@ -87,7 +87,7 @@ def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def call_speakers(session: Session, call: int) -> Iterator[str]:
-    """The users of a call's summaries, and then of its entries, as far as they are known."""
+    """Yields the known users of a call's summaries, and then of its entries."""
     for segment in session.summaries:
         if segment.call == call:
             yield from segment.speakers
@@ -95,9 +95,9 @@ def call_speakers(session: Session, call: int) -> Iterator[str]:
 
 
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:
-    """For each entry the name of its user, as far as that is known, where several speak.
+    """Returns for each entry the name of its user if several users speak and the name is known.
 
-    Some engines tell speakers apart by their messages' names alone. A name here and there is no other user.
+    Some engines distinguish speakers only by the messages' names. A single name is not another user.
     """
     words = [e for e in (*entries, *session.entries) if e.role == "user" and not e.is_injected]
     users = {speaker(session, entry) for entry in words if not _has_only_name(entry)} - {None}
@@ -114,23 +114,23 @@ def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None
 
 
 def with_speaker_names(session: Session, entries: Sequence[Entry]) -> list[Entry]:
-    """The entries, each under the name of its user, where several speak; else as they are."""
+    """Returns the entries with the names of their users if several speak, else unchanged."""
     pairs = zip(entries, speaker_names(session, entries), strict=True)
     return [msgspec.structs.replace(entry, user=name) if name else entry for entry, name in pairs]
 
 
 def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
-    """For each entry the other user whose it is; ``None`` where it is the session's own user's.
+    """Returns for each entry its owner if that is not the session's user, else ``None``.
 
-    What a user said is that of the speaker. What was answered is of the last user before it in its turn, and
-    a result goes with its call. ``entries`` are in order, and each turn whole.
+    Words belong to their speaker, an answer to the last user before it in its turn, and a result to the owner
+    of its call. ``entries`` are in order, with whole turns.
     """
     own = {None, session.user, session.alias}
     unasked = None if session.deletion is None else NOBODY
     turn: tuple[int, int] | None = None
     owners: list[str | None] = []
     asking = calling = unasked
-    # Whole sessions are gone through here, again and again: no properties.
+    # No properties, for speed: this often runs on whole sessions.
     for entry in entries:
         if turn != (entry.call, entry.turn):
             turn, asking, calling = (entry.call, entry.turn), unasked, unasked
@@ -144,10 +144,10 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
 
 
 def session_of_entries(user: str, entries: Sequence[Entry]) -> Session:
-    """A user's session as far as its entries alone tell, with what the engine calls that user.
+    """Returns a user's session made of its entries alone, with the engine's name for the user.
 
-    The first to speak is the session's user: under another name, unless the own one is among the speakers.
-    Words may have been forgotten, for all that the entries tell.
+    The first speaker is the session's user; if the user's name is not among the speakers, the first speaker's
+    name is the alias. Words may have been deleted, which the entries do not show.
     """
     names = [entry.speaker for entry in entries if entry.role == "user" and not entry.is_injected]
     alias = names[0] if names and user not in names else None
@@ -155,15 +155,15 @@ def session_of_entries(user: str, entries: Sequence[Entry]) -> Session:
 
 
 def label(role: str, name: str | None) -> str:
-    """A role with a name behind it, on one line and without what would end it: ``user eve``."""
+    """Returns a role followed by a name, on one line and without colons: ``user eve``."""
     shown = one_line((name or "").replace(":", " "), _LONGEST_NAME)
     return f"{role} {shown}" if shown else role
 
 
 def transcript_lines(session: Session, entries: Sequence[Entry]) -> list[str]:
-    """The talk in entries, a line each: ``user: Hello``, and of another user ``user eve: Hello``.
+    """Returns one line per entry: ``user: Hello``, or ``user eve: Hello`` for another user.
 
-    Tool results are no talk, nor is what a program put in the user's place.
+    Tool results, and messages that a program injected, are left out.
     """
     lines = []
     for entry, other in zip(entries, other_users(session, entries), strict=True):

@@ -1,4 +1,4 @@
-"""How many tokens a model counts: exactly, by tiktoken, or for each that we estimate, as upstreams tell."""
+"""Counts tokens exactly, with tiktoken, or learns the ratio of upstreams' counts to estimates."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ _VOCABULARY: Final = "o200k_base"
 _CACHED_TEXTS: Final = 20_000
 _MOST_MODELS: Final = 100
 _LEAST_TOKENS: Final = 100
-# Beyond these, the upstream counts something else.
+# Outside of this range, the upstream counts something else.
 _SMALLEST, _LARGEST = 0.4, 3.0
 _WEIGHT: Final = 0.2
 _TOLERANCE: Final = 0.1
@@ -27,25 +27,25 @@ _FIRST, _EVERY = 8, 8
 
 
 class Scale(NamedTuple):
-    """The ratio of a model, 0 while none is plausible, and the number of its turns so far."""
+    """The ratio of a model, 0 until one is plausible, and the number of its turns so far."""
 
     ratio: float
     turns: int
 
 
 class Scales:
-    """The scales of the hundred models that were learned last."""
+    """The scales of the last hundred models."""
 
     def __init__(self) -> None:
         self._scales: OrderedDict[str, Scale] = OrderedDict()
 
     def wants_sample(self, model: str) -> bool:
-        """Whether the next turn is worth an estimate: the first eight are, then every eighth."""
+        """Whether to estimate the next turn: the first eight, then every eighth."""
         scale = self._scales.get(model)
         return scale is None or scale.turns < _FIRST or scale.turns % _EVERY == 0
 
     def learn(self, model: str, estimated: int = 0, counted: int = 0) -> float | None:
-        """The model's scale after a turn, which may tell nothing; ``None`` if nothing is known of it yet."""
+        """Updates and returns a model's scale after a turn; ``None`` while it is unknown."""
         ratio = counted / estimated if estimated >= _LEAST_TOKENS else 0.0
         if model not in self._scales and not ratio:
             return None
@@ -59,7 +59,7 @@ class Scales:
 
 
 def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
-    """The estimated tokens of a prompt; 0 if it has content other than text, which cannot be estimated."""
+    """Estimates the tokens of a prompt; 0 if it has content other than text."""
     tokens = in_text(tools.decode("utf-8", "replace"))
     for message in messages:
         if isinstance(message.content, list):
@@ -69,7 +69,7 @@ def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
 
 
 def with_scale(session: Session, ratio: float | None) -> Session:
-    """The session with a model's scale; it keeps its own while that is near, so that cuts stay in place."""
+    """Returns the session with a model's scale; a similar one is kept, so that cuts stay in place."""
     own = session.scale
     if ratio is None or (own and abs(ratio - own) <= _TOLERANCE * own):
         return session
@@ -77,9 +77,9 @@ def with_scale(session: Session, ratio: float | None) -> Session:
 
 
 class TokenCounter:
-    """A count that is an estimate until the vocabulary is loaded, which may take a download and 80 MB.
+    """Estimates tokens until the vocabulary is loaded, which may take a download and 80 MB.
 
-    ``load_encoding`` returns an object with ``encode_ordinary``; whatever it raises, the estimate stays.
+    ``load_encoding`` returns an object with ``encode_ordinary``; if it raises, the estimate stays.
     """
 
     def __init__(self, load_encoding: Callable[[], Any] | None = None) -> None:
@@ -87,7 +87,7 @@ class TokenCounter:
         self.count: CountTokens = in_text
 
     async def load(self) -> None:
-        """Load the vocabulary in a thread."""
+        """Loads the vocabulary in a thread."""
         try:
             encoding = await asyncio.to_thread(self._load_encoding)
         except Exception as error:  # noqa: BLE001 - a download may fail in any way

@@ -24,8 +24,8 @@ _NO_LIMIT: Final = 10_000
 
 
 def open_mem0(options: Mapping[str, Any]) -> "Mem0":
-    """Facts in the Mem0 that its own options describe. Raises ValueError where that fails."""
-    # It reports to its makers, and reads this at its import alone.
+    """Opens Mem0 with its own options. Raises ValueError if that fails."""
+    # The library sends telemetry unless this is set before its import.
     os.environ.setdefault("MEM0_TELEMETRY", "False")
     try:
         library = _LIBRARY.load()
@@ -40,7 +40,7 @@ class Mem0:
     """The facts of users in a ``mem0.Memory``, which stores them without inferring others.
 
     Memories that other programs add for the user ``TENANT/USER``, each percent-encoded, are facts as well.
-    Calls of the library block, so that one thread makes them all. Every method may raise StoreError.
+    The library's calls block, so one thread makes them all. Every method may raise StoreError.
     """
 
     def __init__(self, memory: Any) -> None:
@@ -49,7 +49,7 @@ class Mem0:
         self._erased: dict[Owner, float] = {}
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
-        """Add or replace a fact; one that is older than its user's erasure by this process is dropped."""
+        """Adds or replaces a fact; drops one that is older than its user's erasure by this process."""
         if fact.created <= self._erased.get(user, 0.0):
             return
 
@@ -66,7 +66,7 @@ class Mem0:
         await self._call(add)
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """A user's facts that have not expired, the oldest first."""
+        """Reads a user's facts that have not expired, the oldest first."""
         if not user.user:
             return []
         rows = await self._call(lambda: self._rows(user))
@@ -75,10 +75,10 @@ class Mem0:
         return [fact for fact in facts if superseded or fact.superseded is None]
 
     def facts_nowait(self, user: Owner, *, now: float) -> None:
-        """Return ``None``: the library is always waited for."""
+        """Returns ``None``, because the library always blocks."""
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
-        """Remove a fact; whether there was one."""
+        """Removes a fact; returns whether there was one."""
 
         def remove() -> bool:
             rows = [row for row, fact in self._rows(user) if fact.id == fact_id]
@@ -89,31 +89,31 @@ class Mem0:
         return await self._call(remove)
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """All facts of a user, superseded ones too."""
+        """Exports all facts of a user, including superseded ones."""
         return {"facts": [fact.as_dict() for fact in await self.facts(user, now=0.0, superseded=True)]}
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
-        """Delete all facts of a user; older ones that come later are refused by this process. How many."""
+        """Deletes all facts of a user; returns how many. This process drops older facts that come later."""
         self._erased[user] = at
 
         def forget() -> int:
             count = len(self._rows(user))
             self._memory.delete_all(user_id=_user_id(user))
-            # The library's history has what was deleted.
+            # The library's history still contains deleted facts.
             self._memory.db = type(self._memory.db)(":memory:")
             return count
 
         return {"facts": await self._call(forget)}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
-        """Delete nothing: facts belong to users."""
+        """Deletes nothing, because facts belong to users."""
         return {}
 
     async def scrub(self) -> None:
-        """Do nothing: its files are its own."""
+        """Does nothing, because the files are the library's."""
 
     async def aclose(self) -> None:
-        """Close the library's stores."""
+        """Closes the library's stores."""
 
         def close() -> None:
             # The library leaves this open, and with it the lock of a store that is a folder.
@@ -138,10 +138,10 @@ class Mem0:
         self._memory.add(messages, user_id=_user_id(user), metadata=metadata, infer=False)
 
     def _rows(self, user: Owner) -> list[tuple[str, Fact]]:
-        """The library's ids of a user's memories, and the facts; other programs' facts have the same ids."""
-        found = self._memory.get_all(filters={"user_id": _user_id(user)}, top_k=_NO_LIMIT)["results"]
+        """Reads a user's facts with the library's ids, which are also those of other programs' facts."""
+        results = self._memory.get_all(filters={"user_id": _user_id(user)}, top_k=_NO_LIMIT)["results"]
         rows: list[tuple[str, Fact]] = []
-        for row in found:
+        for row in results:
             encoded = (row.get("metadata") or {}).get(_FACT)
             if encoded is None:
                 fact = Fact(id=row["id"], text=row["memory"])

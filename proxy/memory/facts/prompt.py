@@ -1,4 +1,4 @@
-"""The facts of a prompt: a head that stays as it is, and what was learnt since."""
+"""The facts of a prompt: a stable head, and facts learned since."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from proxy.memory.archive.terms import words as words_of
 from proxy.memory.session import WITH_NEWEST, Session, ShownFacts
 
 _RELEVANCE: Final = 0.5
-"""What it counts, beside an importance of 1, that a fact has all of the newest words."""
+"""The worth of a fact with all of the newest words, compared with an importance of 1."""
 
 
 class PromptFacts(NamedTuple):
@@ -33,11 +33,11 @@ class PromptFacts(NamedTuple):
 
     @property
     def news(self) -> tuple[Remembered, ...]:
-        """The newer facts, for filters, each with its place in the prompt, unless that is the end."""
+        """The newer facts, for filters, each with its place in the prompt, or ``None`` for the end."""
         places = dict(self.shown_facts.news)
-        found = ((fact, places.get(fact.id, WITH_NEWEST)) for fact in self.tail)
+        placed = ((fact, places.get(fact.id, WITH_NEWEST)) for fact in self.tail)
         return tuple(
-            _remembered(fact, None if place == WITH_NEWEST else place, self.zone) for fact, place in found
+            _remembered(fact, None if place == WITH_NEWEST else place, self.zone) for fact, place in placed
         )
 
 
@@ -51,7 +51,7 @@ def _remembered(fact: Fact, place: int | None, zone: tzinfo) -> Remembered:
 
 
 def _chosen(facts: Sequence[Fact], limit: int, max_tokens: int, words: str) -> set[str]:
-    """The ids of the facts that a prompt begins with: the most important, and of these what bears on it."""
+    """Returns the ids of the facts for the head of a prompt, by importance and relevance."""
     wanted = {word for word in words_of(words) if word not in STOP_WORDS}
 
     def worth(fact: Fact) -> tuple[float, float]:
@@ -67,7 +67,7 @@ def _chosen(facts: Sequence[Fact], limit: int, max_tokens: int, words: str) -> s
         if max_tokens >= 0:
             chosen.add(fact.id)
         else:
-            max_tokens += in_text(fact.text) + 1  # a shorter one may have room
+            max_tokens += in_text(fact.text) + 1  # a shorter one may fit
     return chosen
 
 
@@ -83,10 +83,10 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     words: str = "",
     zone: tzinfo = UTC,
 ) -> PromptFacts:
-    """The facts to show at an epoch, given what the session has shown, and the newest ``words`` of the user.
+    """Returns the facts to show at an epoch, given those shown before and the user's newest ``words``.
 
-    The head stays as it was while all of its facts are current, and newer facts go to the tail. Once a fact
-    of the head was removed, superseded or has expired, or the epoch changes, the head is put together anew.
+    The head does not change while all of its facts are current; newer facts go to the tail. Once a fact of
+    the head is removed, superseded or expired, or the epoch changes, the head is chosen anew.
     """
     before = session.shown_facts
     if (
@@ -94,14 +94,14 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
         and before
         and (before.user, before.epoch, before.facts, before.news) == (user, epoch, (), ())
     ):
-        return PromptFacts(before, (), (), zone)  # as with every user at first
+        return PromptFacts(before, (), (), zone)  # the fast path for users without facts
     by_id = {fact.id: fact for fact in facts}
     if (
         before is None
         or (before.user, before.epoch) != (user, epoch)
         or not by_id.keys() >= set(before.facts)
     ):
-        # In the order in which they were created.
+        # In the order of creation.
         chosen = _chosen(facts, limit, max_tokens, words)
         head = tuple(fact for fact in facts if fact.id in chosen)
         shown = ShownFacts(
@@ -115,7 +115,7 @@ def prompt_facts(  # noqa: PLR0913 - whose facts, when, and how many
     head = tuple(map(by_id.__getitem__, before.facts))
     settled = {*before.facts, *before.others}
     newer = tuple(fact for fact in facts if fact.id not in settled)[-limit:]
-    # Where a prompt has no room for everything, messages that places are counted from may be left out.
+    # Places count messages, of which a prompt without room for all may leave some out.
     places = {} if session.room else dict(before.news)
     news = tuple([(fact.id, places.get(fact.id, WITH_NEWEST)) for fact in newer])
     shown = before if news == before.news else msgspec.structs.replace(before, news=news, at=now)
