@@ -1,4 +1,4 @@
-"""Traces on the Redis of the sessions: each host shows the turns of all, also of one that has died."""
+"""Traces in the Redis of the sessions, so that each host shows the turns of all, even of a dead one."""
 
 import asyncio
 import contextlib
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from proxy.memory.stores.redis_turns import RedisTurns
 
 _BATCH_TIME: Final = 0.5
-# In bytes: of what was said in one turn, and of all that a process sends at once.
+# In bytes: the largest content of a turn, and the largest batch.
 _LARGEST_CONTENT: Final = 500_000
 _LARGEST_BATCH: Final = 2_000_000
-# A tenant's are in one slot, and few of many are kept: all of a fleet's would be more than its sessions.
+# All of a tenant's turns are in one slot of a cluster, and few are kept: sending all would exceed the
+# sessions.
 _BYTES_A_SECOND: Final = 250_000
 _MOST_TURNS: Final = 500
 _HASH_BYTES: Final = 16
@@ -39,10 +40,10 @@ _decode_content = msgspec.json.Decoder(TurnContent).decode
 
 
 class SharedTraces:
-    """Collects traces and adds them half a second later, with one command for each tenant; nothing waits.
+    """Collects traces, and adds them half a second later with one command for each tenant.
 
-    Where there are more than a process may send, the next batch is later, and only the newest are in it.
-    What cannot be added is tried again with the next ones. Without ``with_text`` no words leave the process.
+    At a high rate the next batch is delayed, and has only the newest traces. A batch that fails is sent again
+    with the next one. Without ``with_text``, traces have no text.
     """
 
     def __init__(self, turns: "RedisTurns", codec: Codec, *, with_text: bool) -> None:
@@ -57,7 +58,7 @@ class SharedTraces:
         self._tasks = Tasks()
 
     def add(self, trace: Trace, *, keep: int) -> None:
-        """Takes a trace, or takes it anew; ``keep`` are kept of each tenant, 500 at the most."""
+        """Adds or replaces a trace; ``keep`` is how many each tenant keeps, 500 at most."""
         keep = min(keep, _MOST_TURNS)
         pending = self._pending.setdefault(trace.report.tenant, {})
         pending[trace.number] = trace
@@ -68,19 +69,19 @@ class SharedTraces:
             self._timer = asyncio.get_running_loop().call_later(_BATCH_TIME, self._start)
 
     def set_written(self, trace: Trace) -> None:
-        """Takes a trace anew, which has been written to memory since, if it is yet to be added."""
+        """Replaces a trace whose turn was written to memory, if it is still pending."""
         pending = self._pending.get(trace.report.tenant, {})
         if trace.number in pending:
             pending[trace.number] = trace
 
     async def flush(self) -> None:
-        """Adds what was collected."""
+        """Sends the collected traces."""
         self._timer, loop = None, asyncio.get_running_loop()
         for tenant, pending in list(self._pending.items()):
             del self._pending[tenant]
             turns, room = list[KeptTurn](), _LARGEST_BATCH
-            for trace in reversed(pending.values()):  # the newest first: there may be too many
-                with contextlib.suppress(ValueError, TypeError, OverflowError):  # what cannot be encoded
+            for trace in reversed(pending.values()):  # the newest first, since not all may fit
+                with contextlib.suppress(ValueError, TypeError, OverflowError):  # it cannot be encoded
                     turn = self._encoded(trace)
                     room -= len(turn.report) + len(turn.content)
                     if room < 0:
@@ -95,7 +96,7 @@ class SharedTraces:
                 self._pending[tenant] = pending | self._pending.get(tenant, {})
 
     async def reports(self, tenant: str) -> Sequence[Trace]:
-        """The traces of all hosts, without what was said, the newest first. Raises StoreError."""
+        """Reads the traces of all hosts, without content, the newest first. Raises StoreError."""
         traces = []
         for number, (id_, data) in enumerate((await self._turns.reports(tenant)).items(), 1):
             with contextlib.suppress(Unreadable, msgspec.DecodeError):
@@ -106,7 +107,7 @@ class SharedTraces:
         return traces
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
-        """Traces with what was said, as far as it is kept. Raises StoreError."""
+        """Reads the content of traces, as far as it is kept; returns them with it. Raises StoreError."""
         if not traces:
             return ()
         tenant, ids = traces[0].report.tenant, [trace.report.id for trace in traces]
@@ -123,9 +124,9 @@ class SharedTraces:
         return full
 
     async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
-        """Removes the turns of a session or of a user, and those that are under way. Raises StoreError.
+        """Removes the turns of a session or of a user; returns how many. Raises StoreError.
 
-        With both, what was said in the session's turns is removed.
+        With both, only the content of the session's turns is removed.
         """
         if session is not None and user is not None:
             await self._turns.remove_contents(tenant, self._names(session, ()))
@@ -136,13 +137,13 @@ class SharedTraces:
         return count
 
     def remove(self, tenant: str, numbers: Iterable[int]) -> None:
-        """Removes traces that were not added yet."""
+        """Drops traces that were not sent yet."""
         pending = self._pending.get(tenant, {})
         for number in numbers:
             pending.pop(number, None)
 
     def remove_contents(self, key: Key) -> None:
-        """Removes what was said in a session's turns, a moment later."""
+        """Starts to remove the content of a session's turns."""
 
         async def work() -> None:
             with contextlib.suppress(StoreError):
@@ -176,22 +177,22 @@ class SharedTraces:
             named_users=users,
             size=trace.size if content else 0,
         )
-        key, said = _key(report.tenant, report.id), b""
+        key, text = _key(report.tenant, report.id), b""
         if content:
             data = _encode_content(content)
-            said = self._codec.encode(key, len(data).to_bytes(_LENGTH, "big") + data + trace.answer)
+            text = self._codec.encode(key, len(data).to_bytes(_LENGTH, "big") + data + trace.answer)
         return KeptTurn(
             id=report.id,
             age=wall_time() - trace.arrival,
             names=self._names(report.session, users, last_call_speakers=trace.last_call_speakers),
             report=self._codec.encode(key, _encode_report(record)),
-            content=said,
+            content=text,
         )
 
     def _names(
         self, session: str | None, users: Iterable[str | None], *, last_call_speakers: Iterable[str] = ()
     ) -> Sequence[str]:
-        """The hashes of a session, of users, and of speakers of the last call, by each key that there is."""
+        """The hashes of a session, of users and of speakers of the last call, with each of the keys."""
         names = [] if session is None else [b"s" + session.encode("utf-8", "surrogatepass")]
         names += [b"u" + user.encode("utf-8", "surrogatepass") for user in users if user is not None]
         names += [b"t" + speaker.encode("utf-8", "surrogatepass") for speaker in last_call_speakers]
@@ -203,5 +204,5 @@ class SharedTraces:
 
 
 def _key(tenant: str, id_: str) -> Key:
-    # No tenant has such a name: a turn is never taken for a session.
+    # No tenant can have this name, so that a turn is never taken for a session.
     return Key(f"~turns {tenant}", id_)

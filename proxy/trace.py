@@ -1,4 +1,4 @@
-"""A trace: one turn that has ended, kept to be looked at."""
+"""A trace: one turn that has ended, kept for the page."""
 
 import time
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _user: Final = attrgetter("user")
 class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A turn that has ended, without its text; all times are by one clock.
 
-    ``marks`` are the beginnings of stages, ``chunks`` up to 200 of the ``count`` times at which something was
-    sent. ``failure`` is the reason if the client did not get all, and ``size`` about how many bytes of text
-    there are. ``written_at`` is when the turn was written to memory.
+    ``marks`` are the beginnings of stages. The answer was sent in ``count`` pieces, and ``chunks`` are the
+    times of up to 200 of them. ``failure`` is the reason if the answer is incomplete, and ``size`` the
+    approximate size of the text in bytes. ``written_at`` is when the turn was written to memory.
     """
 
     report: TurnReport
@@ -35,7 +35,7 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     size: int = 0
     written_at: float | None = msgspec.field(default=None, name="written")
     named_users: frozenset[str] | None = msgspec.field(default=None, name="users")
-    """The users of a turn whose messages are not at hand."""
+    """The users of a turn whose messages are kept by another process."""
 
     def shifted(self, seconds: float) -> Self:
         """The record with its times shifted to a clock that is ``seconds`` ahead."""
@@ -51,8 +51,8 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
     """A turn that has ended. ``start`` and all other times are by ``time.perf_counter``.
 
-    ``answer`` is what the client got, up to 4 MB. With ``content`` there is the ``pipeline`` that the turn
-    took.
+    ``answer`` are the first 4 MB that the client got. ``pipeline`` is the turn's pipeline, if ``content`` is
+    kept.
     """
 
     number: int
@@ -63,7 +63,7 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
 
     @property
     def failure_at_upstream(self) -> str | None:
-        """The reason with the name of the upstream in it, where it was one's."""
+        """The reason for the failure, with the upstream's name if an upstream failed."""
         name = self.report.upstream
         if self.failure is None or name is None:
             return self.failure
@@ -71,7 +71,7 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, report: TurnReport, observation: Observation, *, number: int, with_content: bool) -> Self:
-        """The trace of a turn; without ``with_content``, nothing of its text."""
+        """Makes the trace of a turn, with its text if ``with_content``."""
         timer, answer = observation.timer, observation.answer
         content, pipeline = None, None
         if with_content and isinstance(observation.content, TurnContent):
@@ -95,13 +95,13 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
         )
 
     def target_of(self, pipeline: Pipeline) -> Target:
-        """The pipeline's target that was asked last."""
+        """The target in ``pipeline`` that was asked last, or its first one."""
         targets = pipeline.targets
         return next((target for target in targets if target.name == self.report.upstream), targets[0])
 
     @property
     def messages(self) -> Messages:
-        """The client's messages, if they are kept: read anew each time."""
+        """The client's messages, if they are kept; they are decoded at each access."""
         return self.content.messages if self.content else ()
 
     @property
@@ -118,7 +118,7 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
 
     @property
     def last_call_speakers(self) -> Sequence[str]:
-        """The users who spoke in the earlier call that memory told of, if the content is kept."""
+        """The users who spoke in the earlier call that was injected, if the content is kept."""
         return self.content.last_call_speakers if self.content else ()
 
     def messages_by(self, user: str) -> Messages:
@@ -129,7 +129,7 @@ class Trace(TraceRecord, frozen=True, kw_only=True, gc=False):
 
     @property
     def arrival(self) -> float:
-        """The arrival in seconds since 1970, by the present clock: it may have been set back."""
+        """The arrival in seconds since 1970, corrected if the clock was set back since."""
         return min(self.report.at, wall_time() - (time.perf_counter() - self.start))
 
     def without_content(self) -> Self:

@@ -1,4 +1,4 @@
-"""Traces: the newest turns of a process, kept in memory to be looked at."""
+"""Traces: the newest turns of a process, kept in memory for the page."""
 
 import asyncio
 import contextlib
@@ -29,10 +29,10 @@ _MOST_SESSIONS = 1000
 _MOST_TENANTS: Final = 16
 _WRITTEN_LATELY: Final = 60.0
 _MOST_ERASURES: Final = 1000
-# Longer than a turn takes, and no longer than a clock that was set back may mislead.
+# In seconds: longer than any turn, and short enough that a clock that was set back does little harm.
 _ERASURES_FOR: Final = 900.0
 _EVERY: Final = 5.0
-# How far the clocks of two machines may be apart, and how long a turn may take to be kept.
+# In seconds: the most by which two machines' clocks differ, plus the time until a turn is stored.
 _SLACK: Final = 120.0
 
 
@@ -44,16 +44,16 @@ class Retention(msgspec.Struct, frozen=True):
 
     @property
     def with_content(self) -> bool:
-        """Whether anything is kept of what is said."""
+        """Whether turns are kept with their content."""
         return self.content and self.turns > 0
 
 
 class Traces:
     """The newest turns of all tenants: as many as ``retention`` says, and 16 MB at most.
 
-    With ``shared`` the turns of all hosts are at hand, too, once they were fetched. ``feed`` and ``hour``
-    have every turn, also those that are not kept. It is a data holder; what is forgotten here is removed from
-    ``feed``, too, and through ``broadcast`` in the other processes.
+    With ``shared``, the turns of all hosts are available too, after ``fetch``. ``feed`` and ``hour`` get
+    every turn, also those that are not kept. It is a data holder; an erasure also removes turns from
+    ``feed``, and through ``broadcast`` from the other processes.
     """
 
     def __init__(self) -> None:
@@ -74,11 +74,11 @@ class Traces:
         self._settle: Callable[[], None] = lambda: None
 
     def before_reading(self, settle: Callable[[], None]) -> None:
-        """Calls ``settle`` before each read; it adds the turns that have ended by then."""
+        """Sets a function to call before each read; it must add the turns that have ended."""
         self._settle = settle
 
     def set_retention(self, retention: Retention) -> None:
-        """Changes how much is kept; what is too much goes at once."""
+        """Changes the retention; turns beyond it are removed at once."""
         self.retention = retention
         self.feed.keep_excerpts(retention.turns if retention.content else 0)
         traces, self._traces, self._bytes = self._traces, {}, 0
@@ -92,7 +92,7 @@ class Traces:
             return
         number, with_content = next(self._numbers), self.retention.content
         trace = Trace.of(report, observation, number=number, with_content=with_content)
-        # The users are looked for only if anything was erased lately, which is rare.
+        # Users are collected only if anything was erased lately, which is rare.
         if self._erasures.times or self._changed_sessions.times:
             if self._erasures.cover(report, trace.users):
                 return
@@ -112,15 +112,15 @@ class Traces:
             self.shared.add(trace, keep=self.retention.turns)
 
     def publish(self, report: TurnReport) -> None:
-        """Shows a turn of this process or of another in the feed."""
+        """Publishes a turn of this process or of another one on the feed."""
         self.feed.publish(
             report, keep=not (self._erasures.times and self._erasures.cover(report, [report.user]))
         )
 
     def session_written(self, key: Key, session: Session) -> None:
-        """Notes when the turns of a session were written, and its user; a recorder's listener.
+        """Records when the turns of a session were written, and its user; a listener of the recorder.
 
-        Turns that show forgotten lines lose their content.
+        Turns whose messages contain deleted lines lose their content.
         """
         now = time.perf_counter()
         self._sessions[key] = now, session.user
@@ -166,7 +166,7 @@ class Traces:
         return self.feed.newest(tenant)
 
     async def fetch(self, tenant: str) -> None:
-        """Reads which turns of a tenant all hosts have kept; as far as their store answers."""
+        """Reads the reports of a tenant's turns on all hosts; ignores a failing store."""
         if not self.shared:
             return
         with contextlib.suppress(StoreError):
@@ -184,7 +184,7 @@ class Traces:
             self.feed.include(trace.report for trace in others)
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
-        """Traces with what was said, also where another process keeps that; as far as their store answers."""
+        """Returns the traces with their content, also from other processes; ignores a failing store."""
         elsewhere = [trace for trace in traces if trace.content is None and trace.named_users is not None]
         if not (self.shared and elsewhere):
             return traces
@@ -194,11 +194,11 @@ class Traces:
         return [full.get(trace.report.id, trace) for trace in traces]
 
     def failures(self, tenant: str) -> Mapping[str, str | None]:
-        """A tenant's turns by their ids, and why each failed, if it did."""
+        """By turn id, why each of a tenant's turns failed; ``None`` for those that did not."""
         return {trace.report.id: trace.failure_at_upstream for trace in self.newest(tenant)}
 
     def find(self, tenant: str, id: str) -> Trace | None:  # noqa: A002 - an id is called an id
-        """A tenant's turn by its id."""
+        """A tenant's turn by its id, or ``None``."""
         return next((trace for trace in self.newest(tenant) if trace.report.id == id), None)
 
     def neighbours(self, trace: Trace) -> tuple[Trace | None, Trace | None]:
@@ -220,7 +220,10 @@ class Traces:
         return user or (report.user if trace.users <= {report.user} else None)
 
     def latest_session(self, owner: Owner) -> str | None:
-        """The session of a user that was written here last, within a minute: the archive may not have it."""
+        """The user's session that this process wrote last, within a minute, or ``None``.
+
+        The archive may not have it yet.
+        """
         since = time.perf_counter() - _WRITTEN_LATELY
         written = [
             (at, key.session)
@@ -240,7 +243,7 @@ class Traces:
     # --- forgetting
 
     async def export(self, owner: Owner) -> Mapping[str, Sequence[Any]]:
-        """A user's turns; of turns in the sessions of others, only the user's messages."""
+        """Returns a user's turns; of turns in other users' sessions, only this user's messages."""
         turns = []
         await self.fetch(owner.tenant)
         theirs = [trace for trace in self.newest(owner.tenant) if owner.user in trace.users]
@@ -272,8 +275,8 @@ class Traces:
     async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
         """Removes the turns of a session or of a user everywhere; returns how many this process knows of.
 
-        With both, the user's turns of that session go, and those of others lose what was said.
-        Raises StoreError where those that all hosts share are left.
+        With both, the user's turns of that session are removed, and other users' turns lose their content.
+        Raises StoreError where the shared traces could not be removed.
         """
         count = self.remove(tenant, session=session, user=user)
         if self.broadcast:
@@ -283,11 +286,11 @@ class Traces:
         return count
 
     async def session_erased(self, key: Key, user: str) -> None:
-        """Removes what was said in the turns of a session that a user was erased from."""
+        """Removes the content of a session's turns after a user was erased from it."""
         await self.erase(key.tenant, session=key.session, user=user)
 
     def remove(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
-        """Removes in this process, also of turns that are under way, what ``erase`` removes everywhere."""
+        """Removes in this process what ``erase`` removes everywhere, also of turns that have not ended."""
         if session is not None and user is not None:
             self._changed_sessions.add(tenant, session=session, user=None)
             count = self._remove(tenant, lambda t: t.report.session == session and user in t.users)
@@ -308,7 +311,7 @@ class Traces:
         return count
 
     def remove_erased(self, tenant: str, tombstones: Tombstones) -> None:
-        """Removes, in this process, the turns whose session or users were erased after they had arrived."""
+        """Removes in this process the turns whose session or users were erased after their arrival."""
         if not tombstones.times:
             return
 
@@ -324,7 +327,7 @@ class Traces:
         self.feed.remove(tenant, lambda report, arrival: erased(report, [report.user], arrival))
 
     def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:
-        """Removes a tenant's turns that match."""
+        """Removes a tenant's turns that match; returns how many."""
         self._settle()
         own = (trace for trace in self._traces.values() if trace.report.tenant == tenant)
         removed = [trace.number for trace in own if matches(trace)]
@@ -337,7 +340,7 @@ class Traces:
         return len(removed)
 
     def _remove_contents(self, tenant: str, matches: Callable[[Trace], bool]) -> None:
-        """Removes what was said in a tenant's turns that match, also of those that hosts share."""
+        """Removes the content of a tenant's turns that match, also from the shared traces."""
         self._settle()
         own = [trace for trace in self._traces.values() if trace.report.tenant == tenant and trace.content]
         for trace in filter(matches, own):
@@ -366,7 +369,7 @@ class Traces:
 
 
 class TombstoneWatch:
-    """Removes turns from ``traces`` that were erased elsewhere, as an archive's tombstones say."""
+    """Removes turns from ``traces`` that were erased elsewhere, by the archive's tombstones."""
 
     def __init__(self, archive: Archive, traces: Traces) -> None:
         self._archive = archive
@@ -391,15 +394,15 @@ class TombstoneWatch:
 class _RecentErasures:
     """Sessions and users that were erased in the last quarter of an hour, a thousand at most.
 
-    Their turns that were under way are not kept when they end.
+    Their turns that were being answered then are not kept when they end.
     """
 
     def __init__(self) -> None:
-        # Each with its time in seconds since 1970, and by ``time.monotonic``.
+        # The time of each, in seconds since 1970 and by ``time.monotonic``.
         self.times: dict[tuple[str, str | None, str | None], tuple[float, float]] = {}
 
     def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
-        """Notes that a session, or a user, is erased now."""
+        """Records that a session, or a user, is erased now."""
         key = tenant, session if user is None else None, user
         self.times.pop(key, None)
         self.times[key] = wall_time(), time.monotonic()
@@ -407,7 +410,7 @@ class _RecentErasures:
             del self.times[next(iter(self.times))]
 
     def cover(self, report: TurnReport, users: Iterable[str | None]) -> bool:
-        """Whether a turn of these users was under way when its session, or one of them, was erased."""
+        """Whether a turn had arrived before its session, or one of these users, was erased."""
         since, tenant, session = time.monotonic() - _ERASURES_FOR, report.tenant, report.session
         times = [self.times.get((tenant, session, None))] if session is not None else []
         times += [self.times.get((tenant, None, user)) for user in users if user is not None]

@@ -1,4 +1,4 @@
-"""A live feed of turns: a broadcast that never waits for a subscriber and keeps little."""
+"""The live feed of turns, which never waits for a subscriber."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ _MOST_BEHIND: Final = 500
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn as the API shows it, without any of its text. ``at`` is in seconds since 1970."""
+    """One turn in the API, without its text. ``at`` is in seconds since 1970."""
 
     id: str
     request: str
@@ -36,7 +36,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, turn: TurnReport) -> "Event":
-        """The event that shows a turn."""
+        """Makes the event for a turn."""
         first = turn.first_token
         return cls(
             id=turn.id,
@@ -57,7 +57,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Published(msgspec.Struct, frozen=True, gc=False):
-    """A turn, when it was published, by ``time.perf_counter``, and whether it may have an excerpt."""
+    """A turn, when it was published by ``time.perf_counter``, and whether it may have an excerpt."""
 
     turn: TurnReport
     at: float
@@ -65,7 +65,7 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def arrival(self) -> float:
-        """The arrival in seconds since 1970, by the present clock: it may have been set back."""
+        """The arrival in seconds since 1970, corrected if the clock was set back since."""
         return min(self.turn.at, wall_time() - (time.perf_counter() - self.at + self.turn.duration))
 
     def without_excerpt(self) -> "_Published":
@@ -75,10 +75,10 @@ class _Published(msgspec.Struct, frozen=True, gc=False):
 
 
 class Feed:
-    """The newest turns of each tenant, and those to come.
+    """The newest turns of each tenant, and subscriptions to later ones.
 
     It keeps the last 200 reports of all tenants together, the newest of them with excerpts. A subscriber that
-    falls 500 events behind misses the oldest.
+    is 500 events behind misses the oldest.
     """
 
     def __init__(self) -> None:
@@ -88,11 +88,11 @@ class Feed:
         self._closed = False
 
     def publish(self, turn: TurnReport, *, keep: bool = True) -> None:
-        """Shows a turn to its tenant's subscribers and, with ``keep``, to later ones."""
+        """Sends a turn to its tenant's subscribers; with ``keep``, later ones get it too if it has ended."""
         published = _Published(turn, time.perf_counter())
         if keep and turn.outcome is not None:
             self._recent.append(published)
-            if len(self._recent) > self._excerpts:  # one more than may have an excerpt
+            if len(self._recent) > self._excerpts:  # the oldest excerpt is one too many
                 oldest = len(self._recent) - 1 - self._excerpts
                 if self._recent[oldest].turn.excerpt is not None:
                     self._recent[oldest] = self._recent[oldest].without_excerpt()
@@ -100,7 +100,7 @@ class Feed:
             subscriber.add(published)
 
     def include(self, turns: Iterable[TurnReport]) -> None:
-        """Takes in turns that have ended elsewhere, for later readers."""
+        """Adds turns that have ended in other processes, for later readers."""
         ids = {each.turn.id for each in self._recent}
         now = time.perf_counter()
         others = [_Published(turn, now) for turn in turns if turn.id not in ids]
@@ -122,7 +122,7 @@ class Feed:
         return oldest
 
     def remove(self, tenant: str, matches: Callable[[TurnReport, float], bool]) -> None:
-        """Removes those of a tenant's turns that match by their report and arrival."""
+        """Removes a tenant's turns whose report and arrival match."""
 
         def stays(each: _Published) -> bool:
             return each.turn.tenant != tenant or not matches(each.turn, each.arrival)
@@ -132,7 +132,7 @@ class Feed:
             subscriber.retain(stays)
 
     def add_excerpts(self, excerpt: Callable[[TurnReport], Excerpt | None]) -> None:
-        """Adds the excerpts of turns that were published without one: few are ever looked at."""
+        """Adds excerpts to turns that were published without one, since few turns are ever read."""
         for place in range(max(0, len(self._recent) - self._excerpts), len(self._recent)):
             each = self._recent[place]
             if each.turn.excerpt is None and each.may_have_excerpt:
@@ -140,7 +140,7 @@ class Feed:
                 self._recent[place] = _Published(turn, each.at)
 
     def keep_excerpts(self, count: int) -> None:
-        """Keeps the excerpts of the newest ``count`` turns, now and from now on."""
+        """Keeps excerpts of the newest ``count`` turns only, from now on."""
         self._excerpts = count
         last = len(self._recent) - count
         self._without_excerpts(lambda place, _: place < last)
@@ -162,7 +162,7 @@ class Feed:
                     yield Event.of(turn)
 
     async def reports(self, tenant: str) -> AsyncGenerator[TurnReport]:
-        """A tenant's newest turns, then those that follow, until the feed is closed."""
+        """Yields a tenant's newest turns, then all later ones, until the feed is closed."""
         subscriber = _Subscriber(tenant, closed=self._closed)
         for each in self._recent:
             subscriber.add(each)
@@ -174,14 +174,14 @@ class Feed:
             self.subscribers.discard(subscriber)
 
     def close(self) -> None:
-        """Ends all subscriptions once they have shown what was published."""
+        """Ends all subscriptions after the turns that were already published."""
         self._closed = True
         for subscriber in self.subscribers:
             subscriber.close()
 
 
 class _Subscriber:
-    """One subscriber, and the turns that it has not seen yet."""
+    """One subscriber, and the turns that it has not read yet."""
 
     def __init__(self, tenant: str, *, closed: bool) -> None:
         self._tenant = tenant

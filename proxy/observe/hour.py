@@ -1,4 +1,4 @@
-"""The last hour in minutes: counts of turns, their states and tokens, and how long they took."""
+"""Statistics of the last hour by minute: turns, their states and tokens, and durations."""
 
 import math
 import operator
@@ -15,7 +15,7 @@ _SHORTEST: Final = 0.0001
 
 
 class Histogram:
-    """``counts`` of durations, each bin a quarter longer than the one before, from 0.1 ms on."""
+    """``counts`` of durations in bins, each a quarter longer than the one before, from 0.1 ms on."""
 
     __slots__ = ("counts",)
 
@@ -25,12 +25,12 @@ class Histogram:
             self.counts = [*map(operator.add, self.counts, part.counts)]
 
     def add(self, seconds: float) -> None:
-        """Counts a duration."""
+        """Counts a duration in seconds."""
         place = int(math.log(seconds / _SHORTEST, _STEP)) if seconds > _SHORTEST else 0
         self.counts[min(place, _BINS - 1)] += 1
 
     def quantile(self, share: float) -> float | None:
-        """The quantile ``share`` in seconds, 12 % off at most; ``None`` where nothing was counted."""
+        """The quantile ``share`` in seconds, within 12 %; ``None`` where nothing was counted."""
         least = share * sum(self.counts)
         total = 0
         for place, count in enumerate(self.counts):
@@ -41,10 +41,11 @@ class Histogram:
 
 
 class MinuteStats:
-    """Counts of one minute, which starts at ``start``, in seconds since 1970.
+    """The statistics of one minute, which starts at ``start``, in seconds since 1970.
 
-    ``first_token`` is by request, ``added`` what passed here before an upstream was asked, and ``upstreams``
-    hold the time from there to the first token, by upstream. Tokens are those that upstreams report.
+    ``first_token`` is the time from a request to its first token: ``added`` is the proxy's own part of it
+    before an upstream is asked, and ``upstreams`` the rest, by upstream. Tokens are those that upstreams
+    report.
     """
 
     __slots__ = ("added", "cached", "first_token", "input", "output", "start", "states", "turns", "upstreams")
@@ -77,13 +78,13 @@ class MinuteStats:
 
 
 class Hour:
-    """The stats of the last sixty minutes, by tenant."""
+    """The statistics of the last sixty minutes, by tenant."""
 
     def __init__(self) -> None:
         self._minutes: defaultdict[str, deque[MinuteStats]] = defaultdict(lambda: deque(maxlen=_MINUTES))
 
     def add(self, now: float, turn: TurnReport) -> None:
-        """Counts a turn of its tenant that ended at ``now``."""
+        """Counts a turn that ended at ``now``, in seconds since 1970."""
         start = int(now) // 60 * 60
         minutes = self._minutes[turn.tenant]
         while minutes and minutes[-1].start > start:  # the clock was set back
@@ -93,7 +94,7 @@ class Hour:
         minutes[-1].add(turn)
 
     def minutes(self, now: float, tenant: str) -> Sequence[MinuteStats]:
-        """A tenant's last sixty minutes, the present one last; those without turns are empty."""
+        """A tenant's last sixty minutes, the current one last; those without turns are empty."""
         by_start = {minute.start: minute for minute in self._minutes.get(tenant, ())}
         last = int(now) // 60 * 60
         starts = range(last - 60 * (_MINUTES - 1), last + 60, 60)

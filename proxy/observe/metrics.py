@@ -1,4 +1,4 @@
-"""Prometheus metrics: counted when a turn has ended, or read when they are scraped."""
+"""Prometheus metrics, which are counted at a turn's end, or read at a scrape."""
 
 import contextlib
 import math
@@ -37,7 +37,7 @@ _LONG = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5
 _TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _CALL = ("gen_ai_operation_name", "gen_ai_request_model")
 _CHAT: Final = "chat"
-# Before the upstream is asked.
+# The stages before the upstream is asked.
 _OWN_STAGES: Final = frozenset({"recall", "filters"})
 _MOST_MODELS: Final = 50
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
@@ -50,8 +50,8 @@ Buckets = tuple[float, ...]
 class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
     """The values of all gauges at one moment.
 
-    ``breakers`` holds closed, half_open or open by upstream and model, ``background`` by the name of each
-    background job whether it is failing. ``clock_skew`` is in seconds, where it is known.
+    ``breakers`` are the states closed, half_open or open, by upstream and model. ``background`` is whether
+    each background job fails, by its name. ``clock_skew`` is in seconds, or ``None`` if it is not known.
     """
 
     in_flight: int = 0
@@ -66,8 +66,8 @@ class GaugeValues(msgspec.Struct, frozen=True, kw_only=True):
 class Metrics:
     """The metrics of one server; those of generative AI have OpenTelemetry's names.
 
-    The caller chooses no label: of the models that calls name, the first 50 have labels of their own and the
-    others count as ``other``. With ``shared``, the numbers of all processes are added up; call
+    Clients cannot create labels without limit: the first 50 models that they name have their own labels, and
+    all others count as ``other``. With ``shared``, the numbers of all processes are added up; call
     ``share_between_processes`` before.
     """
 
@@ -155,13 +155,13 @@ class Metrics:
         return self._multiprocess.exposition() if self._multiprocess else generate_latest(self._registry)
 
     def share(self) -> None:
-        """Adds what was counted here to the numbers of all processes, if there are several."""
+        """Adds the counts of this process to those of all processes, if there are several."""
         if self.is_shared:
             for tally in self._tallies:
                 tally.share()
 
     def publish(self) -> None:
-        """Shows the gauges of this process to the other ones, if any."""
+        """Publishes counts and gauges of this process for the other ones, if there are any."""
         self.share()
         if self._multiprocess:
             self._multiprocess.publish()
@@ -208,7 +208,7 @@ class Metrics:
         self._refusals.add((limit,))
 
     def _with_model_labels(self, gauges: GaugeValues) -> GaugeValues:
-        """The values with models under their labels; of breakers that share a label, the worst counts."""
+        """The values with models' labels; of breakers with the same label, the worst state counts."""
         worst: dict[tuple[str, str], str] = {}
         for (upstream, model), state in gauges.breakers.items():
             label = upstream, self._model_label(model)
@@ -223,9 +223,9 @@ class Metrics:
 
 
 class Tally(Collector):
-    """A metric with all its labels: what was added up, and how many values fell into each bucket.
+    """A metric with all its labels: the sum of its values, and their number in each bucket.
 
-    A counter shows the sum alone, and a summary has one bucket.
+    A counter exposes only the sum, and a summary has one bucket.
     """
 
     def __init__(
@@ -255,7 +255,7 @@ class Tally(Collector):
         series.counts[bisect_left(self._bounds, value)] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """What has been added, as the library exposes it."""
+        """Yields the metric with all its samples."""
         metric = Metric(self._name, self._documentation, self._kind)
         for label_values, series in self._series.items():
             labels = dict(zip(self._labels, label_values, strict=True))
@@ -268,7 +268,7 @@ class Tally(Collector):
         yield metric
 
     def share(self) -> None:
-        """Adds what has been added since the last time to the numbers that all processes share."""
+        """Moves the counts since the last call to the numbers that all processes share."""
         for label_values, series in self._series.items():
             for suffix, bound, number in self._samples(series.sum, series.counts):
                 key = (suffix, *label_values, *bound.values())
@@ -281,7 +281,7 @@ class Tally(Collector):
         self._series.clear()
 
     def _samples(self, total: float, counts: Sequence[int]) -> Iterator[tuple[str, dict[str, str], float]]:
-        """The numbers of a series: the end of each one's name, its own label if any, its value."""
+        """Yields the samples of a series: the suffix of the name, the label of a bucket if any, the value."""
         if self._kind == "counter":
             yield "_total", {}, total
         elif self._kind == "summary":
@@ -312,7 +312,7 @@ class _GaugeCollector(Collector):
         self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        """The values now."""
+        """Yields the current values."""
         now = self._read()
         yield GaugeMetricFamily("turnkeeper_turns_in_flight", "Turns in flight", now.in_flight)
         yield GaugeMetricFamily("turnkeeper_memory_queue_turns", "Turns in the write queue", now.queued)
@@ -345,13 +345,13 @@ class _GaugeCollector(Collector):
             yield family
 
 
-# --- several processes: the library keeps their numbers in files
+# --- several processes, whose numbers the library keeps in files
 
 
 def share_between_processes(folder: str) -> None:
     """Keeps the numbers of this process, and of those that it forks, in files in ``folder``.
 
-    The library reads an environment variable when it is loaded and whenever it makes a number.
+    It sets the environment variable that the library reads for each number.
     """
     os.environ[_FOLDER] = folder
     values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
@@ -365,7 +365,7 @@ def forget_process(pid: int) -> None:
 class _MultiprocessMetrics:
     """The numbers of all processes; gauges are as old as each process's last ``publish``.
 
-    Those of ``gauges`` are added up, and those of ``process`` are exposed by pid.
+    The values of ``gauges`` are added up, and those of ``process`` have a label for the pid.
     """
 
     def __init__(self, gauges: Collector, process: Collector) -> None:
@@ -390,7 +390,7 @@ class _MultiprocessMetrics:
         former, self._children = self._children, {}
         for collector, mode in self._collectors:
             for family in collector.collect():
-                # A counter outlives the process that counted.
+                # A counter stays in the sum after its process has ended.
                 of_type: Literal["sum", "livesum"] = "sum" if family.type == "counter" else "livesum"
                 for sample in family.samples:
                     name, labels = sample.name, sample.labels
@@ -410,13 +410,13 @@ class _MultiprocessMetrics:
 
 
 class _Files(Collector):
-    """The files of all processes; one that a process has just created is empty and cannot be read yet."""
+    """Reads the files of all processes, except for new ones, which are still empty."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
 
     def collect(self) -> Iterable[Metric]:
-        """All families, each added up."""
+        """The sums over all processes."""
         files = []
         for file in self._folder.glob("*.db"):
             with contextlib.suppress(FileNotFoundError):  # its process has ended

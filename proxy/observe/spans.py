@@ -28,7 +28,7 @@ _UPSTREAM = "upstream"
 
 
 class Spans:
-    """Makes a span of each turn that has ended and of each of its stages; a thread sends them."""
+    """Makes spans of turns that have ended, and of their stages; a thread sends them."""
 
     def __init__(self, endpoint: str) -> None:
         self._ids = _PlannedIds()
@@ -39,7 +39,7 @@ class Spans:
         self._tracer = self._provider.get_tracer("turnkeeper", VERSION)
 
     def add(self, turn: TurnReport, context: TraceContext) -> None:
-        """Makes the spans of a turn."""
+        """Makes the spans of a turn and its stages."""
         self._ids.trace_id = context.trace_id
         parent = None
         if context.parent_id:
@@ -88,12 +88,12 @@ class Spans:
         span.end(end)
 
     def close(self) -> None:
-        """Sends what is left; it may take seconds."""
+        """Sends the remaining spans, which may take seconds."""
         self._provider.shutdown()
 
 
 class _PlannedIds(IdGenerator):
-    """Ids that are known before their spans are made; the others are random."""
+    """Generates the ids that were set in advance, and random ids after those."""
 
     def __init__(self) -> None:
         self.trace_id = 0

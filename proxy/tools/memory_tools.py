@@ -1,4 +1,4 @@
-"""The memory tools: their definitions, the request that offers them, and what they do for the turn's user."""
+"""The memory tools: their definitions, the request that offers them, and their effects for a turn's user."""
 
 import asyncio
 import secrets
@@ -29,9 +29,9 @@ from proxy.memory.view import RetractedTexts
 
 _MAX_RESULTS: Final = 8
 _MAX_CALLS: Final = 20
-"""How many calls of one turn run: a server that ends has time for as many changes."""
+"""How many calls of one turn run: a server that shuts down has time for this number of changes."""
 _SETTLE_TIMEOUT: Final = 0.5
-"""How many seconds an answer's end may wait for the changes."""
+"""How many seconds the end of an answer may wait for the changes."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 STORE: Final = "memory_store"
@@ -83,9 +83,9 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A request's fields with the memory tools in them, and the names of those.
+    """A request's fields with memory tools added, and the names of these tools.
 
-    ``final_fields`` are for the last round, in which no memory tool may be called.
+    ``final_fields`` are for the last round, in which the model may not call them.
     """
 
     fields: Fields
@@ -94,10 +94,10 @@ class Offer(msgspec.Struct, frozen=True):
 
 
 def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
-    """The request with the named tools; ``None`` where it cannot have them.
+    """Adds the named memory tools to a request; ``None`` where it cannot have any.
 
-    A tool of the client's that has the name of ours stays the client's. A request for several choices gets
-    no tools, and neither does one with ``functions``, the form that came before tools.
+    A client's tool with the same name takes precedence. A request for several choices gets no memory tools,
+    and neither does one with ``functions``, the deprecated form of tools.
     """
     theirs = _decoded(fields.get("tools"), [])
     if not isinstance(theirs, list) or "functions" in fields or _decoded(fields.get("n"), 1) != 1:
@@ -141,9 +141,9 @@ class _ForgetArguments(msgspec.Struct):
 
 
 class _FactChange(msgspec.Struct, frozen=True):
-    """A change of a fact that the model takes for done; ``text`` is ``None`` for a fact that goes.
+    """A pending change of a fact, which the model was told is made; ``text`` is ``None`` for a removal.
 
-    A fact that another change replaces goes with that one, and has no ``work`` of its own.
+    ``work`` makes the change. It is ``None`` for a fact that another change replaces, and thereby removes.
     """
 
     id: str
@@ -152,11 +152,11 @@ class _FactChange(msgspec.Struct, frozen=True):
 
 
 class MemoryTools:
-    """Runs the tool calls of one turn; an error is a result for the model, in time.
+    """Runs the tool calls of one turn; errors and timeouts become results for the model.
 
-    The turn arrived ``at`` that time. Changes wait until the answer has reached the client; later calls find
-    them done. Without a user's name nothing is stored. Days begin as in ``zone``. Texts that are
-    ``retracted`` are not found, and those that are found go through ``redact``.
+    ``at`` is the turn's arrival, in seconds since 1970. Changes are made once the answer has reached the
+    client, but later calls already see them. Without a user's name nothing is stored. Days begin as in
+    ``zone``. Results leave out ``retracted`` texts, and go through ``redact``.
     """
 
     def __init__(  # noqa: PLR0913 - whose it is, and what it works on
@@ -190,7 +190,7 @@ class MemoryTools:
         }
 
     async def run(self, name: str, arguments: str, until: float) -> str:
-        """The result of a call, as JSON; memory may answer ``until`` then, in the loop's time."""
+        """Runs a call; returns its result as JSON. ``until`` is its deadline, in loop time."""
         self._calls += 1
         result: Any
         try:
@@ -207,11 +207,11 @@ class MemoryTools:
 
     @property
     def has_pending(self) -> bool:
-        """Whether changes wait to be made."""
+        """Whether there are changes that ``commit`` has not begun to make."""
         return bool(self._pending)
 
     def commit(self) -> None:
-        """Begins to make the changes; it never waits."""
+        """Starts to make the changes, without waiting for them."""
         if self._pending:
             works = [change.work for change in self._pending if change.work]
             self._committing = self._pending_changes.start(works, after=self._committing)
@@ -219,7 +219,7 @@ class MemoryTools:
             self._pending = []
 
     async def settle(self) -> None:
-        """Makes the changes; returns once they are made, or would take too long."""
+        """Makes the changes; returns once they are made, or after half a second."""
         self.commit()
         if self._committing:
             await asyncio.wait({self._committing}, timeout=_SETTLE_TIMEOUT)
@@ -234,7 +234,7 @@ class MemoryTools:
         key, facts = secrets.token_hex(8), await self._current_facts()
         fact = _id_of(text, facts) or fact_id(self._user, key, text)
         former = _id_of(self._facts.redact(draft.replaces or ""), facts)
-        # As of the request: a user who is forgotten meanwhile stays so.
+        # With the time of the request, so that a user who is erased meanwhile gets no new fact.
         work = partial(
             self._facts.add,
             self._user,
@@ -285,11 +285,11 @@ class MemoryTools:
 
     @property
     def _changes(self) -> list[_FactChange]:
-        """All changes of this turn: those that have begun may not be found yet."""
+        """All changes of this turn, also those under way, which a search may not find yet."""
         return [*self._committed, *self._pending]
 
     async def _current_facts(self) -> dict[str, str]:
-        """The texts of the user's facts by their ids, as they will be."""
+        """The texts of the user's facts by their ids, with this turn's changes."""
         facts = {fact.id: fact.text for fact in await self._facts.current(self._user)}
         for change in self._changes:
             facts.pop(change.id, None)
@@ -299,7 +299,7 @@ class MemoryTools:
 
 
 def _id_of(words: str, facts: Mapping[str, str]) -> str | None:
-    """The id of a fact, from its id or from its words."""
+    """The id of the fact with this id or this text, or ``None``."""
     if words in facts:
         return words
     text = comparable(words)
