@@ -11,9 +11,9 @@ _READ_AGAIN: Final = {"serve", "worker"}
 
 
 def main() -> None:
-    """The ``turnkeeper`` command; Ctrl-C while it is being loaded ends it, and that is all.
+    """Runs the ``turnkeeper`` command; Ctrl-C during the import ends it without a traceback.
 
-    A SIGHUP that comes early ends nothing that reads its configuration again on one.
+    An early SIGHUP does not end commands that reload their configuration on it.
     """
     if _READ_AGAIN.intersection(sys.argv[1:2]):
         signals.block(signals.RELOAD)

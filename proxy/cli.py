@@ -49,7 +49,7 @@ _add(forget, good="forgotten", bad="memory does not answer, or the configuration
 
 
 def main() -> None:
-    """The ``turnkeeper`` command; where nothing more can be written, it ends without a traceback."""
+    """Runs the ``turnkeeper`` command; if its output cannot be written, it ends without a traceback."""
     try:
         try:
             app()

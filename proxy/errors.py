@@ -54,7 +54,7 @@ class TurnkeeperError(Exception):
         self.retry_after = retry_after
 
     def drop_traceback(self) -> None:
-        """Release the frames that it came through, which hold the request and often the error itself."""
+        """Drops the traceback, whose frames keep the request and often the error itself alive."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
 
     @property
@@ -64,7 +64,7 @@ class TurnkeeperError(Exception):
 
     @property
     def origin(self) -> str:
-        """Whose error it is, as ``X-Turnkeeper-Error`` says it."""
+        """The origin of the error, which is the value of ``X-Turnkeeper-Error``."""
         return "turnkeeper"
 
     def body(self) -> bytes:
@@ -82,14 +82,14 @@ class TurnkeeperError(Exception):
 
 
 class RequestError(TurnkeeperError):
-    """The request cannot be carried out as it was written."""
+    """The request is invalid."""
 
     status = 400
     type = "invalid_request_error"
 
 
 class Unauthorized(RequestError):
-    """There is no key, or an unknown one."""
+    """The API key is missing or unknown."""
 
     status = 401
     type = "authentication_error"
@@ -101,7 +101,7 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """The key, or the host name, may not do this."""
+    """The key, or the host name, does not permit the request."""
 
     status = 403
     type = "permission_error"
@@ -135,11 +135,11 @@ class Superseded(RequestError):
     code = "superseded"
 
     def event(self) -> bytes:
-        """The end of a complete stream: no client waits for this one any more."""
+        """The end of a complete stream, since no client waits for the answer any more."""
         return b"data: [DONE]\n\n"
 
     def headers(self) -> Mapping[str, str]:
-        """OpenAI's clients send again after a 409, which would take the place back."""
+        """Keeps OpenAI's clients from sending the request again, which would supersede the newer one."""
         return {"x-should-retry": "false"}
 
 
@@ -151,7 +151,7 @@ class Conflict(RequestError):
 
 
 class SessionsUnreadable(Conflict):
-    """A user was erased, but for sessions that cannot be read and may hold words of theirs."""
+    """A user was erased, except from sessions that cannot be read and may contain their words."""
 
     code = "sessions_unreadable"
 
@@ -160,7 +160,7 @@ class SessionsUnreadable(Conflict):
         self._sessions = sessions
 
     def body(self) -> bytes:
-        """The error, and beside it the ids of these sessions."""
+        """The error, with the ids of these sessions in ``sessions``."""
         return msgspec.json.encode({**msgspec.json.decode(super().body()), "sessions": self._sessions})
 
 
@@ -179,14 +179,14 @@ class HeadTooLarge(RequestError):
 
 
 class TooSlow(RequestError):
-    """The request does not arrive."""
+    """The request did not arrive in time."""
 
     status = 408
     code = "request_timeout"
 
 
 class UnsupportedEncoding(RequestError):
-    """The body is compressed in a way that is not understood."""
+    """The compression of the body is not supported."""
 
     status = 415
 

@@ -8,9 +8,9 @@ _LONGEST: Final = 253
 
 
 def is_host_name(name: str) -> bool:
-    """Whether a name, or an address, can be looked up at all (RFC 1035, 2.3.4).
+    """Whether a name, or an address, is valid in DNS (RFC 1035, 2.3.4).
 
-    IDNA is asked, as sockets ask it: of any other name they say so in an error that is none of the network's.
+    The name is encoded with IDNA, as sockets do: for an invalid one they raise an error that is no OSError.
     """
     try:
         return 0 < len(name.encode("idna").removesuffix(b".")) <= _LONGEST
@@ -19,7 +19,7 @@ def is_host_name(name: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host that a URL over HTTP names; empty where it names none, or no port that there could be."""
+    """The host in an http or https URL; empty where there is none, or where the port is invalid."""
     try:
         parts = urlsplit(url)
         named = parts.scheme in {"http", "https"} and parts.port != 0

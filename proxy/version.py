@@ -23,6 +23,6 @@ def interpreter() -> str:
     if not recorded:
         return name
     options = [option for option in _OPTIONS if option in recorded]
-    # Some distributions optimise in ways of their own, which the build does not record.
+    # Some distributions optimise in other ways, which the build does not record.
     missing = [] if _OPTIMISED in options else [f"no {_OPTIMISED} recorded"]
     return ", ".join([name, *missing, *options])

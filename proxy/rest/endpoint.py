@@ -1,4 +1,4 @@
-"""What the endpoints of the API share: a request with its ids, memory, body and query, and its answer."""
+"""The base of the API's endpoints: requests with their ids, memory, body and query, and responses."""
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,7 +24,7 @@ from proxy.turn.request import mend_json
 
 Model = TypeVar("Model", bound="ApiModel")
 LARGEST_PAGE, PAGE = 100, 50
-"""How much one page of a list has at the most, and where no ``limit`` is given."""
+"""The largest number of entries on a page of a list, and the number without a ``limit``."""
 _SMALL_BODY: Final = BodyLimit(1_000_000, setting=None)
 ID: Final = "a text of 1 to 256 characters without control or replacement characters, but not . or .."
 
@@ -46,7 +46,7 @@ _TYPES: Final = {"array": _ARRAY, "object": _OBJECT}
 
 
 class ApiModel(BaseModel):
-    """What a client writes as a body, or in the query: frozen, and without unknown keys."""
+    """The model of a body or a query; unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,11 +66,11 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The parameters behind the path's ``?``; of a name, the last one counts."""
+        """The parameters in the query; the last one of a name counts."""
         return QueryParams(self.http.query_string)
 
     def query_as(self, model: type[Model]) -> Model:
-        """These parameters as a value; raises RequestError."""
+        """Validates the query as a ``model``; raises RequestError."""
         try:
             return model.model_validate(dict(self.query))
         except ValidationError as error:
@@ -78,7 +78,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def page(self) -> tuple[str, int]:
-        """The id behind which a page of a list begins, and how many it has; raises RequestError."""
+        """The id after which a page of a list begins, and its length; raises RequestError."""
         after, text = self.query.get("after", ""), self.query.get("limit")
         after = checked_id(after, "after") if after else ""
         if text is None:
@@ -99,7 +99,7 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def archiving(self) -> Archiving:
-        """The archive and what belongs to it; raises NotFound where there is none."""
+        """The archive with its search; raises NotFound where there is none."""
         archiving = self.memory.archiving
         if archiving is None:
             raise archive_off()
@@ -107,16 +107,16 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """The session, or the agent, that the path names; raises RequestError."""
+        """The key of the session, or of the agent, in the path; raises RequestError."""
         return Key(self.tenant, self.id())
 
     @property
     def owner(self) -> Owner:
-        """The user whom the path names; raises RequestError."""
+        """The user in the path; raises RequestError."""
         return Owner(self.tenant, self.id())
 
     def id(self, name: str = "id") -> str:
-        """The id in the path, decoded once; raises RequestError for what cannot be one."""
+        """The id in the path, decoded once; raises RequestError for an invalid one."""
         try:
             decoded = unquote_to_bytes(self.params[name]).decode()
         except UnicodeDecodeError:
@@ -124,18 +124,18 @@ class ApiRequest(msgspec.Struct, frozen=True, kw_only=True):
         return checked_id(decoded, name)
 
     async def body(self, most: BodyLimit = _SMALL_BODY) -> bytes:
-        """The body, whatever its content type: forms of other sites have been refused by then.
+        """Reads the body, with any content type, since forms of other sites were already refused.
 
-        It has as much as ``most`` says, and no more than ``listen.max_body``.
+        Raises TooLarge beyond ``most`` or ``listen.max_body``.
         """
         limit = self.runtime.max_body
         most = most if most.size < limit else BodyLimit(limit, most.structure)
         return await read_body(self.http.receive, self.http.headers, most)
 
     async def admit(self, size: int = 0) -> None:
-        """Admits a request whose body has ``size`` bytes within its key's limits, until its answer is sent.
+        """Admits a request within its key's limits, until its answer is sent; ``size`` is the body in bytes.
 
-        Raises LimitExceeded. What its answer weighs counts as well.
+        The size of the answer counts as well. Raises LimitExceeded.
         """
         admitted = self.runtime.admit_by_size(self.tenant, size, self.http.reply)
         await self.admission.enter_async_context(admitted)
@@ -146,12 +146,12 @@ Routes = Sequence[tuple[str, str, Endpoint]]
 
 
 def archive_off() -> NotFound:
-    """The error for what an archive would have."""
+    """The error for endpoints that need an archive."""
     return NotFound("There is no archive; keep sessions in SQL, or set ARCHIVE_URL.", code="archive_off")
 
 
 def page_response(data: Sequence[Mapping[str, object]], *, has_more: bool) -> Response:
-    """A page of what has ids, as OpenAI lists things."""
+    """A page of entries with ids, in the form of OpenAI's lists."""
     last = data[-1]["id"] if data else None
     return json_response({"object": "list", "data": data, "has_more": has_more, "last_id": last})
 
@@ -162,7 +162,7 @@ def session_not_found(key: Key) -> NotFound:
 
 
 def checked_id(value: object, name: str) -> str:
-    """A value as an id; raises RequestError, which names ``name``, for what cannot be one."""
+    """Validates an id; raises RequestError, which names ``name``."""
     id_ = identifier(value)
     if id_ is None:
         raise RequestError(f"'{name}' must be {ID}.", param=name)
@@ -170,22 +170,22 @@ def checked_id(value: object, name: str) -> str:
 
 
 def json_response(content: Any, status: int = 200) -> Response:
-    """A value as JSON."""
+    """A response with a value as JSON."""
     return Response(msgspec.json.encode(content), status, media_type="application/json")
 
 
 def long_response(content: Any, status: int = 200) -> Response:
-    """A value as JSON that may be long, sent slice by slice; each is encoded in a thread.
+    """A response with a value as JSON that may be long, sent in slices that are encoded in a thread.
 
-    Nothing else runs while a large value is encoded, nor while its bytes are handed to the connection.
+    Encoding a large value at once, or writing all its bytes, would block the event loop.
     """
     return StreamingResponse(json_slices(content), status, media_type="application/json")
 
 
 def validated(model: type[Model], body: bytes) -> Model:
-    """A body as a value; raises RequestError, which names the field and never repeats what stood there.
+    """Validates a body as a ``model``; raises RequestError, which names the field but not its value.
 
-    Half a character is no error, as it is none in a chat request.
+    Half a character is no error, as in a chat request.
     """
     try:
         try:
@@ -201,12 +201,12 @@ def validated(model: type[Model], body: bytes) -> Model:
 
 
 def at_most(limit: int) -> AfterValidator:
-    """Validates a number, which counts as ``limit`` where it is larger."""
+    """A validator that replaces a larger number by ``limit``."""
     return AfterValidator(lambda number: min(number, limit))
 
 
 def _request_error(error: ValidationError, model: type[BaseModel]) -> RequestError:
-    """The first field's errors in one sentence."""
+    """The errors of the first invalid field, in one sentence."""
     details = error.errors(include_url=False, include_input=False)
     keys = ", ".join(model.model_fields)
     if _is_no_json(error):
@@ -238,6 +238,6 @@ def _is_no_json(error: ValidationError) -> bool:
 
 
 def _path(error: ErrorDetails) -> str:
-    """Where the error is; behind a name, only numbers are the client's: others say which type was tried."""
+    """The path of an error: the field's name and list indexes, without the names of tried types."""
     name, *steps = error["loc"]
     return ".".join([str(name), *(str(step) for step in steps if isinstance(step, int))])

@@ -8,20 +8,21 @@ import httpx2
 
 BASE: Final = "https://api.agora.io/api/conversational-ai-agent/v2"
 LONGEST_SPEECH: Final = 512
-"""The bytes of a text that the engine speaks at once, at most."""
+"""The longest text that the engine speaks at once, in bytes."""
 _TIMEOUT: Final = 5.0
 
 Messages = Sequence[Mapping[str, Any]]
 
 
 class EngineError(Exception):
-    """The engine refused, or could not be reached; the message shows no credentials."""
+    """Raised where the engine refuses, or cannot be reached; its message has no credentials."""
 
 
 class Engine:
     """The agents of one Agora project.
 
-    ``authorization`` is a whole header: ``Basic …`` of a customer's id and secret, or ``agora token=…``.
+    ``authorization`` is the value of the header: ``Basic …`` with a customer's id and secret, or ``agora
+    token=…``. Methods raise EngineError.
     """
 
     def __init__(self, app_id: str, authorization: str, *, base: str = BASE) -> None:
@@ -32,14 +33,14 @@ class Engine:
         )
 
     async def history(self, agent: str) -> list[dict[str, Any]]:
-        """Returns the messages so far; the engine has them while the agent runs."""
+        """Returns the messages so far, which the engine has only while the agent runs."""
         contents = (await self._ask("GET", agent, "history")).get("contents")
         return contents if isinstance(contents, list) else []
 
     async def remember(self, agent: str, system_messages: Messages) -> None:
-        """Replaces ``llm.system_messages``, from the next turn on.
+        """Replaces ``llm.system_messages`` from the next turn on.
 
-        ``llm.params`` is left alone: the engine would replace all of it, the session's name included.
+        ``llm.params`` is not sent, since the engine would replace all of it, the session's name included.
         """
         llm = {"system_messages": list(system_messages)}
         await self._ask("POST", agent, "update", {"properties": {"llm": llm}})

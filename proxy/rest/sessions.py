@@ -59,19 +59,19 @@ _EXAMPLE: Final = '{"contents": [{"role": "user", "content": "..."}]}'
 _ATTEMPTS: Final = 10
 _NULL: Final = msgspec.Raw(b"null")
 _REMAINDER: Final = "turnkeeper"
-"""The key of what an export holds beside Agora's shape, so that an import makes the very same session."""
+"""The key of an export for data beyond Agora's form, with which an import restores the same session."""
 _KEYS: Final = ("id", "user", "contents", "summaries", "state", _REMAINDER)
 _MAX_MESSAGES: Final = 10_000
-# What was heard of an answer, and all that was generated.
+# In characters: the heard part of an answer, and its whole text.
 _LARGEST_MESSAGE: Final = 2 * MAX_SPEECH
 LARGEST: Final = BodyLimit(16_000_000, structure=1_500_000, setting=None)
-"""How large an import may be."""
+"""The limits of an import."""
 _LARGEST_STATE: Final = 8_000
-"""The size of a state as JSON, in bytes, at most: it is read with each turn."""
+"""The largest state as JSON, in bytes: it is read with each turn."""
 
 
 class SummaryOptions(ApiModel):
-    """The options of a summary that is made at once."""
+    """The options of a request to summarise now."""
 
     messages: list[dict[str, object]] | None = None
     fallback_model: str = ""
@@ -85,19 +85,19 @@ class TurnsQuery(ApiModel):
 
 
 async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> bool:
-    """Removes a session, what is archived of it that belongs to no user, and the traces of its turns.
+    """Removes a session, its archived turns that belong to no user, and its traces.
 
-    Returns whether any of it was remembered; true without memory, where other processes may have traces that
-    this one does not know of. Raises StoreError.
+    Returns whether any of it was stored; true without memory, since other processes may have traces that this
+    one does not know of. Raises StoreError.
     """
     await traces.erase(key.tenant, session=key.session)
     if memory is None:
         return True
     await memory.wait_written(*key)
     if memory.archiving:
-        with contextlib.suppress(StoreError, *UNREADABLE):  # to delete it matters more
+        with contextlib.suppress(StoreError, *UNREADABLE):  # the deletion matters more
             as_of = wall_time()
-            # A background process would not find later what a call reads of it now.
+            # Turns of users are archived now: after the deletion the background process cannot read them.
             if (session := await memory.store.session(key)) is not None:
                 await memory.archiving.archive.save_sessions([(key, session, as_of)])
     deleted = await memory.store.delete(key)
@@ -121,7 +121,7 @@ async def _list(request: ApiRequest) -> Response:
     return page_response(data, has_more=len(sessions) > limit)
 
 
-# What grows with a session is done in a thread: calls wait on the loop.
+# Work that grows with a session runs in a thread, since it would block the event loop.
 
 
 async def _create(request: ApiRequest) -> Response:
@@ -174,7 +174,7 @@ async def _import(request: ApiRequest) -> Response:
 
 
 async def _split(memory: Memory, session: Session) -> tuple[Session, Sequence[Entry]]:
-    """The session as it fits the window, and its cold part."""
+    """The session reduced to the window, and its cold part."""
     return await asyncio.to_thread(fit, session, session, memory.writer.limits, now=wall_time())
 
 
@@ -224,7 +224,7 @@ async def _list_summaries(request: ApiRequest) -> Response:
 
 
 async def _summarize(request: ApiRequest) -> Response:
-    """Summarises what can be summarised, and waits for it; messages in the body need no session."""
+    """Summarises the session, or the messages in the body, which need no session, and waits for it."""
     memory, key = request.memory, request.key
     if not memory.writer.limits.summaries:
         raise NotFound("Nothing is summarised here; set 'memory.summaries'.", code="summaries_off")
@@ -248,7 +248,7 @@ def _summary_options(body: bytes) -> tuple[SummaryOptions, Sequence[Message] | N
 
 
 async def _clear_summaries(request: ApiRequest) -> Response:
-    """Removes the summaries; the window holds the turns that they stood for again."""
+    """Removes the summaries; the prompt has the turns that they covered again."""
     memory, key = request.memory, request.key
     await _read_or_404(memory, key)
     await memory.summaries.clear(key)
@@ -304,13 +304,13 @@ def check_keys(fields: Fields) -> None:
 
 
 def id_field(fields: Fields, name: str) -> str | None:
-    """The id under a key, or ``None``; raises RequestError for what cannot be one."""
+    """The id under a key, or ``None``; raises RequestError for an invalid one."""
     raw = fields.get(name)
     return None if raw is None or raw == _NULL else checked_id(decode_raw(raw), name)
 
 
 def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
-    """The session of a body, redacted; raises RequestError, which names the key."""
+    """Reads the session in a body, redacted; raises RequestError and TooLarge, which name the key."""
     if "contents" not in fields:
         raise RequestError("'contents' is missing; send an array of messages.", param="contents")
     check_count(fields["contents"], "contents", _MAX_MESSAGES, "a session of at most {limit} can be imported")
@@ -322,7 +322,7 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
             raise TooLarge(f"'{path}' has more than {_LARGEST_MESSAGE} characters of speech.", param=path)
     session = _session(redaction.window(messages), fields)
     try:
-        session = decode(encode(session))  # so that what is written can be read
+        session = decode(encode(session))  # makes sure that the stored session can be read
     except (OverflowError, RecursionError, ValueError):
         message = "'contents' holds a number too large, or is nested too deeply."
         raise RequestError(message, param="contents") from None
@@ -336,11 +336,11 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
 
 
 def _check_structure(raw: msgspec.Raw) -> None:
-    """Raises TooLarge for a message with more outside of its texts than a turn may have."""
+    """Raises TooLarge for a message with more bytes outside of its strings than a turn may have."""
     limit = BodyLimit(LARGEST.size)
     try:
         items = msgspec.json.decode(raw, type=list[msgspec.Raw])
-    except (msgspec.DecodeError, RecursionError):  # read_messages says what is wrong
+    except (msgspec.DecodeError, RecursionError):  # read_messages reports the error
         return
     for item in map(bytes, items):
         if len(item) > limit.structure and structure_size(item) > limit.structure:
@@ -348,7 +348,10 @@ def _check_structure(raw: msgspec.Raw) -> None:
 
 
 def _session(messages: Sequence[Message], fields: Fields) -> Session:
-    """Exactly what was exported, where the body has its remainder; else what follows from the messages."""
+    """The session as it was exported, if the body has all its data; else one made from the messages.
+
+    Raises RequestError.
+    """
     own = fields.get(_REMAINDER)
     if own is not None:
         try:
@@ -371,23 +374,23 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
 
 
 def export_fields(session: Session, entries: tuple[Entry, ...]) -> dict[str, Any]:
-    """The body of an export, of a session and all of its entries."""
+    """The body of an export of a session with all its entries."""
     session = msgspec.structs.replace(session, entries=entries, cold_count=0)
     return {**session_fields(session), _REMAINDER: remainder_fields(session)}
 
 
 def session_fields(session: Session) -> dict[str, Any]:
-    """A session in Agora's shape."""
+    """A session in Agora's form."""
     return {"contents": contents(session.entries), "summaries": summaries(session, session.entries)}
 
 
 def state_from(body: bytes, param: str | None = None) -> State:
-    """A session's state; raises RequestError and TooLarge, which name ``param``."""
+    """Reads a session's state from JSON; raises RequestError and TooLarge, which name ``param``."""
     try:
         state = _state(body)
-        check_state(state, param)  # first: of a megabyte the rest takes as long as a piece of a stream
+        check_state(state, param)  # first, since the rest would block the event loop for a large state
         msgspec.msgpack.encode(state)
-        decode(encode(Session(state=state)))  # so that what is written can be read
+        decode(encode(Session(state=state)))  # makes sure that the stored state can be read
     except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
         name = f"'{param}'" if param else "The state"
         message = f"{name} must be a JSON object, with no number beyond 64 bits."
@@ -396,7 +399,7 @@ def state_from(body: bytes, param: str | None = None) -> State:
 
 
 def _state(body: bytes) -> State:
-    """A JSON object; half a character in it is no error, as in a chat request. Raises ValueError."""
+    """Decodes a JSON object; half a character is no error, as in a chat request. Raises ValueError."""
     try:
         return msgspec.json.decode(body, type=State)
     except msgspec.ValidationError:

@@ -61,7 +61,7 @@ Text = Annotated[str, Field(max_length=_LONGEST_FACT), AfterValidator(_not_blank
 
 
 class SearchQuery(ApiModel):
-    """A search in what is remembered of a user; without a user there are no results."""
+    """A search in the memory of a user; without a user there are no results."""
 
     user: str | int | None = None
     query: Annotated[str, Field(max_length=_LONGEST_QUERY)]
@@ -69,7 +69,7 @@ class SearchQuery(ApiModel):
 
 
 class NewFact(ApiModel):
-    """A fact about a user, to be remembered."""
+    """A new fact about a user."""
 
     text: Text
     category: Category = "core"
@@ -80,7 +80,7 @@ class NewFact(ApiModel):
 
 
 class FactChanges(ApiModel):
-    """Changes of a fact; what is left out stays."""
+    """Changes of a fact; omitted fields stay."""
 
     text: Text | None = None
     category: Category | None = None
@@ -90,7 +90,7 @@ class FactChanges(ApiModel):
 
 
 class Profile(ApiModel):
-    """What the operator tells of a user in each call."""
+    """The operator's text about a user, which is part of each call's prompt."""
 
     text: Annotated[str, Field(max_length=_LONGEST_PROFILE), AfterValidator(_not_blank)]
 
@@ -121,9 +121,9 @@ async def _list(request: ApiRequest) -> Response:
 async def list_users(
     memory: Memory, tenant: str, *, after: str, limit: int
 ) -> tuple[Sequence[str], Mapping[str, Sequence[float]]]:
-    """The users of whom anything is stored, a page of them, in the order of the archive or of their ids.
+    """A page of the users with stored data, in the archive's order or by id, and times by user.
 
-    Without an archive, also when the sessions of each were written last, in seconds since 1970.
+    The times are when the user's sessions were last written, in seconds since 1970; empty with an archive.
     """
     if memory.archiving:
         return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
@@ -143,7 +143,7 @@ async def list_users(
 
 
 async def forget_user(runtime: Runtime, owner: Owner) -> None:
-    """Removes all of a user; raises SessionsUnreadable, once all else is gone, and StoreError."""
+    """Removes all data of a user; raises StoreError, and SessionsUnreadable after the rest is removed."""
     if runtime.memory:
         await runtime.memory.wait_written(owner.tenant)
     try:
@@ -168,8 +168,8 @@ async def _search(request: ApiRequest) -> Response:
     query = Query(text=search.query, now=wall_time(), limit=search.limit, zone=request.runtime.zone)
     results = [msgspec.structs.asdict(result) for result in await memory.search.search(owner, query)]
     for result in results:
-        del result["source"]  # a fact's or a document's key says nothing of a session
-        del result["follows"]  # each is one that was found
+        del result["source"]  # the key of a fact or a document is no session
+        del result["follows"]  # it is only for filters
     response = json_response({"results": results})
     if memory.archiving is None:  # facts alone were searched
         response.headers["x-turnkeeper-degraded"] = "recall"
@@ -185,7 +185,7 @@ async def _export(request: ApiRequest) -> Response:
 
 
 async def _delete(request: ApiRequest) -> Response:
-    """Removes all of a user; the same again is no error."""
+    """Removes all data of a user; repeating it is no error."""
     await forget_user(request.runtime, request.owner)
     return Response(status_code=204)
 
@@ -234,7 +234,7 @@ def _fact_not_found() -> NotFound:
 
 
 def _fact_fields(fact: Fact) -> dict[str, Any]:
-    """A current fact; those that are superseded stand in an export alone."""
+    """The fields of a current fact; ``superseded`` appears only in exports."""
     return {name: value for name, value in fact.as_dict().items() if name != "superseded"}
 
 
@@ -246,7 +246,7 @@ async def _get_profile(request: ApiRequest) -> Response:
 
 
 async def _put_profile(request: ApiRequest) -> Response:
-    """Replaces the profile; a call that has begun goes on with the former one."""
+    """Replaces the profile; calls that have begun keep the former one."""
     calls, owner = request.memory.calls, request.owner
     text = validated(Profile, await request.body()).text
     profile = await calls.set_profile(owner, text, at=wall_time())
@@ -254,13 +254,13 @@ async def _put_profile(request: ApiRequest) -> Response:
 
 
 async def _delete_profile(request: ApiRequest) -> Response:
-    """Removes the profile; the same again is no error."""
+    """Removes the profile; repeating it is no error."""
     await request.memory.calls.set_profile(request.owner, "", at=wall_time())
     return Response(status_code=204)
 
 
 async def _list_system_messages(request: ApiRequest) -> Response:
-    """A bare array, ready for ``llm.system_messages``; empty where nothing is known of the user."""
+    """Returns an array for ``llm.system_messages``; empty where nothing is stored about the user."""
     memory, owner = request.memory, request.owner
     facts: list[str] = []
     if memory.facts:
@@ -270,7 +270,7 @@ async def _list_system_messages(request: ApiRequest) -> Response:
     traces: Traces = request.traces
     blocks = await _last_calls(memory, owner, record, traces.latest_session(owner))
     if not blocks and (noted := [call for call in reversed(record.calls) if call.lines]):
-        # No session and no archive has it any more, but the notes on it.
+        # No session and no archive has the call any more, but there are notes on it.
         last = next((call for call in noted if not call.is_short), noted[0])
         blocks = [last.last_call.as_block(_LAST_CALL)]
     texts = [profile_block(record.profile), known, "\n\n".join(blocks)]
@@ -278,9 +278,9 @@ async def _list_system_messages(request: ApiRequest) -> Response:
 
 
 async def _last_calls(memory: Memory, owner: Owner, record: UserRecord, latest: str | None) -> list[str]:
-    """The last calls, a block each: from their session while that is stored, else from the archive.
+    """The user's last calls, a block each, from their session if it is stored, else from the archive.
 
-    ``latest`` is the session that was written last, which neither record nor archive may have yet.
+    ``latest`` is the session that was written last, which record and archive may not have yet.
     """
     sessions = dict.fromkeys([latest or "", *(call.session for call in reversed(record.calls))])
     if memory.archiving is None:
@@ -302,7 +302,7 @@ async def _last_calls(memory: Memory, owner: Owner, record: UserRecord, latest: 
 
 
 async def _first_blocks(store: Store, owner: Owner, sessions: Iterable[str]) -> list[str]:
-    """The last calls of the first of some sessions that is stored and the user's own."""
+    """The last calls of the first of these sessions that is stored and belongs to the user; else none."""
     for name in filter(None, sessions):
         with contextlib.suppress(*UNREADABLE):
             stored = await store.read(Key(owner.tenant, name), background=True)
