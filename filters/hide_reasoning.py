@@ -102,10 +102,10 @@ def _is_thought(part: Any) -> bool:
 
 
 class Reasoning(Rewriter):
-    """Takes out what stands between tags, and the blanks behind.
+    """Removes the text between tags, and the blanks after it.
 
-    Unless ``anywhere``, only what stands before the first word of the answer. With ``opened`` the answer
-    begins inside, and ends there too where no tag closes.
+    Without ``anywhere``, this is only done before the first word of the answer. With ``opened``, the answer
+    begins within the tags; without a closing tag, all of it is removed.
     """
 
     def __init__(self, tags: Sequence[str], *, anywhere: bool, opened: bool) -> None:
@@ -160,7 +160,7 @@ class Reasoning(Rewriter):
 
 
 def _end_of_tag(arriving: Arriving, i: int, name: str) -> int | None:
-    """Where ``<name>`` ends, in whatever case; blanks may stand behind the name. Raises Undecided."""
+    """The end of the tag ``<name>`` at ``i``, or ``None``; ignores case and blanks. Raises Undecided."""
     if not arriving.begins(i, f"<{name}"):
         return None
     end = arriving.past(_BLANKS, i + 1 + len(name))

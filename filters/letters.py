@@ -1,13 +1,14 @@
-"""Texts compared by their letters and digits, and what of an answer was not heard."""
+"""Comparison of texts by their letters and digits, and the unheard part of an answer."""
 
 import re
 import unicodedata
 from bisect import bisect_left
 from typing import Final
 
-# Vowels, tones and voiced sounds that scripts write as marks: Thaana and N'Ko, those of India, Thai and Lao,
-# Tibetan, Burmese, those of the Philippines and Khmer, those of Indonesia, kana, and their kin. Between them
-# stand letters. Points of Arabic and Hebrew are not among them: hardly anybody writes them.
+# Vowels, tones and voiced sounds that are written as marks: in Thaana and N'Ko, the scripts of India, Thai
+# and Lao, Tibetan, Burmese, the scripts of the Philippines and Khmer, those of Indonesia, kana, and related
+# ones. The ranges also contain letters. The points of Arabic and Hebrew are left out, since few people write
+# them.
 _SIGNS: Final = (
     "\u07a6-\u07b0\u07eb-\u07f3"
     "\u0900-\u0963\u0981-\u09e3\u09fe-\u0a75\u0a81-\u0ae3\u0afa-\u0b63\u0b82-\u0bd7\u0c00-\u0c63\u0c81-\u0c83"
@@ -21,19 +22,19 @@ UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
     "\u0f00-\u0fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff"
 )
-"""Thai and Lao, Burmese, Khmer, kana, Chinese characters, Tibetan: no spaces tell words apart."""
-# What Latin alphabets write, and print's own signs: each is told by itself, since none joins its neighbour.
+"""Scripts without spaces between words: Thai and Lao, Burmese, Khmer, kana, Chinese characters, Tibetan."""
+# Latin letters and typographic signs, which are normalised one by one, since none combines with the next one.
 _SINGLES: Final = (*range(0x300), *range(0x2010, 0x205F))
 _SINGLY: Final = re.compile("[\0-\u02ff\u2010-\u205e]*")
 _OTHERS: Final = re.compile(f"[^\\w{_SIGNS}]+")
 _CHUNK: Final = re.compile(r"\S+")
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
-"""A word, where words are told apart by anything."""
+"""A run of letters, digits and signs."""
 
 
 def bare(text: str) -> str:
-    """Letters and digits alone, in lower case, without accents; empty for a text that has none."""
+    """The letters and digits of a text, in lower case and without accents."""
     return text.translate(_LETTERS) if text.isascii() or _SINGLY.fullmatch(text) else _normalized(text)
 
 
@@ -46,15 +47,15 @@ _LETTERS: Final = {code: _normalized(chr(code)) or None for code in _SINGLES}
 
 
 def offset_of_letters(text: str, letters: int) -> int:
-    """The offset at which a text has so many letters."""
+    """The offset at which a text has this number of letters."""
     return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def unheard(prefix: str, original: str) -> str:
-    """What of ``original`` follows ``prefix``; empty when nothing does, or when it begins with other words.
+    """The part of ``original`` after ``prefix``; empty if there is none, or if the beginnings differ.
 
     Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
-    unheard as a whole, except where words are not told apart by spaces.
+    unheard, except in scripts without spaces between words.
     """
     cut = len(prefix)
     clean = bool(prefix) and original.startswith(prefix)
@@ -68,7 +69,7 @@ def unheard(prefix: str, original: str) -> str:
 
 
 def _end_of_last_word(prefix: str, original: str) -> int:
-    """Where the first word begins that was not heard to its end; the very end when there is none."""
+    """The offset of the first word that was not heard to its end; the length of the text if there is none."""
     done = 0
     for chunk in _CHUNK.finditer(original):
         word = bare(chunk.group())
@@ -80,7 +81,7 @@ def _end_of_last_word(prefix: str, original: str) -> int:
 
 
 def _within(chunk: str, prefix: str) -> int:
-    """How much of a chunk was heard, in characters, less the word that the cut is in."""
+    """The number of characters of a chunk that were heard, without the word in which the cut is."""
     position = offset_of_letters(chunk, len(prefix))
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1

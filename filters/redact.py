@@ -129,17 +129,17 @@ class Redact(RequestFilter, AnswerFilter):
         known = [name for name in self.patterns if name in get_args(Kind)]
         if known:
             raise ValueError(f"'{known[0]}' is a kind of its own; give the pattern another name")
-        self.sensitive  # noqa: B018 - made now rather than in the first call
+        self.sensitive  # noqa: B018 - compiles the patterns now rather than in the first call
         return self
 
     @cached_property
     def sensitive(self) -> Sensitive:
-        """What finds it."""
+        """The search for these kinds and patterns."""
         return Sensitive(self.kinds, self.patterns, self.max_length)
 
     @cached_property
     def marks(self) -> Mapping[str, str]:
-        """What stands in the place of a find, by its kind."""
+        """The mark that replaces a match, by its kind."""
         return {kind: self.template.format(kind=kind) for kind in (*self.kinds, *self.patterns)}
 
     @cached_property
@@ -147,8 +147,8 @@ class Redact(RequestFilter, AnswerFilter):
         return frozenset((*self.roles, "function") if "tool" in self.roles else self.roles)
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with marks for what is personal."""
-        # Summaries and facts repeat what the user said, whatever role they are put in.
+        """Returns the messages with marks in place of personal data."""
+        # Summaries and facts repeat the user's words, whatever role their message has.
         roles, injected = self._all_roles, "user" in self.roles
         redacted = [
             self._message(m) if m.role in roles or (injected and isinstance(m, Injected)) else m
@@ -163,15 +163,15 @@ class Redact(RequestFilter, AnswerFilter):
 
     @cached_property
     def text(self) -> Callable[[str], str]:
-        """A text with marks for what is personal; the very same object where nothing is."""
+        """A function that replaces personal data in a text; it returns the very same object where none is."""
         return Replacer(lambda text: self.sensitive.marked(text, self.marks))
 
     def _message(self, message: Message) -> Message:
         changed: dict[str, Any] = {}
         if content := message.content:
-            shown = self.text(content) if isinstance(content, str) else _changed(content, self._part)
-            if shown is not content:
-                changed["content"] = shown
+            marked = self.text(content) if isinstance(content, str) else _changed(content, self._part)
+            if marked is not content:
+                changed["content"] = marked
         calls = message.tool_calls if self.arguments else None
         if calls and (redacted := _changed(calls, self._call)) is not calls:
             changed["tool_calls"] = redacted
@@ -180,7 +180,7 @@ class Redact(RequestFilter, AnswerFilter):
             if metadata is not message.metadata:
                 changed["metadata"] = metadata
         if message.others:
-            # What Chat Completions keeps in fields of its own, and some platforms beside the role.
+            # Chat Completions has these texts in separate fields, and some platforms beside the role.
             others = _with(_with(message.others, "refusal", str, self.text), "original", str, self.text)
             if self.arguments:
                 others = _with(others, "function_call", dict, self._function)
@@ -196,31 +196,31 @@ class Redact(RequestFilter, AnswerFilter):
         return _with(call, "custom", dict, lambda tool: _with(tool, "input", str, self.text))
 
     def _function(self, function: dict[str, Any]) -> dict[str, Any]:
-        return _with(function, "arguments", str, lambda given: _STRING.sub(self._string, given))
+        return _with(function, "arguments", str, lambda text: _STRING.sub(self._string, text))
 
     def _string(self, string: re.Match[str]) -> str:
-        """A string of JSON with marks in it; a name, and what cannot be read, as it was."""
+        """A string of JSON with marks; unchanged if it cannot be decoded, such as a name with its colon."""
         written = string.group()
         try:
             value = json.loads(written, strict=False)
         except ValueError:
             return written
-        shown = self.text(value)
-        return written if shown is value else json.dumps(shown)
+        marked = self.text(value)
+        return written if marked is value else json.dumps(marked)
 
 
 def _with(fields: dict[str, Any], name: str, kind: type[V], change: Callable[[V], V]) -> dict[str, Any]:
-    """The fields, the named one changed where it is of its kind; the very same where nothing changes."""
+    """The fields with the named one changed, if it is of this type; the very same object if it stays."""
     value = fields.get(name)
-    if not isinstance(value, kind) or (shown := change(value)) == value:
+    if not isinstance(value, kind) or (new := change(value)) == value:
         return fields
-    return {**fields, name: shown}
+    return {**fields, name: new}
 
 
 def _changed(
     parts: list[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The parts, each changed; the very same list where all stay the same."""
+    """The parts, each changed; the very same list where none changes."""
     changed = [change(part) for part in parts]
     same = all(new is old for new, old in zip(changed, parts, strict=True))
     return parts if same else changed

@@ -9,7 +9,7 @@ from filters.text.markdown import Markdown
 from filters.text.rewriter import Arriving, Rewriter, TextStage, TextStep
 
 _ROLES = ("assistant", "system", "user")
-# A letter before it makes an ``h`` the end of a word. Chinese puts no space before an address.
+# After a letter, an ``h`` is within a word. In Chinese there is no space before an address.
 _MAYBE = re.compile(
     r"""[hHwW<](?:
         (?<=<)(?=[hHwW]|\Z)
@@ -20,8 +20,8 @@ _MAYBE = re.compile(
 _HEADS = ("https://", "http://", "www.")
 _INSIDE = re.compile(r"[A-Za-z0-9/#%&=+@$~_-]+")
 _MARKS = re.compile(r"[.,;:!?()\[\]'*]{0,16}")
-# Pictographs and their parts: keycap, variation, skin tone, flag and tag. Among the dingbats, quotation marks
-# and circled digits are text, and so are the accidentals of music.
+# Pictographs and their parts: keycap, variation, skin tone, flag and tag. Quotation marks and circled digits
+# among the dingbats are text, and so are musical accidentals.
 _PARTS = (
     "\u20e3\ufe0e\ufe0f\u231a\u231b\u2328\u23cf\u23e9-\u23f3\u23f8-\u23fa"
     "\u25aa\u25ab\u25b6\u25c0\u25fb-\u25fe\u2600-\u266c\u2670-\u275a\u275f-\u2775\u2794-\u27bf"
@@ -109,7 +109,7 @@ class Speakable(AnswerFilter):
 
     def open(self, context: Context) -> Stage | None:
         """A stage for one choice; ``None`` where all is switched off."""
-        # Emoji stand until the marks around them are judged, and a prefix may stand in bold.
+        # Emoji after Markdown, whose marks depend on the characters around them; a prefix may be in bold.
         steps: list[TextStep] = []
         if self.links is not None:
             steps.append(Addresses(self.links))
@@ -125,9 +125,9 @@ class Speakable(AnswerFilter):
 
 
 class Addresses(Rewriter):
-    """Says ``instead`` for each bare address; where that is nothing, a space that would stand double goes.
+    """Replaces each bare address by ``instead``; if that is empty, a doubled space is removed too.
 
-    Behind ``](`` an address is a link's target, for which its text stands already: nothing is said for it.
+    An address after ``](`` is the target of a link, whose text stays: it is removed.
     """
 
     def __init__(self, instead: str) -> None:
@@ -169,7 +169,7 @@ class Addresses(Rewriter):
         if self._depth and arriving.at(i) == ")":
             self._depth -= 1
             return i + 1, ""
-        # Marks belong to an address when more of it follows, and else to the sentence around it.
+        # Marks belong to an address if more of it follows, otherwise to the sentence around it.
         end = arriving.past(_MARKS, i)
         if end > i and _INSIDE.match(arriving.at(end)):
             marks = arriving.text[i:end]
@@ -182,12 +182,12 @@ class Addresses(Rewriter):
 _FIRST = re.compile(f"[{_PARTS}]")
 
 
-# The joiner belongs to an emoji only behind one: scripts of India and Arabic have their own use for it.
+# The joiner is part of an emoji only after one: Arabic and the scripts of India use it otherwise.
 _FURTHER = re.compile(f"[{_PARTS}\u200d]*")
 
 
 class Emoji(Rewriter):
-    """Takes emoji out, and the space that would stand double."""
+    """Removes emoji, and a space that would be doubled."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,9 +219,9 @@ _INSIDE_TIME = re.compile(r"[0-9A-Za-z:.,/+\- ]{0,40}")
 
 
 class Prefixes(Rewriter):
-    """Takes bracketed times and speakers' names out from before the first word.
+    """Removes bracketed times and speakers' names before the first word.
 
-    A name is taken with the colon behind it, whatever its case; without names or times none is taken.
+    A name is removed with the colon after it; case is ignored.
     """
 
     def __init__(self, *, times: bool, names: Iterable[str]) -> None:

@@ -10,19 +10,19 @@ from msgspec import UNSET
 from filters.message import Message, says_something
 
 FUNCTION: Final = "function:"
-"""What stands before a function's name where that is the id of its call: the form of before 2023 has none."""
+"""The prefix of the ids that calls in the old form get, which has none: the function's name follows it."""
 FUNCTION_CALL: Final = "function_call"
-"""The field with a function that is called, and the type of the tool call that stands for it."""
+"""The field of a call in the old form, and the type of the tool call that replaces it."""
 RESULTS: Final = ("tool", "function")
 Unanswered = Literal["stub", "drop"]
 STUB: Final = "No result: the call was not completed."
 
 
 class Group(msgspec.Struct, frozen=True):
-    """An assistant message that calls tools, or a function, and every message that answers it, by position.
+    """The positions of an assistant message with tool calls, or a function call, and of all its results.
 
-    ``results`` are in the order in which they stand, second answers to one call included. ``unanswered``
-    holds the calls' ids that have no result yet.
+    ``results`` are in the order of the messages, with repeated results of one call. ``unanswered`` are the
+    ids of calls without a result.
     """
 
     call: int
@@ -31,15 +31,15 @@ class Group(msgspec.Struct, frozen=True):
 
     @property
     def open(self) -> bool:
-        """Whether a result is still missing; an open group is never cut."""
+        """Whether a result is missing; an open group is never cut."""
         return bool(self.unanswered)
 
 
 def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """The tool groups, in the order of their calls, however far apart their messages stand.
+    """Finds the tool groups, in the order of their calls; a result may be anywhere in the conversation.
 
-    Engines count call ids anew (``call_0`` in every turn), so a result belongs to the nearest call before
-    it that bears its id; only where none stands before it, to the first one after it.
+    Voice platforms reuse call ids (``call_0`` in every turn), so that a result belongs to the nearest call
+    with its id before it, or else to the first one after it.
     """
     ids = {i: call_ids(m) for i, m in enumerate(messages) if m.role == "assistant" and is_call(m)}
     if not ids:
@@ -53,16 +53,16 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
         if message.role in RESULTS and (calls := calls_by_id.get(answered_call(message))):
             before = bisect_left(calls, i)
             results[calls[before - 1] if before else calls[0]].append(i)
-    found = []
+    tool_groups = []
     for call, positions in results.items():
         answers = {answered_call(messages[i]) for i in positions}
         unanswered = tuple(name for name in ids[call] if name not in answers)
-        found.append(Group(call, tuple(positions), unanswered))
-    return tuple(found)
+        tool_groups.append(Group(call, tuple(positions), unanswered))
+    return tuple(tool_groups)
 
 
 def call_ids(message: Message) -> tuple[str, ...]:
-    """The ids of the tool calls that a message makes, each once."""
+    """The ids of a message's tool calls, without repeats."""
     if function := function_of(message):
         return (f"{FUNCTION}{function.get('name')}",)
     ids = (call_id(call) for call in message.tool_calls or ())
@@ -70,18 +70,18 @@ def call_ids(message: Message) -> tuple[str, ...]:
 
 
 def is_call(message: Message) -> bool:
-    """Whether a message calls anything."""
+    """Whether a message has tool calls, or a function call."""
     return bool(message.tool_calls) or bool(message.others and function_of(message))
 
 
 def function_of(message: Message) -> dict[str, Any] | None:
-    """The function that an assistant's message calls in the form of before 2023; ``None`` for all others."""
+    """The ``function_call`` of an assistant message, the form before tools; ``None`` for all others."""
     function = message.others.get(FUNCTION_CALL)
     return function if isinstance(function, dict) and message.role == "assistant" else None
 
 
 def answered_call(message: Message) -> str | None:
-    """The id of the call that a message is the result of; ``None`` where it is none's."""
+    """The id of the call whose result a message is; ``None`` for all other messages."""
     if message.role == "function":
         return FUNCTION + message.name if isinstance(message.name, str) else None
     wanted = message.tool_call_id if message.role == "tool" else None
@@ -89,20 +89,20 @@ def answered_call(message: Message) -> str | None:
 
 
 def tool_call_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool call that stands for a function that is called; its type is one that no model sends."""
+    """The tool call that replaces a ``function_call``; models send no call of its type."""
     return {"id": f"{FUNCTION}{function.get('name')}", "type": FUNCTION_CALL, "function": {**function}}
 
 
 def call_id(call: dict[str, Any]) -> str | None:
-    """The id of one entry of ``tool_calls``; ``None`` for a call that nothing can answer."""
+    """The id of an entry of ``tool_calls``; ``None`` for a call without one, which can have no result."""
     value = call.get("id")
     return value if isinstance(value, str) else None
 
 
 def with_results(messages: Sequence[Message], chosen: Collection[int]) -> set[int]:
-    """The chosen positions with tool groups whole: results go where their call goes, whatever was chosen.
+    """The chosen positions with whole tool groups: results are in the set if, and only if, their call is.
 
-    A result that answers no call is chosen or not on its own.
+    A result without a call stays as chosen.
     """
     whole = set(chosen)
     for group in groups(messages) if whole else ():
@@ -111,10 +111,10 @@ def with_results(messages: Sequence[Message], chosen: Collection[int]) -> set[in
 
 
 def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool = False) -> list[Message]:
-    """The messages with tool results behind their call, in its order, and those without a call dropped.
+    """The messages with tool results moved after their call, in its order; others are removed.
 
-    A call that has no result gets ``stub`` for one, or goes where that is ``None``; where it ``waits``, one
-    at the very end is left alone.
+    A call without a result gets ``stub`` as its result, or is removed if that is ``None``. With ``waits``, a
+    call at the end of the conversation stays as it is.
     """
     by_call = {group.call: group for group in groups(messages)}
     results = {i for group in by_call.values() for i in group.results}
@@ -141,7 +141,7 @@ def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool =
 
 
 def _stub(call: Message, name: str, words: str) -> Message:
-    """A result for a call that has none."""
+    """A result for a call without one."""
     if name.startswith(FUNCTION):
         function = name.removeprefix(FUNCTION)
         return Message(role="function", name=function, content=words, turn_id=call.turn_id)
@@ -149,7 +149,7 @@ def _stub(call: Message, name: str, words: str) -> Message:
 
 
 def _with_answered_calls(message: Message, answers: Mapping[str | None, Message]) -> Message:
-    """A message that makes calls, less those without a result."""
+    """A message without those of its calls that have no result."""
     if function_of(message):
         if answers:
             return message

@@ -87,21 +87,22 @@ class TrimHistory(RequestFilter):
         return self
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages that stay."""
+        """Returns the messages without the oldest turns."""
         if not self._exceeds(messages, context):
             return messages
         tools = groups(messages)
-        # An open group stays, whatever it costs.
+        # An open group always stays.
         waiting = {i for group in tools if group.open for i in (group.call, *group.results)}
         turns = _turns(messages, tools)
         tokens = self._most_tokens(context) if self.max_tokens else None
         sizes = ((self.max_messages, _one), (tokens, _sizer(context)), (self.max_turns, _is_user))
         budgets = [_Budget(most, self.to, size) for most, size in sizes if most is not None]
-        # The first turn that is kept. What is decided at a message rests on those before it alone.
+        # ``first`` is the first turn that stays. It depends only on the messages so far, so that it is the
+        # same in later turns.
         first = newest = 0
         for i, message in enumerate(messages):
             if turns[i] < first:
-                continue  # a result that came after its call was cut
+                continue  # a result whose call was cut
             newest = max(newest, turns[i])
             for budget in budgets:
                 budget.take(message, None if i in waiting else turns[i])
@@ -113,7 +114,7 @@ class TrimHistory(RequestFilter):
         return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
 
     def _exceeds(self, messages: Messages, context: Context) -> bool:
-        """Whether the whole passes a maximum; if not, no part of it ever did."""
+        """Whether the messages exceed a maximum; if not, nothing was ever cut."""
         if self.max_messages and len(messages) > self.max_messages:
             return True
         if self.max_tokens and sum(map(_sizer(context), messages)) > self._most_tokens(context):
@@ -121,13 +122,13 @@ class TrimHistory(RequestFilter):
         return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
 
     def _most_tokens(self, context: Context) -> float:
-        """The maximum as tokens of the estimate, of which a model may count more or fewer."""
+        """The maximum in estimated tokens, corrected by the model's own counts."""
         scale = context.memory.scale if context.count is in_text else 1.0
         return (self.max_tokens or 0) / scale
 
 
 class _Budget:
-    """How much is kept so far, by one measure."""
+    """The size of the messages that stay, by one measure, and its maximum."""
 
     def __init__(self, most: float, to: float, size: Callable[[Message], int]) -> None:
         self._most, self._to, self._size = most, to, size
@@ -135,7 +136,7 @@ class _Budget:
         self._by_turn: Counter[int] = Counter()
 
     def take(self, message: Message, turn: int | None) -> None:
-        """Adds a message, under its turn if it can go."""
+        """Adds a message; ``turn`` is ``None`` for one that cannot be cut."""
         size = self._size(message)
         if _stays(message):
             self._system += size
@@ -145,22 +146,22 @@ class _Budget:
             self._by_turn[turn] += size
 
     def drop(self, turn: int) -> None:
-        """Takes a turn out."""
+        """Subtracts a turn."""
         self._sum -= self._by_turn.pop(turn, 0)
 
     @property
     def is_passed(self) -> bool:
-        """Whether more is kept than may be."""
+        """Whether the size exceeds the maximum."""
         return self._system + self._sum > self._most
 
     @property
     def is_to_shrink(self) -> bool:
-        """Whether a cut has still to go on."""
+        """Whether a cut has to continue."""
         return self._sum > self._to * (self._most - self._system)
 
 
 def _stays(message: Message) -> bool:
-    """Whether a message is part of every prompt, however long the conversation grows."""
+    """Whether a message is never cut: instructions and injected messages."""
     return message.role in SYSTEM or isinstance(message, Injected)
 
 
@@ -177,7 +178,7 @@ def _is_user(message: Message) -> int:
 
 
 def _turns(messages: Messages, tools: Sequence[Group]) -> list[int]:
-    """The turn of each message, from 0; a result's is that of its call."""
+    """The turn of each message, counted from 0; a tool result has the turn of its call."""
     turns, turn = [], 0
     for message in messages:
         turn += _is_user(message)

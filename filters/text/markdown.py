@@ -1,4 +1,4 @@
-"""Markdown taken out of text while it arrives: the words stay, the marks go."""
+"""Removes Markdown's marks from text while it arrives; the words stay."""
 
 import re
 import unicodedata
@@ -27,10 +27,10 @@ _ENDS = frozenset({"", " ", "\t", "\n"})
 _LANGUAGE = re.compile(r"[^`~\n]{0,40}")
 _DASHES = re.compile("-{0,60}")
 _BULLETS = frozenset("-+*•◦‣▪●○")
-# What begins a rule when it stands there three times, and the characters that the rule may hold.
+# The characters that begin a rule when they stand there three times, and those that the rule may contain.
 _RULES = {"-": "-|:+ \t", "=": "= \t", "*": "* \t", "_": "_ \t"}
 _CELL = re.compile(r"[^|\n]{0,60}")
-# Behind an opening mark, these tell that it opens nothing: ``*.txt``.
+# A mark before one of these does not open emphasis: ``*.txt``.
 _NEVER_OPENED = ".,;:/)"
 # Scripts below this put spaces between words.
 _FIRST_UNSPACED = "\u0e00"
@@ -44,9 +44,9 @@ _Rule = Callable[["Markdown", Arriving, int], _Step]
 
 
 class _BlockOpening(msgspec.Struct, frozen=True):
-    """A mark at the beginning of a line, and where it is over.
+    """A mark at the beginning of a line, and its end.
 
-    ``mark`` is what closes a fence, or the characters that a rule may hold.
+    ``mark`` is the character that closes a fence, or the characters that a rule may contain.
     """
 
     end: int
@@ -55,7 +55,7 @@ class _BlockOpening(msgspec.Struct, frozen=True):
 
 
 class Markdown(Rewriter):
-    """Takes Markdown's marks out, and HTML's tags where ``html`` says so."""
+    """Removes Markdown's marks, and with ``html`` also HTML tags."""
 
     def __init__(self, *, html: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Markdown(Rewriter):
     def _step(self, arriving: Arriving, i: int) -> _Step:
         return self._mode(self, arriving, i)
 
-    # --- where a line begins
+    # --- the beginning of a line
 
     def _block(self, arriving: Arriving, i: int) -> _Step:
         if arriving.at(i) in {" ", "\t"}:
@@ -217,7 +217,7 @@ class Markdown(Rewriter):
             self._depth += 1 if first == "(" else -1
             self._mode = Markdown._target if self._depth else Markdown._inline
             return i + 1, ""
-        # A title, or blanks before the end; else this was no target.
+        # A title, or blanks before the end; otherwise this was no link target.
         start, end = arriving.past(_BLANKS, i), 0
         mark = arriving.at(start)
         if mark in _TITLE:
@@ -267,7 +267,7 @@ def _is_caption(arriving: Arriving, i: int) -> bool:
 
 
 def _opening(arriving: Arriving, i: int, *, within: bool) -> _BlockOpening | None:
-    """The mark at ``i``, if any; ``within`` tells that another stands before it. Raises Undecided."""
+    """The mark at ``i``, or ``None``; ``within`` is whether it follows another one. Raises Undecided."""
     mark = arriving.at(i)
     match mark:
         case "[":
@@ -320,15 +320,15 @@ def _is_triple(arriving: Arriving, i: int) -> bool:
 
 
 class _Emphasis:
-    """Which emphasis stands open on a line, as the marks come one after the other."""
+    """The emphasis that is open on a line after each mark."""
 
     def __init__(self) -> None:
         self._open: frozenset[str] = frozenset()
 
     def is_mark(self, run: str, before: str, after: str) -> bool:
-        """Whether a run of one to four ``*`` or ``_`` is a mark, which then opens or closes emphasis.
+        """Whether a run of one to four ``*`` or ``_`` is a mark; if so, it opens or closes emphasis.
 
-        ``before`` and ``after`` are the characters around it; empty where the text ends.
+        ``before`` and ``after`` are the characters around it; empty at the ends of the text.
         """
         if len(run) > 3 or before == run[0]:  # noqa: PLR2004
             return True
@@ -341,7 +341,7 @@ class _Emphasis:
             opens = mark == "*" and not _inside_word(before, after)
             is_mark = opens or (is_open and (is_strong or mark == "*"))
         else:
-            # *67 is dialled.
+            # *67 is a number to dial.
             is_literal = after.isdigit() or after in _NEVER_OPENED or _is_word(before)
             is_mark = is_strong or is_open or not (_is_blank(after) or is_literal)
         if is_mark and (is_open or not _is_blank(after)):
@@ -350,9 +350,9 @@ class _Emphasis:
 
 
 def _inside_word(before: str, after: str) -> bool:
-    """Whether what stands between the two stands inside a word, in a script that spaces its words.
+    """Whether a mark between these characters is inside a word, in a script with spaces between words.
 
-    There it is the writer's own: ``2**3``, ``Lehrer*innen``.
+    Such a mark is part of the text: ``2**3``, ``Lehrer*innen``.
     """
     return all(_is_word(each) and each < _FIRST_UNSPACED for each in (before, after))
 
