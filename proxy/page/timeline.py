@@ -1,8 +1,8 @@
-"""A call line by line as the user heard it, and as a time line of who spoke and where a model was waited for.
+"""A call as lines that the user heard, and as a time line of speech and of waiting for the model.
 
-A proxy sees words and not sound: how long words take is estimated from their length. A caller's words end
-when their request arrives, and an answer begins with its first token; where the turn is not kept, at the
-times that the voice platform gives.
+The proxy has no sound: the duration of speech is estimated from its length. A caller's words end when their
+request arrives, and an answer begins with its first token; where the turn is not kept, the voice platform's
+times are used.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,32 +22,32 @@ from proxy.memory.wording import text_hash
 from proxy.page.renderer import lasting, took
 
 SECOND: Final = 40.0
-"""The width of a second."""
+"""The width of a second, in the drawing's units."""
 _LETTERS_A_SECOND: Final = 15.0
 _WIDE_LETTERS_A_SECOND: Final = 4.5
 _SHORTEST: Final = 0.4
-# A longer silence is drawn as one of this length, with its own length beside it.
+# In seconds: a longer silence is drawn with this length, and labelled with its own.
 _LONGEST_SILENCE: Final = 4.0
 _NAMED_SILENCE: Final = 2.0
 _LONGEST_SPEECH: Final = 60.0
 _LONGEST_TEXT: Final = ceil(_LONGEST_SPEECH * _LETTERS_A_SECOND)
 SAME_TURN: Final = 0.25
-"""A line and the turn that brought it have the same clock, and are noted milliseconds apart."""
+"""In seconds: a line and its turn are recorded by the same clock, only milliseconds apart."""
 _CLOCKS_AGREE: Final = 10.0
 _TICK: Final = 5.0
 _MARGIN: Final = 12.0
 _LETTER: Final = 6.6
-"""About the width of a letter in a bar, with its share of wide ones, and of a digit in a label."""
+"""The average width of a letter in a bar, and of a digit in a label."""
 
 
 class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One message. ``unheard`` was generated and not heard.
+    """One message; ``unheard`` is the part of an answer that the caller did not hear.
 
     Times are in seconds since 1970: when it was said, first recorded, and interrupted.
 
-    ``position`` counts from the conversation's beginning; ``begins_call`` where the voice platform began to
-    count its turns anew; ``in_window`` while turns read it; ``summary`` is the index of the summary that
-    covers it, ``None`` where none does.
+    ``position`` counts from the conversation's beginning. ``begins_call`` is whether it is the first message
+    of a call after another one, and ``in_window`` whether turns still read it. ``summary`` is the index of
+    the summary that covers it, or ``None``.
     """
 
     position: int
@@ -72,14 +72,14 @@ class TranscriptLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def fingerprint(self) -> str:
-        """Tells this wording from any other."""
+        """A hash of the text."""
         return sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def lines_of(
     cold: Sequence[Entry], hot: Iterable[Entry], start: int, summaries: Sequence[Segment] = ()
 ) -> Sequence[TranscriptLine]:
-    """The lines of entries, the first of them at ``start``."""
+    """The lines of entries; the first has the position ``start``."""
     lines: list[TranscriptLine] = []
     call = cold[0].call if cold else None
     for entry in (*cold, *hot):
@@ -114,14 +114,14 @@ def lines_of(
 
 
 def turn_number(entry: Entry) -> int:
-    """The number of an entry's turn, as the voice platform counts where it does."""
+    """The voice platform's turn id of an entry, else our own turn number."""
     return entry.turn if entry.turn_id is None else entry.turn_id
 
 
 def reworded(session: Session, position: int, text: str) -> Session:
-    """The session with other words at one position, all of them heard; summaries that cover it become stale.
+    """Replaces the text at one position, as heard to its end; summaries that cover it become stale.
 
-    A hash of the old words stays, by which an engine's replay of them is recognised.
+    A hash of the old text stays, by which a replay of it is recognised.
     """
     index, words = position - session.cold_count, as_typed(text)
     entries = list(session.entries)
@@ -140,7 +140,7 @@ def reworded(session: Session, position: int, text: str) -> Session:
 
 
 def as_typed(text: str) -> str:
-    """Text without the line breaks that a form makes of its own."""
+    """The text with LF line breaks, in place of the CR LF of forms."""
     return text.replace("\r\n", "\n")
 
 
@@ -151,7 +151,7 @@ def _call_text(call: Mapping[str, Any]) -> str:
 
 
 class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that is kept. ``at`` and ``written_at`` are in seconds since 1970, the others are durations."""
+    """A kept turn. ``at`` and ``written_at`` are in seconds since 1970; other times are durations."""
 
     id: str
     at: float
@@ -162,7 +162,7 @@ class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """Something on a track from ``x`` on; ``unheard`` is the width of what was generated and not heard."""
+    """A bar on a track, from ``x`` on; ``unheard`` is the width of the part that was not heard."""
 
     track: Literal["caller", "agent", "tool"]
     x: float
@@ -170,13 +170,13 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     unheard: float
     position: int
     text: str
-    """As much of the words as there is room for."""
+    """The beginning of the words, as far as it fits."""
     title: str
     interrupted: bool
 
 
 class Wait(msgspec.Struct, frozen=True, kw_only=True):
-    """From a request's arrival to its first token; ``own`` is the width of Turnkeeper's share."""
+    """The wait from a request's arrival to its first token; ``own`` is the width of Turnkeeper's part."""
 
     x: float
     width: float
@@ -186,14 +186,14 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A word or a sign at a place of the time line."""
+    """A text at a place of the time line."""
 
     x: float
     text: str
 
 
 class CallTimeline(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is drawn of one call, ``width`` wide."""
+    """The drawing of one call, ``width`` wide."""
 
     width: float
     bars: Sequence[Bar]
@@ -204,7 +204,7 @@ class CallTimeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Span(NamedTuple):
-    """What one line takes; ``rest`` are the seconds that the unheard part would have taken."""
+    """The time of one line; ``rest`` is how many seconds the unheard part would have taken."""
 
     start: float
     end: float
@@ -212,7 +212,7 @@ class _Span(NamedTuple):
 
 
 def turns_of_lines(lines: Sequence[TranscriptLine], marks: Iterable[TurnMark]) -> dict[int, TurnMark]:
-    """By position, the turn that brought a line: its newest words, and its answer."""
+    """By position, the turn of each line that is the turn's newest words or its answer."""
     newest: dict[tuple[str, str], tuple[int, TurnMark]] = {}
     by_time = list(marks)
     for line in lines:
@@ -223,7 +223,7 @@ def turns_of_lines(lines: Sequence[TranscriptLine], marks: Iterable[TurnMark]) -
 
 
 def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]) -> CallTimeline | None:
-    """The time line of the newest call among lines; ``None`` where nothing was said in it."""
+    """The time line of the newest call; ``None`` where it has no speech."""
     first = max((i for i, line in enumerate(lines) if line.begins_call), default=0)
     spoken = _by_one_clock([line for line in lines[first:] if line.role in {"user", "assistant", "tool"}])
     if not spoken:
@@ -264,9 +264,9 @@ def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]
 
 
 def _by_one_clock(lines: Sequence[TranscriptLine]) -> Sequence[TranscriptLine]:
-    """The lines by the clock that recorded them, where the voice platform's is far from it.
+    """The lines with their times by the proxy's clock, if the voice platform's clock differs much.
 
-    The line that was recorded soonest after it was said shows how far the two are apart.
+    The line with the shortest time between speech and recording shows the difference.
     """
     platform = [line for line in lines if line.at != line.recorded]
     ahead = min((line.recorded - line.at for line in platform), default=0.0)
@@ -283,7 +283,7 @@ def _by_one_clock(lines: Sequence[TranscriptLine]) -> Sequence[TranscriptLine]:
 
 
 def _fitting(words: str, width: float) -> str:
-    """The beginning of words that fits a bar, with an ellipsis where that is not all."""
+    """The beginning of the words that fits into a bar, with an ellipsis if it is not all."""
     room = width - 2 * _LETTER
     for i, letter in enumerate(words):
         room -= _LETTER * (2 if east_asian_width(letter) in {"W", "F"} else 1)
@@ -309,7 +309,7 @@ def _bar(line: TranscriptLine, span: _Span, scale: "_Scale") -> Bar:
 
 
 def _spans(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]) -> Sequence[_Span]:
-    """When each line was said: none before the one above it, and no two at once on one track."""
+    """The time of each line: none before the one above it, and no two at once on one track."""
     spans: list[_Span] = []
     newest: dict[bool, int] = {}  # by whether it is the caller's
     for i, line in enumerate(lines):
@@ -335,12 +335,12 @@ def _spans(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]) -> Se
 
 
 def _cut(span: _Span, at: float) -> _Span:
-    """What was said until a time at the latest; a clock that has it not said at all is wrong."""
+    """The span, cut at a time; a minimum remains, since the clock may be wrong."""
     return span._replace(end=min(span.end, max(at, span.start + _SHORTEST)))
 
 
 def _seconds(text: str) -> float:
-    """About how long words take to be said; of a long text its beginning says that it is the longest."""
+    """The estimated duration of words in seconds; only the beginning of a long text is measured."""
     text = text[:_LONGEST_TEXT]
     wide = sum(east_asian_width(letter) in {"W", "F"} for letter in text)
     seconds = wide / _WIDE_LETTERS_A_SECOND + (len(text) - wide) / _LETTERS_A_SECOND
@@ -348,7 +348,7 @@ def _seconds(text: str) -> float:
 
 
 class _Scale:
-    """From seconds since 1970 to places; long silences are shortened."""
+    """Converts seconds since 1970 to places in the drawing; long silences are shortened."""
 
     def __init__(self, spans: Sequence[_Span]) -> None:
         ordered = sorted((span.start, span.end + span.rest) for span in spans)
@@ -362,7 +362,7 @@ class _Scale:
         self.width = self.place(end) + _MARGIN
 
     def place(self, at: float) -> float:
-        """The place of a moment."""
+        """The place of a time."""
         cut = sum(
             min(at, gap.end) - gap.start - min(min(at, gap.end) - gap.start, _LONGEST_SILENCE)
             for gap in self.gaps
@@ -371,7 +371,7 @@ class _Scale:
         return round(_MARGIN + (at - self.start - cut) * SECOND, 1)
 
     def ticks(self) -> Sequence[Mark]:
-        """A mark each few seconds, where time is not shortened."""
+        """A mark every few seconds, outside of shortened silences."""
         starts = [self.start, *(gap.end for gap in self.gaps)]
         ends = [*(gap.start + _LONGEST_SILENCE for gap in self.gaps), self.end]
         numbers = sorted(

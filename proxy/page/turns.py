@@ -1,6 +1,6 @@
-"""The page of one turn: its timeline, its tokens, what each filter did, and what the model answered.
+"""The page of one turn: its timeline, its tokens, the effect of each filter, and the model's answer.
 
-A turn that was kept can be run again with another model, pipeline or filters: a test that nothing records.
+A kept turn can be run again with another model, pipeline or filters, without recording anything.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ _CURL: Final = """curl -sN "$UPSTREAM_BASE_URL/chat/completions" \\
 """
 _KEPT: Final = "the newest are, as many as 'traces.keep' says"
 _TRIES: Final = "asked"
-# In bytes of a request and its answer: nobody reads more, and it would hold up calls to put them on a page.
+# In bytes of a request and its answer: rendering more would delay calls, and nobody reads it.
 _LARGEST_SHOWN: Final = 4_000_000
 # Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
 _MOST_TRIES: Final = 18
@@ -80,9 +80,9 @@ _log = logging.getLogger("turnkeeper")
 
 
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. Times are in seconds; ``sent`` is the body for the first upstream.
+    """The result of running a turn again. Times are in seconds; ``sent`` is the body for the first upstream.
 
-    ``error`` is why there is no answer, or no whole one, and ``step_errors`` what is wrong with the steps.
+    ``error`` is why the answer is missing or incomplete, and ``step_errors`` are errors in the steps.
     """
 
     answer: Transcript = Transcript()
@@ -97,7 +97,7 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bar(msgspec.Struct, frozen=True, kw_only=True):
-    """One stage: where its bar stands in a timeline ``WIDTH`` wide, and its length in seconds."""
+    """One stage, with the place of its bar in a timeline of ``WIDTH``, and its duration in seconds."""
 
     name: str
     what: str
@@ -109,7 +109,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """Bars on one scale, which is ``seconds`` long."""
+    """Bars on one scale of ``seconds``."""
 
     title: str
     seconds: float
@@ -117,22 +117,22 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimate of the ``prompt``, and of the ``prefix`` in it that stands as it stood a turn before."""
+    """Estimated tokens of the ``prompt``, and of its ``prefix`` that is the same as a turn before."""
 
     prompt: int
     prefix: int | None
 
     @property
     def share(self) -> float | None:
-        """The part of the prompt that is prefix, from 0 to 1; ``None`` where no turn before is kept."""
+        """The prefix's share of the prompt, from 0 to 1; ``None`` where no turn before is kept."""
         return None if self.prefix is None else self.prefix / max(1, self.prompt)
 
 
 class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
-    """The transcript of a turn, ready to be shown. ``error`` is why the filters could not be run again.
+    """The details of a turn for the page. ``error`` is why the filters could not be run again.
 
-    ``words`` are the user's newest, ``prompt`` is what was sent beside what came, and ``curl`` a command that
-    sends the same prompt.
+    ``words`` are the user's newest words, ``prompt`` compares the received with the sent messages, and
+    ``curl`` is a command that sends the same prompt.
     """
 
     identity: ExplainedIdentity | None
@@ -152,7 +152,7 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def _find(request: PageRequest) -> Trace | None:
-    """The path's turn, whichever process keeps it; one that has just ended is waited for."""
+    """Finds the path's turn, also on other hosts; waits briefly for one that has just ended."""
     traces, id_ = request.server.traces, request.params["id"]
     for pause in _PAUSES if traces.shared else (0.0,):
         await asyncio.sleep(pause)
@@ -215,9 +215,8 @@ def _choices(request: PageRequest, trace: Trace) -> Choices:
 def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -> Response:
     """Redirects to another process of this port, a form with 307; after some tries, to the conversation.
 
-    Raises NotFound where the address does not say that.
-
-    The kernel chooses the process that a connection reaches, so that each try needs a new one.
+    The kernel chooses the process for a connection, so that each try needs a new one. Raises NotFound where
+    the query names no conversation.
     """
     place = {name: request.query[name] for name in ("session", "at") if name in request.query}
     text = request.query.get(_TRIES, "0")
@@ -239,8 +238,8 @@ def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -
 
 
 def timelines(trace: Trace) -> Sequence[Timeline]:
-    """A turn as a whole, and its own stages on a scale of their own."""
-    # What a client gets of a turn that failed before its first token is the error, and no answer.
+    """The timeline of a whole turn, and that of the proxy's own stages on a larger scale."""
+    # The client of a turn that failed before its first token got the error, and no answer.
     chunks = () if trace.report.outcome == "failed" and trace.report.first_token is None else trace.chunks
     first = chunks[0] if chunks else trace.end
     marks = [("receive", trace.start), *trace.marks]
@@ -285,7 +284,7 @@ def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) ->
 
 
 def token_counts(body: bytes, body_before: bytes | None) -> TokenCounts:
-    """The tokens of a prompt; ``body_before`` was sent a turn before."""
+    """Estimates the tokens of a prompt; ``body_before`` is the body that was sent a turn before."""
     messages = _messages(body)
     pairs = zip(messages, _messages(body_before) if body_before else (), strict=False)
     prefix = [message for message, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
@@ -353,18 +352,18 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
 
 
 def _change(trace: Trace, sent: bytes) -> Sequence[Group]:
-    """What another prompt has, and the turn's own had not."""
+    """The differences between the turn's prompt and another one."""
     before, after = (list(map(_as_prompt, _messages(body))) for body in (sent_body(trace), sent))
     return [group for group in grouped_rows(before, after) if group.kind != "same"]
 
 
 def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What of a message a model reads."""
+    """The fields of a message that models read."""
     return {name: message[name] for name in _READ_BY_MODELS if message.get(name) is not None}
 
 
 def sent_body(trace: Trace) -> bytes:
-    """The body as it was sent to the upstream that was asked last; empty where none was."""
+    """The body that was sent to the last upstream; empty where none was asked."""
     return trace.content.sent_body if trace.content else b""
 
 
@@ -372,9 +371,9 @@ ROUTES: Final = (("GET", "/turns/{id}", _show), ("POST", "/turns/{id}/run", _run
 
 
 async def run_again(request: PageRequest, content: TurnContent, choices: Choices) -> Rerun:
-    """Asks a model once more, with memory as the turn had it; nothing is written, counted or published.
+    """Runs a turn again with the memory that it had; nothing is written, counted or published.
 
-    The memory tools that a model calls are not carried out.
+    Memory tools are not run.
     """
     pipelines, drafts = request.runtime.pipelines, request.drafts
     draft = Draft.of(choices, pipelines, request.tenant)
@@ -418,7 +417,7 @@ async def run_again(request: PageRequest, content: TurnContent, choices: Choices
 
 
 async def _ask(dispatch: Dispatch, observation: Observation) -> str | None:
-    """Why there is no whole answer, if there is none; it goes to ``observation`` alone."""
+    """Asks a model; the answer goes to ``observation`` alone. Returns an error message, or ``None``."""
     reply = Reply(Client(), observation)
     reply.note_sent = observation.answer.add
     try:

@@ -16,7 +16,7 @@ from proxy.settings.document import KeyPath
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-# What other programs call it; it counts where the right name can stand, and the wrong one cannot.
+# Names that other programs use, by which an unknown key is suggested another one.
 _SYNONYMS: Final = {
     "endpoint": "base_url",
     "filters": "request",
@@ -27,7 +27,7 @@ _SYNONYMS: Final = {
 }
 
 NO_UPSTREAM: Final = "no upstream named"
-# A key is longer than what is written in the place of a number.
+# In characters: a longer text in the place of a number may be a secret.
 _MAX_QUOTED: Final = 12
 _CUSTOM = "advice"
 _LIST = "expected a list, such as [a, b]"
@@ -52,11 +52,11 @@ _ADVICE = {
     "too_short": "expected at least {min_length} items",
     "too_long": "expected at most {max_length} items",
 }
-"""What was expected, by the type of pydantic's error, where ``expected_type`` does not say it."""
+"""The advice for a type of pydantic's errors, where ``expected_type`` has none."""
 
 
 class Diagnostic(msgspec.Struct, frozen=True):
-    """An error or a warning at one place of a file; lines count from 1."""
+    """An error or a warning about a line of a file; lines count from 1."""
 
     file: str
     line: int
@@ -72,13 +72,13 @@ def _one_line(text: str) -> str:
 
 
 def dotted_path(path: KeyPath) -> str:
-    """A path as one reads it: ``pipelines.default.request.1`` is the first step; a file is ``document``."""
+    """A path for messages: ``pipelines.default.request.1`` is the first step; the top is ``document``."""
     steps = (str(step + 1 if isinstance(step, int) else step) for step in path)
     return ".".join(step if is_name(step) else "?" for step in steps) or "document"
 
 
 def is_name(text: str) -> bool:
-    """Whether a message may quote a text: anything longer, or with other characters, may be a secret."""
+    """Whether a text has the form of a name, so that a message may quote it; any other may be a secret."""
     return bool(_NAME.fullmatch(text))
 
 
@@ -97,24 +97,24 @@ def alternatives(text: str, names: Iterable[str]) -> str:
 
 
 def nearest(text: str, names: Sequence[str]) -> str | None:
-    """The name that is spelt nearly so, or means the same; ``None`` where none does."""
+    """The name in ``names`` with nearly the same spelling, or with the same meaning; else ``None``."""
     synonym = _SYNONYMS.get(text)
     return synonym if synonym in names else next(iter(get_close_matches(text, names, n=1)), None)
 
 
 def check_with(check: Callable[..., Any]) -> AfterValidator:
-    """Validates a value by a check whose ValueError never quotes it: its message is always shown."""
-    return AfterValidator(_shown_errors(check))
+    """A validator with a check whose ValueError is always shown, so that it must not quote the value."""
+    return AfterValidator(_with_shown_errors(check))
 
 
 def parse_with(check: Callable[..., Any], written: Any = PydanticUndefined) -> BeforeValidator:
-    """Reads a value as it stands in the file, which has the type ``written``, by a check of this kind."""
-    return BeforeValidator(_shown_errors(check), json_schema_input_type=written)
+    """A validator like ``check_with`` for the value in the file, which has the type ``written``."""
+    return BeforeValidator(_with_shown_errors(check), json_schema_input_type=written)
 
 
-def _shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
+def _with_shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(check)
-    def shown(*args: Any) -> Any:
+    def checked(*args: Any) -> Any:
         try:
             return check(*args)
         except (ValidationError, PydanticCustomError):
@@ -122,11 +122,11 @@ def _shown_errors(check: Callable[..., Any]) -> Callable[..., Any]:
         except ValueError as error:
             raise PydanticCustomError(_CUSTOM, "{text}", {"text": str(error)}) from None
 
-    return shown
+    return checked
 
 
 def _got(value: object) -> str:
-    """What stands there, behind a comma; nothing of a text."""
+    """The end of a message that describes the value; empty for a text."""
     if value is None:
         return ", got nothing"
     if isinstance(value, bool | int | float):
@@ -137,16 +137,16 @@ def _got(value: object) -> str:
 
 
 def error_at(path: KeyPath, message: str) -> ValidationError:
-    """An error at a path below the value that is validated; its message never quotes a value."""
+    """An error at a path within the validated value; the message must not quote a value."""
     error = PydanticCustomError(_CUSTOM, "{text}", {"text": message})
     return ValidationError.from_exception_data("advice", [{"type": error, "loc": path, "input": None}])
 
 
 def error_advice(error: ErrorDetails, allowed: Sequence[str], written: Any, *, private: bool) -> str:
-    """What is wrong, and what to write; ``allowed`` are the keys that may stand there.
+    """The message for an error, with what to write instead; ``allowed`` are the valid keys.
 
-    ``written`` is the value, or the nearest around it. Of text nothing is quoted but a short word in the
-    place of a number, of true or false, or of one of a few words; of a ``private`` value not even an error.
+    ``written`` is the value, or the nearest one around it. Only a short word in the place of a number, a
+    boolean or a choice is quoted; for a ``private`` value not even the error is.
     """
     variables = getattr(written, "variables", ())
     source = f" (from {', '.join(variables)})" if variables else ""
@@ -169,7 +169,7 @@ def error_advice(error: ErrorDetails, allowed: Sequence[str], written: Any, *, p
 
 
 def _expected(kind: str, advice: str, value: object) -> str:
-    """What stands in the place of what was expected, and how to write that where the form is wrong."""
+    """The end of a message that describes the value, and says how to write it in the right form."""
     if advice == _MISSING:
         return ""
     if advice == _KEYS and isinstance(value, list):

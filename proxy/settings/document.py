@@ -1,4 +1,4 @@
-"""YAML files as plain values, with the line of each, and the environment's variables in their texts.
+"""Reads YAML files as plain values with line numbers, and fills in environment variables.
 
 ``${NAME}`` and ``${NAME:-default}`` stand for a variable, and ``$$`` for ``$``.
 """
@@ -13,7 +13,7 @@ import yaml
 from yaml.reader import Reader
 
 KeyPath = tuple[str | int, ...]
-"""The way to a value: the keys, and the positions in lists, from the top of the document."""
+"""The path of a value: keys and list indexes from the top of the document."""
 
 MAX_BYTES = 256 * 1024
 _MAX_NODES = 10_000
@@ -56,7 +56,7 @@ class Lines(msgspec.Struct, frozen=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """Something in a document that is wrong, and what to write instead."""
+    """An error in a document; the message says what to write instead."""
 
     path: KeyPath
     line: int
@@ -64,27 +64,27 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Document(msgspec.Struct, frozen=True):
-    """The values of a file; a value with a problem is missing, or ``None``."""
+    """The values of a file with their lines and problems; a value with a problem is missing or ``None``."""
 
     value: dict[str, Any]
     lines: Mapping[KeyPath, Lines]
     problems: Sequence[Problem]
 
     def line(self, path: KeyPath) -> int:
-        """The line of the value at a path, or else of the nearest key around it."""
+        """The line of the value at a path, else of the nearest key around it."""
         if path in self.lines:
             return self.lines[path].value
         return self.key_line(path[:-1])
 
     def key_line(self, path: KeyPath) -> int:
-        """The line of the key at a path, or else of the nearest key around it."""
+        """The line of the key at a path, else of the nearest key around it."""
         while path and path not in self.lines:
             path = path[:-1]
         return self.lines[path].key if path else 1
 
 
 class DocumentError(ValueError):
-    """The file as a whole cannot be used; ``line`` is where reading ended."""
+    """Raised where a file as a whole cannot be used; ``line`` is where reading ended."""
 
     def __init__(self, message: str, line: int = 1) -> None:
         super().__init__(message)
@@ -92,10 +92,7 @@ class DocumentError(ValueError):
 
 
 def decode(data: bytes) -> str:
-    """The text of a file.
-
-    Raises DocumentError where it is too large, is not UTF-8, or holds control characters.
-    """
+    """Decodes a file; raises DocumentError where it is too large, not UTF-8, or has control characters."""
     if len(data) > MAX_BYTES:
         raise DocumentError(f"a configuration has at most {MAX_BYTES // 1024} KiB")
     try:
@@ -110,7 +107,7 @@ def decode(data: bytes) -> str:
 
 
 def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Document:
-    """The document in a text. Raises DocumentError where there is none, and nothing else.
+    """Parses a text. Raises DocumentError where it is not a YAML mapping, and no other error.
 
     ``keys`` are two keys that the error for an empty text suggests.
     """
@@ -119,7 +116,7 @@ def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Docu
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         problem = error.problem or ""
-        # The problem itself may quote a secret, and is not shown.
+        # The problem itself is not shown, since it may quote a secret.
         message = next((advice for words, advice in _SYNTAX.items() if words in problem), _NOT_YAML)
         line = _opened(text, error) or _line(error.problem_mark or error.context_mark)
         raise DocumentError(message, min(line, len(text.splitlines()))) from None
@@ -134,10 +131,10 @@ def parse(text: str, keys: tuple[str, str] = ("upstreams", "pipelines")) -> Docu
 
 
 def _opened(text: str, error: yaml.MarkedYAMLError) -> int | None:
-    """The line of a bracket or a quote that is not closed, where that is the error."""
+    """The line of an unclosed bracket or quote, if that is the error; else ``None``."""
     if (error.context or "").startswith(("while parsing a flow", "while scanning a quoted")):
         return _line(error.context_mark)
-    # A quote that is not closed ends at the next one, lines below, and what follows that is wrong.
+    # An unclosed quote ends at the next one, lines below, and the error is reported there.
     ended = _line(error.problem_mark)
     long: yaml.ScalarToken | None = None
     try:
@@ -151,7 +148,7 @@ def _opened(text: str, error: yaml.MarkedYAMLError) -> int | None:
 
 
 def _check_depth(text: str) -> None:
-    """Raise DocumentError for what is nested too deeply, before anything recurses into it."""
+    """Raises DocumentError where the text is nested too deeply for the recursive parser."""
     depth = 0
     for event in yaml.parse(text, Loader=_LOADER):
         if isinstance(event, yaml.CollectionStartEvent):
@@ -163,7 +160,7 @@ def _check_depth(text: str) -> None:
 
 
 class _NodeReader:
-    """Makes values of YAML nodes; what aliases repeat counts each time against the limit."""
+    """Makes values of YAML nodes; each repetition by an alias counts against the limit."""
 
     def __init__(self) -> None:
         self.lines: dict[KeyPath, Lines] = {}
@@ -213,16 +210,16 @@ def _line(mark: Any) -> int:
 
 
 class Private(str):
-    """A text that may hold a value from the environment: ``repr``, and so any message, hides it.
+    """A text that may contain a value from the environment, which ``repr``, and so any message, hides.
 
-    ``variables`` are the names of those in it.
+    ``variables`` are the names of the environment variables in it.
     """
 
     __slots__ = ("variables",)
     variables: tuple[str, ...]
 
     def __new__(cls, text: str = "", variables: tuple[str, ...] = ()) -> "Private":  # noqa: PYI034
-        """The text, which holds the values of these variables."""
+        """Makes a private text with the values of these variables."""
         private = super().__new__(cls, text)
         private.variables = variables
         return private
@@ -232,14 +229,14 @@ class Private(str):
 
 
 def is_private(value: Any) -> bool:
-    """Whether a value, or anything in it, may come from the environment."""
+    """Whether a value, or any value within it, may come from the environment."""
     if isinstance(value, dict):
         return any(map(is_private, value.values()))
     return any(map(is_private, value)) if isinstance(value, list) else isinstance(value, Private)
 
 
 def fill(value: Any, environ: Mapping[str, str], errors: dict[KeyPath, str], path: KeyPath = ()) -> Any:
-    """A document with its texts interpolated; a text with an error is empty, and the error in ``errors``."""
+    """Interpolates all texts of a document; adds errors to ``errors``, and leaves those texts empty."""
     if isinstance(value, dict):
         return {key: fill(inner, environ, errors, (*path, key)) for key, inner in value.items()}
     if isinstance(value, list):
@@ -254,10 +251,10 @@ def fill(value: Any, environ: Mapping[str, str], errors: dict[KeyPath, str], pat
 
 
 def interpolate(text: str, environ: Mapping[str, str]) -> str:
-    """The text with its variables filled in, once: a ``$`` in the value of a variable stays.
+    """Replaces the variables in a text once: a ``$`` in a variable's value stays.
 
-    A default also stands in for an empty variable, as in a shell. Raises ValueError, which names the
-    variable but never quotes its value.
+    The default also replaces an empty variable, as in a shell. Raises ValueError, whose message has the
+    variable's name but never its value.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -282,7 +279,10 @@ def interpolate(text: str, environ: Mapping[str, str]) -> str:
 
 
 def _lookup(name: str, environ: Mapping[str, str]) -> str | None:
-    """The value of a variable, or the content of the file in ``NAME_FILE``, where containers get secrets."""
+    """The value of a variable, or the content of the file in ``NAME_FILE``; ``None`` without either.
+
+    Raises ValueError where both are set, or where the file cannot be read.
+    """
     value, path = environ.get(name), environ.get(name + _FILE_SUFFIX)
     if not path:
         return value

@@ -1,4 +1,4 @@
-"""From a YAML file to settings, or to all errors in it."""
+"""Loads a YAML file as settings, or reports all errors in it."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -37,14 +37,14 @@ _DEFAULT_PIPELINE = ("pipelines", "default")
 
 
 class Checked(NamedTuple, Generic[M]):
-    """The settings in a text, or all errors in it, and warnings of what it cannot mean, line by line."""
+    """The settings in a text, or all errors in it; and warnings, in the order of lines."""
 
     settings: M | None
     errors: list[Diagnostic]
     warnings: list[Diagnostic]
 
     def valid(self) -> M:
-        """The settings. Raises ConfigError with all errors, a line each."""
+        """The settings; raises ConfigError with all errors, a line each."""
         if self.settings is None:
             raise ConfigError("\n".join(map(str, self.errors)))
         return self.settings
@@ -53,9 +53,9 @@ class Checked(NamedTuple, Generic[M]):
 def check_config(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED, reader: Reader | None = None
 ) -> Checked[Settings]:
-    """A file as ``reader`` reads it, with its filters built.
+    """Checks a file, which ``reader`` reads, and builds its filters.
 
-    A value has at most one error: one that cannot be read as text is not validated too.
+    Each value has at most one error: a value whose text cannot be read is not validated.
     """
     try:
         document = parse(decode((reader or read_bytes)(path)))
@@ -91,14 +91,14 @@ def check_config(
 
 
 def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED) -> Settings:
-    """The settings of a file. Raises ConfigError with all errors, a line each."""
+    """Loads the settings of a file; raises ConfigError with all errors, a line each."""
     return check_config(path, environ, registry).valid()
 
 
 def load_registry(
     path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED
 ) -> FilterRegistry:
-    """The registry with the filters in a file's own files. Raises ConfigError where one cannot be loaded."""
+    """Adds the files under ``filters`` to the registry; raises ConfigError where one cannot be loaded."""
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
@@ -113,7 +113,7 @@ def load_registry(
 
 
 def read_bytes(path: Path) -> bytes:
-    """The bytes of a file, one more than allowed where it has too many. Raises DocumentError."""
+    """Reads a file, up to one byte more than allowed. Raises DocumentError."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_BYTES + 1)
@@ -146,12 +146,12 @@ def _with_files(
 def _validate(
     model: type[M], document: Document, value: Any, context: ValidationContext, unreadable: set[KeyPath]
 ) -> tuple[M | None, list[Problem]]:
-    """A document's value as a model, and what is wrong with it beside what cannot be read at all."""
+    """Validates a value; returns the model or ``None``, and the errors except for unreadable values."""
     try:
         return model.model_validate(value, context=context), []
     except ValidationError as error:
-        found = [_problem(each, document, value, context.registry, model) for each in _mistakes(error)]
-        return None, [problem for problem in found if not _is_within(problem.path, unreadable)]
+        problems = [_problem(each, document, value, context.registry, model) for each in _mistakes(error)]
+        return None, [problem for problem in problems if not _is_within(problem.path, unreadable)]
 
 
 def _is_within(path: KeyPath, paths: set[KeyPath]) -> bool:
@@ -166,7 +166,7 @@ _MAX_STEPS = 50
 
 
 class Steps(SettingsModel):
-    """The steps of a pipeline alone, as they may be tried without access to the configuration."""
+    """The steps of a pipeline, which may be tried without access to the configuration."""
 
     request: Annotated[tuple[RequestStep, ...], Field(max_length=_MAX_STEPS)] = ()
     """The filters between the client's request and the model, in the order in which they run."""
@@ -175,9 +175,9 @@ class Steps(SettingsModel):
 
 
 def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
-    """The steps in a text.
+    """Checks the steps in a text.
 
-    It is checked as a whole configuration is, but nothing is read from the environment or from files: a
+    The checks are those of a whole configuration, but nothing is read from the environment or from files: a
     ``$`` is a ``$``.
     """
     data = text.encode("utf-8", "surrogatepass")
@@ -205,10 +205,10 @@ def load_steps(text: str, registry: FilterRegistry) -> Checked[Steps]:
 
 
 def _mistakes(error: ValidationError) -> list[ErrorDetails]:
-    """The errors, one for each mistake.
+    """Reduces errors to one for each mistake.
 
-    A key that is missing beside one that is spelt nearly so is no mistake of its own, an upstream that does
-    not exist is named where it is first used, and a filter that cannot be loaded at its file.
+    A missing key is left out where a misspelt one explains it. An unknown upstream is reported where it is
+    first used, and a filter that cannot be loaded only at its file.
     """
     errors = error.errors(include_url=False)
     unknown = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
@@ -223,7 +223,7 @@ def _mistakes(error: ValidationError) -> list[ErrorDetails]:
         loc = each["loc"]
         inner = (other for other in errors if other["loc"][: len(loc)] == loc != other["loc"])
         if each["type"] == "too_short" and any(inner):
-            continue  # what is wrong with an item is said there, and pydantic does not count it
+            continue  # pydantic does not count invalid items, whose errors are reported themselves
         if each["msg"].startswith(NO_UPSTREAM):
             if each["msg"] in messages:
                 continue
@@ -239,7 +239,7 @@ def _problem(
     registry: FilterRegistry,
     root: type[SettingsModel],
 ) -> Problem:
-    """An error of validating a document's value as a ``root``."""
+    """The problem for an error in the validation of a document as ``root``."""
     is_extra = error["type"] == "extra_forbidden"
     path = tuple(step for step in error["loc"] if step != "[key]")
     allowed = _keys_at(root, path[:-1], registry) if is_extra else []
@@ -258,7 +258,7 @@ def _problem(
 
 
 def _keys_at(root: Any, path: KeyPath, registry: FilterRegistry) -> list[str]:
-    """The keys that may stand at a path of a model, as they are written; empty where it is no model."""
+    """The valid keys at a path of a model, as in YAML; empty where the path leads to no model."""
     kind = root
     for key in path:
         if kind in {RequestFilter, AnswerFilter}:
@@ -273,7 +273,7 @@ def _keys_at(root: Any, path: KeyPath, registry: FilterRegistry) -> list[str]:
 
 
 def _plain_type(kind: Any) -> Any:
-    """A type without annotations and without ``None``; of a union, the member that has keys."""
+    """A type without annotations and ``None``; of a union, the member that is a model."""
     if hasattr(kind, "__metadata__"):
         return _plain_type(kind.__origin__)
     if not isinstance(kind, UnionType) and get_origin(kind) is not Union:

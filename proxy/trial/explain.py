@@ -1,4 +1,4 @@
-"""What would become of a request, step by step, and what each step changed; nothing is sent or remembered."""
+"""Explains a request: its prompt, step by step, with the changes of each step; nothing is sent or stored."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ from proxy.upstream.body import ChatRequest
 MessageDict = Mapping[str, Any]
 Piece = tuple[Literal["same", "removed", "added"], str]
 MemoryUse = Literal["read", "left out", "none"]
-"""Whether memory was read, was left out though there is some, or does not exist for a call."""
+"""Whether memory was read for a call, was left out, or does not exist."""
 
 _FORM = 'write a request\'s body, or {"headers": {…}, "path": "…", "body": {…}}'
 _NO_MEMORY = Snapshot()
@@ -42,7 +42,7 @@ _SIMILAR = 0.4
 
 
 class ExplainedIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """The tenant, session and user of a call, and the places that named them; ``None`` where none did."""
+    """The tenant, session and user of a call, and the places of their ids; ``None`` where there is none."""
 
     tenant: str
     session: str | None
@@ -53,7 +53,7 @@ class ExplainedIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FieldChange(msgspec.Struct, frozen=True):
-    """A field of the top level before and after a filter; ``UNSET`` where it is not there."""
+    """A field of the top level before and after a filter; ``UNSET`` where it is missing."""
 
     name: str
     before: Any = UNSET
@@ -61,7 +61,7 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class FilterStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one filter did.
+    """The effect of one filter.
 
     ``options`` are those that the configuration sets. ``before`` and ``after`` are the messages where the
     filter changed any. A filter that ``failed`` was skipped.
@@ -86,10 +86,10 @@ class Destination(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """All that would happen to one call.
+    """The explanation of one call.
 
-    ``annotated`` are the messages with the marks of memory, where it sets any. ``degraded`` is what memory
-    did not deliver and what else was left out. ``tools`` are the memory tools offered to the model, ``sent``
+    ``annotated`` are the messages with memory's marks, if it sets any. ``degraded`` names the parts that were
+    left out, of memory and others. ``tools`` are the memory tools offered to the model, ``sent``
     is the body for the upstream, and ``stripped`` what is missing there. Where the filters leave no message,
     nothing is sent, and ``error`` is what the client gets. Of values of fields that neither
     OpenAI nor a known voice platform names, only type and length are included.
@@ -111,11 +111,11 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: float) -> Explanation:
-    """What would become of a request at ``now``, with what memory has of its session, as in a turn.
+    """Explains a request at ``now``, in seconds since 1970, with memory as in a turn.
 
-    Raises what ``explain_request`` does.
+    Raises the errors of ``explain_request``.
     """
-    # In threads: it takes a few times as long as a turn's own work, and callers wait on the loop.
+    # In threads, since it takes several times as long as a turn, and would block the event loop.
     turn = await asyncio.to_thread(_read, request, pipeline)
     missing: list[str] = []
     await read_memory(turn, missing.append)
@@ -136,10 +136,10 @@ async def explain_with_memory(request: RawRequest, pipeline: Pipeline, now: floa
 def explain_request(
     request: RawRequest, pipeline: Pipeline, now: float, *, remembers: bool = False
 ) -> Explanation:
-    """What would become of a request at ``now``, in seconds since 1970, without memory.
+    """Explains a request at ``now``, in seconds since 1970, without memory.
 
-    ``remembers`` is whether there is memory though this pipeline has none. Raises RequestError for a request
-    that a turn would refuse, Unauthorized for a user without proof, TurnkeeperError where a filter fails.
+    ``remembers`` is whether there is memory that this pipeline lacks. Raises RequestError for a request that
+    a turn would refuse, Unauthorized for a user without proof, and TurnkeeperError where a filter fails.
     """
     turn = _read(request, pipeline)
     return explain_call(turn.request, turn.identity, pipeline, now, remembers=remembers)
@@ -161,10 +161,10 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
     *,
     remembers: bool = False,
 ) -> Explanation:
-    """What would become of a call at ``now``, in seconds since 1970.
+    """Explains a call at ``now``, in seconds since 1970.
 
-    ``memory`` is what filters know of the session, ``None`` where it was not read. Raises RequestError where
-    no model is named.
+    ``memory`` is the snapshot for filters, ``None`` where memory was not read. Raises RequestError where no
+    model is named.
     """
     run = run_filters(call, identity, pipeline, now, memory or _NO_MEMORY)
     target, body = pipeline.targets[0], _top_level(run.sent)
@@ -204,7 +204,7 @@ def explain_call(  # noqa: PLR0913 - all that a turn has
 
 
 class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A call after all filters, and the body that the upstream would get."""
+    """A call after all filters, and the body for the upstream."""
 
     context: Context
     messages: Messages
@@ -218,7 +218,7 @@ class FilterRun(msgspec.Struct, frozen=True, kw_only=True):
 def run_filters(
     call: ClientRequest, identity: Identity, pipeline: Pipeline, now: float, memory: Snapshot = _NO_MEMORY
 ) -> FilterRun:
-    """Run a call through all filters of a pipeline, up to the body for its first upstream.
+    """Runs a call through all filters of a pipeline, up to the body for its first upstream.
 
     Raises RequestError where no model is named.
     """
@@ -286,7 +286,7 @@ def _run_step(
 
 
 def message_dict(message: Message) -> dict[str, Any]:
-    """A message as a client would write it."""
+    """A message in the form that a client sends."""
     named = {name: value for name in _FIELDS if (value := getattr(message, name)) is not UNSET}
     return {**named, **message.others}
 
@@ -299,14 +299,14 @@ def _disclosed(messages: Messages) -> list[dict[str, Any]]:
 
 
 def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "default") -> RawRequest:
-    """The request in a file: a bare body, or a body with its headers and its path.
+    """Reads a request from a file's content: a body alone, or a body with headers and path.
 
-    ``headers``, in lower case, override those of the file. Raises RequestError.
+    ``headers``, in lower case, replace those of the file. Raises RequestError.
     """
     try:
         fields = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        fields = {}  # reading the body says what is wrong with it
+        fields = {}  # reading the body reports the error
     if "body" not in fields or "messages" in fields:
         return RawRequest(headers=headers, query={}, body=data, tenant=tenant)
     wrapper: dict[str, Any] = {}
@@ -333,7 +333,7 @@ def request_from_file(data: bytes, headers: Mapping[str, str], tenant: str = "de
 
 
 def parse_header(text: str) -> tuple[str, str]:
-    """A header written as ``Name: value``. Raises RequestError."""
+    """Parses a header in the form ``Name: value``. Raises RequestError."""
     name, colon, value = text.partition(":")
     if not colon or not name.strip():
         raise RequestError("Write a header as 'Name: value'.")
@@ -341,7 +341,7 @@ def parse_header(text: str) -> tuple[str, str]:
 
 
 class Edit(msgspec.Struct, frozen=True):
-    """One step from one conversation to the other; ``before`` and ``after`` are positions."""
+    """One edit between two conversations; ``before`` and ``after`` are positions."""
 
     kind: Literal["same", "removed", "added", "changed"]
     before: int
@@ -350,7 +350,7 @@ class Edit(msgspec.Struct, frozen=True):
 
 
 def edits(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Edit]:
-    """The steps from ``before`` to ``after``, in order; together they cover both."""
+    """Yields the edits from ``before`` to ``after``, in order; together they cover both."""
     old, new = ([msgspec.json.encode(each, order="sorted") for each in side] for side in (before, after))
     for tag, start, end, new_start, new_end in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if tag == "equal":
@@ -379,7 +379,7 @@ def _is_similar(before: MessageDict, after: MessageDict) -> bool:
 
 
 def pieces(before: str, after: str, max_words: int = _MAX_WORDS) -> Sequence[Piece] | None:
-    """The steps from one text to the other, word by word; ``None`` where one has more than ``max_words``."""
+    """The edits between two texts, by words; ``None`` where one of them has more than ``max_words``."""
     old, new = _WORD.findall(before), _WORD.findall(after)
     if max(len(old), len(new)) > max_words:
         return None
@@ -393,7 +393,7 @@ def pieces(before: str, after: str, max_words: int = _MAX_WORDS) -> Sequence[Pie
 
 
 def value_text(value: object) -> str:
-    """A value as JSON, text in its own letters; empty for ``UNSET``."""
+    """A value as JSON without ASCII escapes; empty for ``UNSET``."""
     if value is msgspec.UNSET:
         return ""
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""The practice model: it answers as OpenAI's endpoint does, and describes the request that it got.
+"""The practice model, which answers like OpenAI's endpoint and describes the request in its answer.
 
-A function that it has to call, and a format that it has to keep to, get a minimal instance of their schema.
+For a required function call or a response format, it makes a minimal instance of the schema.
 """
 
 import asyncio
@@ -44,12 +44,12 @@ class PracticeModel:
         self,
         method: str,
         path: str,
-        headers: Headers,  # noqa: ARG002 - every client is answered
+        headers: Headers,  # noqa: ARG002 - no key is needed
         body: bytes,
         *,
         due: float,
     ) -> "PracticeResponse":
-        """The response to one request; ``due`` is in loop time."""
+        """Answers one request; ``due`` is in loop time."""
         path = path.partition("?")[0].rstrip("/")
         try:
             if path.endswith("/models"):
@@ -72,14 +72,14 @@ class PracticeModel:
         )
 
     async def keep_warm(self) -> None:
-        """Return at once: it needs no connection."""
+        """Returns at once, since there is no connection."""
 
     async def aclose(self) -> None:
-        """Return at once: nothing is open."""
+        """Returns at once, since nothing is open."""
 
 
 class PracticeResponse(Response):
-    """A response that arrives piece by piece; each piece of a stream is whole events."""
+    """A response that arrives in pieces; each piece of a stream has whole events."""
 
     def __init__(
         self, status: int, content_type: str, parts: Iterator[bytes], due: float, *, pause: float = 0.0
@@ -101,7 +101,7 @@ class PracticeResponse(Response):
         return response
 
     async def read(self) -> bytes:
-        """The next piece, b"" at the end and once closed; raises UpstreamTimeout where it is late."""
+        """Returns the next piece, b"" at the end and once closed; raises UpstreamTimeout if it is late."""
         if not self._next or self._closed.done():
             return b""
         left = self._due - asyncio.get_running_loop().time()
@@ -114,17 +114,17 @@ class PracticeResponse(Response):
         return piece
 
     def due(self, at: float) -> None:
-        """Replace the deadline."""
+        """Sets the deadline."""
         self._due = at
 
     def close(self) -> None:
-        """End the response now; a read that waits returns b""."""
+        """Ends the response; a waiting read returns b""."""
         if not self._closed.done():
             self._closed.set_result(None)
 
 
 class Completion:
-    """The answer to a request's body, and the form that it takes; raises RequestError for no chat request."""
+    """The answer to a chat request, whole or as events; raises RequestError for an invalid body."""
 
     def __init__(self, body: bytes) -> None:
         try:
