@@ -1,4 +1,4 @@
-"""Sessions as lists of messages in Agora's shape, to be exported and imported."""
+"""Exports and imports sessions as lists of messages in Agora's format."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,14 +28,14 @@ _NUMBERED: Final = frozenset({"user", "assistant"})
 _ROLES: Final = frozenset({"user", "assistant", "tool", "function"})
 _ENTRIES: Final = "entries"
 _NOT_EXPORTED: Final = frozenset({"cold_count", "shown_facts", "shown_call", "noted_until"})
-"""The messages include the cold part, and elsewhere the facts may not be known."""
+"""Fields without a use elsewhere: the messages include the cold part, and facts may be unknown there."""
 _ENTRY_FIELDS: Final = {
     field.name: field.encode_name for field in msgspec.structs.fields(Entry) if field.name != "role"
 }
 
 
 def contents(entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """Entries as JSON, in the messages that a voice platform would replay."""
+    """Returns entries as the JSON of messages that a voice platform would replay."""
     listed = []
     for message in engine_messages(entries):
         fields: dict[str, Any] = msgspec.to_builtins(message)
@@ -45,12 +45,12 @@ def contents(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def engine_messages(entries: Sequence[Entry]) -> Iterator[Message]:
-    """Entries as messages; an answer of ours has the time of its question until the platform replays it."""
+    """Yields entries as messages; an answer that was not replayed yet has the time of its question."""
     sample = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
     for entry in entries:
         message = message_of(entry)
         if sample is not None and entry.pending and entry.timestamp is None and entry.recorded_at:
-            # In the unit and the type of the platform's own times.
+            # In the unit and the type of the platform's times.
             value = entry.recorded_at if epoch_seconds(sample) == sample else 1000 * entry.recorded_at
             timestamp = value if isinstance(sample, float) else int(value)
             message = msgspec.structs.replace(message, timestamp=timestamp)
@@ -58,11 +58,11 @@ def engine_messages(entries: Sequence[Entry]) -> Iterator[Message]:
 
 
 def session_from_messages(messages: Sequence[Message], *, now: float) -> Session:
-    """The session of a list of messages; ``now`` is in seconds since 1970.
+    """Makes a session of a list of messages; ``now`` is in seconds since 1970.
 
-    The order stays as it is and nothing is aligned, since an exported list is clean; what is no speech is
-    left out. A turn id that goes back begins a new call. What Agora reports of a call that is over is
-    read as its webhook event is.
+    The order stays and nothing is aligned, since an exported list is clean; messages that are no speech are
+    left out. A lower turn id begins a new call. Agora's report of an ended call is read like its webhook
+    event.
     """
     entries = entries_from_messages(list(filter(is_speech, with_speech_times(messages))), now=now)
     user = next((entry.user for entry in entries if entry.role == "user" and entry.user), None)
@@ -80,7 +80,7 @@ def session_from_messages(messages: Sequence[Message], *, now: float) -> Session
 
 
 def entries_from_messages(messages: Iterable[Message], *, now: float) -> tuple[Entry, ...]:
-    """An entry for each message, in their order, with calls and turns as their turn ids say."""
+    """Makes an entry of each message, in order, with calls and turns by the turn ids."""
     entries: list[Entry] = []
     call, turn, turn_id = 0, 0, None
     for message in messages:
@@ -112,7 +112,7 @@ NotBlank = Annotated[str, msgspec.Meta(pattern=r"\S")]
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary in an export: it stands for the ``messages`` behind those of the one before."""
+    """A summary in an export, which covers the ``messages`` after those of the summary before."""
 
     text: NotBlank
     messages: Annotated[int, msgspec.Meta(ge=0)]
@@ -124,7 +124,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
-    """A session's summaries, oldest first; ``entries`` are all that it holds."""
+    """Returns a session's summaries, the oldest first; ``entries`` are all of its entries."""
     places = [entry.turn_ref for entry in entries]
     ends = [bisect_right(places, segment.end) for segment in session.summaries]
     return [
@@ -142,9 +142,9 @@ def summaries(session: Session, entries: Sequence[Entry]) -> list[Summary]:
 
 
 def with_summaries(session: Session, carried: Sequence[Summary]) -> Session:
-    """An imported session with its summaries.
+    """Returns an imported session with its summaries.
 
-    Raises ValueError where they stand for more messages than there are.
+    Raises ValueError if they cover more messages than there are.
     """
     segments: list[Segment] = []
     stop, end = 0, START
@@ -176,9 +176,9 @@ _EXPORTED: Final = frozenset(
 
 
 def remainder_fields(session: Session) -> dict[str, Any]:
-    """The fields of a whole session, in which ``entries`` has what each message would be misread for.
+    """Returns the fields of a whole session for an export beside its messages.
 
-    Of each entry these are the fields that its message alone does not have.
+    ``entries`` has for each entry the fields that an import of its message alone would get wrong.
     """
     pairs = zip(
         session.entries, entries_from_messages(engine_messages(session.entries), now=0.0), strict=True
@@ -199,10 +199,9 @@ def remainder_fields(session: Session) -> dict[str, Any]:
 
 
 def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Raw]) -> Session:
-    """The session that was exported as these messages and the fields of its ``remainder_fields``.
+    """Restores the session that was exported as these messages and its ``remainder_fields``.
 
-    Raises ValueError where they do not belong together, and where turns go back. System messages are left
-    out.
+    Raises ValueError if they do not belong together, or turns are out of order. System messages are left out.
     """
     unknown = next((name for name in fields if name not in _EXPORTED), None)
     if unknown is not None:

@@ -1,4 +1,4 @@
-"""Documents: files as text, split into chunks that can be read by themselves, in the archive."""
+"""Documents: reads files as text, splits them into self-contained chunks, and archives these."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,37 +18,37 @@ from proxy.memory.stores.sql import id_bytes
 from proxy.memory.stores.store import Key, Owner
 
 SUFFIXES: Final = frozenset({".md", ".markdown", ".txt", ".text", ".rst", ".pdf"})
-"""Files of a folder that are documents end so."""
+"""The suffixes of files of a folder that are documents."""
 MAX_CHUNK: Final = 900
-"""The most characters of a chunk: as much as can be said at a time."""
+"""The maximum of characters of a chunk, about as much as can be said at a time."""
 
 _PDF_READER: Final = EntryPoint("pdf", "pypdf:PdfReader", "turnkeeper.readers")
 _HEADING: Final = re.compile(r"(#{1,6})\s+")
 _FENCE: Final = re.compile(r"\s*(```|~~~)")
 _PARAGRAPH_END: Final = re.compile(r"(?:\n|\r(?!\n))\s*[\r\n]\s*")
-# A full stop within a price, a version or an address ends no sentence.
+# A full stop within a price, a version or an address does not end a sentence.
 _SENTENCE_END: Final = re.compile("(?<=[.!?])\\s+|(?<=[\u3002\uff01\uff1f])\\s*")
 
 
 def document_files(path: Path) -> Iterator[Path]:
-    """The file itself, or a folder's documents at any depth without hidden ones."""
+    """Yields the file itself, or a folder's documents at any depth, except hidden ones."""
     if not path.is_dir():
         yield path
         return
-    for found in sorted(path.rglob("*")):
-        hidden = any(part.startswith(".") for part in found.relative_to(path).parts)
-        if found.is_file() and not hidden and found.suffix.lower() in SUFFIXES:
-            yield found
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
+        if file.is_file() and not hidden and file.suffix.lower() in SUFFIXES:
+            yield file
 
 
 def document_name(path: Path) -> str:
-    """A file's name, however its path is spelt: relative to the working folder, else absolute."""
+    """Returns a file's normalised name: relative to the working folder, else absolute."""
     here, whole = Path.cwd(), path.resolve() if ".." in path.parts else path.absolute()
     return (whole.relative_to(here) if whole.is_relative_to(here) else whole).as_posix()
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises OSError, and ValueError for a file without text."""
+    """Reads the text of a file. Raises OSError, and ValueError for a file without text."""
     if path.suffix.lower() == ".pdf":
         return _read_pdf(path)
     content = path.read_bytes()
@@ -74,20 +74,20 @@ def _read_pdf(path: Path) -> str:
 
 
 def split_document(text: str, title: str) -> list[DocumentChunk]:
-    """The chunks of a plain text or Markdown document, each titled by the headings above it.
+    """Splits a plain text or Markdown document into chunks, each titled by the headings above it.
 
-    They are the document's own text in its order, with nothing but white space left out between them.
+    The chunks contain the document's text in order, without white space between them.
     """
     chunks: list[DocumentChunk] = []
     for heading, section in _sections(text, title):
-        # Whole paragraphs where they fit, else sentences, else characters.
+        # Whole paragraphs if they fit, else sentences, else characters.
         parts = _joined(_split(section, _PARAGRAPH_END), _split_paragraph)
         chunks += [DocumentChunk(title=heading, text=part.strip()) for part in parts if part.strip()]
     return chunks
 
 
 def _sections(text: str, title: str) -> Iterator[tuple[str, str]]:
-    """The text under each heading, with the headings above it."""
+    """Yields the headings above each section, joined, and its text."""
     headings: list[tuple[int, str]] = []
     lines: list[str] = []
     fenced = False
@@ -104,7 +104,7 @@ def _sections(text: str, title: str) -> Iterator[tuple[str, str]]:
 
 
 def _heading(line: str) -> tuple[int, str] | None:
-    """The level and the words of a heading, if the line is one."""
+    """Returns the level and the words of a heading, if the line is one."""
     marks = _HEADING.match(line)
     if marks is None:
         return None
@@ -123,7 +123,7 @@ def _split_sentence(sentence: str) -> list[str]:
 
 
 def _split(text: str, separator: re.Pattern[str]) -> Iterator[str]:
-    """The pieces of a text, each with the separator behind it."""
+    """Yields the pieces of a text, each with the separator after it."""
     start = 0
     for found in separator.finditer(text):
         yield text[start : found.end()]
@@ -132,7 +132,7 @@ def _split(text: str, separator: re.Pattern[str]) -> Iterator[str]:
 
 
 def _joined(pieces: Iterable[str], split: Callable[[str], Iterable[str]]) -> Iterator[str]:
-    """Pieces joined as far as they fit into a chunk; a piece that does not fit is split."""
+    """Joins pieces as far as they fit into a chunk; splits a piece that does not fit."""
     chunk = ""
     for piece in pieces:
         longer = chunk + piece
@@ -148,7 +148,7 @@ def _joined(pieces: Iterable[str], split: Callable[[str], Iterable[str]]) -> Ite
 def add_document(
     codec: RowCodec, tenant: str, path: str, chunks: Sequence[DocumentChunk], *, at: float
 ) -> Steps[None]:
-    """Add a document, or replace the one at its path."""
+    """Adds a document, or replaces the one at its path."""
     yield from remove_document(tenant, path)
     owner = Owner(tenant)
     owner_id = yield from ensure_owner(owner)
@@ -161,7 +161,7 @@ def add_document(
 
 
 def remove_document(tenant: str, path: str) -> Steps[bool]:
-    """Remove a document; whether there was one."""
+    """Removes a document; returns whether there was one."""
     name = {"tenant": id_bytes(tenant), "path": id_bytes(path)}
     yield from fetch(DELETE_DOCUMENT_PASSAGES, name)
     rows = yield from fetch(DELETE_DOCUMENT, name)

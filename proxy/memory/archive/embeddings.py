@@ -1,4 +1,4 @@
-"""Vectors for the archive's texts, made by a model in the background."""
+"""Embeds the archive's texts with a model in the background."""
 
 import asyncio
 import logging
@@ -18,9 +18,9 @@ _AT_ONCE: Final = 16
 _EVERY: Final = 2.0
 _LONGEST: Final = 60.0
 _LEASE: Final = "vectors"
-# A line is embedded with the next one: so long it waits for that.
+# Seconds for which a turn waits for the next one, with which it is embedded.
 _WITHOUT_NEXT: Final = 60.0
-# How a model refuses a text that is too long, or that it cannot take.
+# The statuses with which a model refuses a text that is too long or invalid.
 _REFUSALS: Final = frozenset({400, 413, 422, 500})
 
 _log = logging.getLogger("turnkeeper")
@@ -31,16 +31,16 @@ class Embedder(Protocol):
 
     @property
     def model(self) -> str:
-        """Its name: vectors of two models cannot be compared."""
+        """The model's name; vectors of different models cannot be compared."""
         ...
 
     async def vectors(self, texts: Sequence[str]) -> list[Vector]:
-        """A vector for each text, in order. Raises UpstreamError."""
+        """Returns a vector for each text, in order. Raises UpstreamError."""
         ...
 
 
 class EmbeddingWorker:
-    """Adds the vectors that an archive lacks, a few texts at a time, in one process at a time."""
+    """Adds missing vectors to an archive, a few texts at a time, in one process at a time."""
 
     def __init__(self, store: Store, archive: Archive, embedder: Embedder) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class EmbeddingWorker:
         )
 
     async def run(self) -> None:
-        """Work until cancelled; after a failure, pauses grow."""
+        """Embeds texts until cancelled; pauses grow after failures."""
         failures = 0
         while True:
             pause = _EVERY
@@ -62,13 +62,13 @@ class EmbeddingWorker:
                 self._outage.begin(str(error))
                 failures += 1
                 pause = Backoff(_EVERY, _LONGEST).pause(failures + 1)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            except Exception as error:  # noqa: BLE001 - it is tried again after any error
                 _log.error("Vectors cannot be made: %s", type(error).__name__)
                 pause = _LONGEST
             await asyncio.sleep(pause)
 
     async def catch_up(self) -> None:
-        """Return once every text that is due has a vector or another process works on it.
+        """Embeds all due texts, unless another process does so.
 
         Raises UpstreamError and StoreError.
         """
@@ -91,7 +91,7 @@ class EmbeddingWorker:
         except UpstreamError as error:
             if not _may_refuse_text(error):
                 raise
-            # One by one, so that a text that the model refuses holds up no other.
+            # One by one, so that a refused text does not block others.
             failures: list[UpstreamError] = []
             for text in readable:
                 try:
@@ -113,7 +113,7 @@ class EmbeddingWorker:
 
 
 def _may_refuse_text(error: UpstreamError) -> bool:
-    """Whether the text may be at fault, rather than the model."""
+    """Whether the text may be the cause of an error, rather than the model."""
     return isinstance(error, UpstreamBroken) or (
         isinstance(error, UpstreamRefused) and error.status in _REFUSALS
     )

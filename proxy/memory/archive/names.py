@@ -25,17 +25,17 @@ from proxy.memory.tasks import retrieve_exception
 T = TypeVar("T")
 
 PURPOSE: Final = "names"
-"""What the secrets are for that names are encrypted with."""
+"""The purpose of the secrets with which names are encrypted."""
 _MARK: Final = NAME_MARK.encode()
 _LAST: Final = b"\xff"
-"""Behind all names, which are UTF-8."""
+"""Sorts after all names, which are UTF-8."""
 _AT_ONCE: Final = 100
 _CHANGED: Final = object()
 _log = logging.getLogger("turnkeeper")
 
 
 class _Loaded(NamedTuple):
-    """The secrets that can be read, what they encrypt with, and all secrets as they are stored."""
+    """The cipher of names, its readable secrets, and all secrets as stored."""
 
     names: Names
     secrets: tuple[bytes, ...]
@@ -43,11 +43,11 @@ class _Loaded(NamedTuple):
 
 
 class NamedDatabase:
-    """A database whose statements get names encrypted, and whose rows come back with names as they are.
+    """Encrypts names in the statements of a database, and decrypts them in its rows.
 
-    The secret that encrypts them is in the archive itself, encrypted by the newest key, so that names outlive
-    a change of keys. Names that are plain, or under another secret, are encrypted before anything else is
-    done. A file that is replaced under a running server has another secret, which the next write finds.
+    The secret is stored in the archive, encrypted with the newest key, so that names stay readable after a
+    change of keys. Names that are plain, or under another secret, are encrypted before anything else. If a
+    file is replaced under a running server, the next write loads its secret.
     """
 
     def __init__(self, database: Database, codec: Codec) -> None:
@@ -58,7 +58,7 @@ class NamedDatabase:
         self._scrubbing: asyncio.Task[None] | None = None
 
     async def write(self, work: Transaction[T]) -> T:
-        """Run the steps in one transaction."""
+        """Runs the steps in one transaction."""
         while True:
             loaded = self._loaded or await self._load()
             outcome: Any = await self._database.write(partial(self._checked, loaded, work))
@@ -67,17 +67,17 @@ class NamedDatabase:
             self._loaded = None
 
     async def read(self, work: Transaction[T]) -> T:
-        """Run steps that change nothing."""
+        """Runs steps that change nothing."""
         loaded = self._loaded or await self._load()
         return await self._database.read(partial(_translated, loaded.names, work))
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run steps that read a few rows by their keys, on a call."""
+        """Runs steps that read a few rows by their keys, during a call."""
         loaded = self._loaded or await self._load()
         return await self._database.read_inline(partial(_translated, loaded.names, work))
 
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
-        """Return a query's rows without waiting; ``None`` where that is impossible."""
+        """Returns a query's rows without waiting; ``None`` if that is impossible."""
         if self._loaded is None:
             return None
         names = self._loaded.names
@@ -85,15 +85,15 @@ class NamedDatabase:
         return rows and _rows(names, rows)
 
     async def scrub(self) -> None:
-        """Remove what was deleted from the database's own files."""
+        """Removes deleted rows from the database's files."""
         await self._database.scrub()
 
     async def ping(self) -> None:
-        """Return if a write would succeed now."""
+        """Returns if a write would succeed now; else raises StoreError."""
         await self._database.ping()
 
     async def aclose(self) -> None:
-        """Finish what was begun and close everything."""
+        """Cancels loading and scrubbing, and closes the database."""
         for task in (self._loading, self._scrubbing):
             if task:
                 task.cancel()
@@ -101,7 +101,7 @@ class NamedDatabase:
         await self._database.aclose()
 
     async def _load(self) -> _Loaded:
-        """Read the secrets, and encrypt what is not; that goes on when the caller stops waiting."""
+        """Reads the secrets and encrypts plain names; this continues when the caller is cancelled."""
         if self._loading is None or self._loading.done():
             self._loading = asyncio.get_running_loop().create_task(self._load_and_encrypt())
             self._loading.add_done_callback(retrieve_exception)
@@ -132,7 +132,7 @@ class NamedDatabase:
             _log.warning("What was plain of names is still in the archive's files: %s", error)
 
     def _checked(self, loaded: _Loaded, work: Transaction[T]) -> Steps[Any]:
-        """The steps, unless the secrets are others by now."""
+        """Runs the steps, unless the secrets have changed."""
         rows = yield from stored_secrets(PURPOSE)
         stored = tuple(bytes(blob) for _, blob in rows)
         if stored != loaded.stored:
@@ -142,11 +142,11 @@ class NamedDatabase:
         return (yield from _translated(loaded.names, work))
 
 
-# --- what stands between an archive and its database
+# --- translation of statements and rows
 
 
 def _translated(names: Names, work: Transaction[T]) -> Steps[T]:
-    """The steps, with names encrypted on their way to the database and decrypted on their way back."""
+    """Runs steps with encrypted names in their statements, and decrypted names in their rows."""
     steps: Steps[T] = work()
     reply: Any = None
     while True:
@@ -167,7 +167,7 @@ def _encrypted(names: Names, one: BoundStatement | Each) -> BoundStatement | Eac
 
 
 def _arguments(names: Names, arguments: Arguments) -> Arguments:
-    """Arguments whose names are encrypted; ``after`` may be a number, too."""
+    """Encrypts the names in arguments; ``after`` may also be a number."""
     changed = {
         column: _form(names, cast("bytes", arguments["tenant"]), name)
         for column in ("session", "person", "after")
@@ -196,7 +196,7 @@ def _is_marked(cell: object) -> bool:
 
 
 def _cell(names: Names, cell: Any) -> Any:
-    """A name as it is; other bytes that only begin like one stay."""
+    """Decrypts a name; other bytes stay, even if they begin like one."""
     if not _is_marked(cell):
         return cell
     try:
@@ -205,11 +205,11 @@ def _cell(names: Names, cell: Any) -> Any:
         return cell
 
 
-# --- names that are not encrypted yet
+# --- encryption of stored names
 
 
 class _Column(NamedTuple):
-    """A column of names: how to find those of a tenant, and how to put another form in their place."""
+    """A column of names: statements that find a tenant's names and replace them."""
 
     tenants: Statement
     some: Statement
@@ -235,7 +235,7 @@ def _column(table: str, column: str, same: str) -> _Column:
 _USERS: Final = _column("turnkeeper_people", "person", "")
 _SESSIONS: Final = _column("turnkeeper_talks", "session", " AND o.created = turnkeeper_talks.created")
 _COLUMNS: Final = (_USERS, _SESSIONS)
-# A user who has two rows, of two secrets, keeps the one that is found.
+# Merges two rows of one user under two secrets into the one that is found.
 _MERGE: Final = (
     Statement("UPDATE turnkeeper_turns SET owner = :into WHERE owner = :id"),
     Statement("UPDATE turnkeeper_turns SET speaker = :into WHERE speaker = :id"),
@@ -253,12 +253,12 @@ _MERGE: Final = (
 def _load(codec: Codec) -> Steps[_Loaded]:
     secrets = yield from ensure_secrets(codec, PURPOSE)
     rows = yield from stored_secrets(PURPOSE)
-    # A codec without keys encrypts no names, and has no such database.
+    # Only a codec with keys has such a database.
     return _Loaded(cast("Names", codec.names(secrets)), secrets, tuple(bytes(blob) for _, blob in rows))
 
 
 def _tenants(column: _Column) -> Steps[list[bytes]]:
-    """The tenants of which there is anything."""
+    """Reads the tenants with any rows."""
     tenants = [b""]
     while (tenant := (yield from fetch_value(column.tenants, {"after": tenants[-1]}))) is not None:
         tenants.append(bytes(tenant))
@@ -268,7 +268,7 @@ def _tenants(column: _Column) -> Steps[list[bytes]]:
 def _encrypt_some(
     names: Names, column: _Column, tenant: bytes, after: bytes, last: bytes
 ) -> Steps[tuple[bytes | None, int]]:
-    """Encrypt some names of a tenant; behind which to go on, ``None`` at the end, and how many changed."""
+    """Encrypts some names of a tenant; returns the last one, ``None`` at the end, and how many changed."""
     rows = yield from fetch(column.some, {"tenant": tenant, "after": after, "last": last})
     count = 0
     for id_, stored in rows:
