@@ -91,11 +91,11 @@ _PLAIN: Final = "".join(
     one.lower() if one.isascii() and one.isalnum() else one if one.isalnum() else " "
     for one in map(chr, range(256))
 ).encode("latin-1")
-# Words of Latin letters alone, which stand before the first of the marks.
+# Words of Latin letters, whose code points come before those of the marks.
 _LATIN: Final = re.compile("[^\\W_]+")
 _BEYOND_LATIN: Final = re.compile("[\u0300-\U0010ffff]")
 _APOSTROPHE: Final = re.compile("['\u2019\u02bc](?<=\\w.)(?=\\w)")
-# The one behind an article or a pronoun that is written together with its word.
+# An apostrophe after an article or a pronoun that is joined with its word.
 _ELISION: Final = re.compile(
     "['\u2019\u02bc](?:(?<=\\b[cdjlmnst].)|(?<=\\b(?:qu|un).)|(?<=\\ball.)|(?<=\\b(?:dell|nell|sull|dall).)"
     "|(?<=\\b(?:jusqu|quest).)|(?<=\\b(?:lorsqu|puisqu).))(?=[aeiouyhàâäéèêëîïôöûü])",
@@ -107,9 +107,9 @@ _ACCENTS: Final = re.compile(
     "\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7"
     "\u0610-\u061a\u0640\u064b-\u0652\u0656-\u065f\u0670\u06d6-\u06dc\u06df-\u06e4\u06e7\u06e8\u06ea-\u06ed]"
 )
-# Joiners shape letters of the same word.
+# Joiners only shape letters within a word.
 _JOINERS: Final = re.compile("(?<=[\u0900-\u0dff])[\u200c\u200d]")
-# An umlaut, where its letter is written with an e behind it.
+# An umlaut that is written as a letter and an e.
 _DIGRAPH: Final = re.compile("(?<![aeiouq])([aou])e(?=[^aeiou])")
 _OTHER_DIGITS: Final = {
     zero + digit: str(digit) for zero in (0x660, 0x6F0, 0x966, 0x9E6, 0xE50) for digit in range(10)
@@ -117,22 +117,22 @@ _OTHER_DIGITS: Final = {
 
 
 class Lexicon:
-    """Terms of the index: stems behind a prefix of their owner, so that owners share no terms.
+    """Makes the terms of the index: stems with a prefix for their owner, so that owners share no terms.
 
-    With ``keys``, newest first, a term is an HMAC, and the index reveals nothing but which texts of one owner
+    With ``keys``, the newest first, a term is an HMAC, and the index reveals only which texts of an owner
     share a word.
     """
 
     def __init__(self, keys: Sequence[bytes] = ()) -> None:
         self.key: bytes = keys[0] if keys else b""
-        """The newest key; empty where there is none."""
+        """The newest key; empty without keys."""
         self._keys = keys
         self._stems = Stems()
         self._synonyms = synonyms(partial(self._stems.stem, ENGLISH))
         self._question_word = lru_cache(_MAX_GROUPS)(self._question_word_of)
 
     def stems(self, text: str) -> list[str]:
-        """The stems of a text in order, without stop words; with other forms by which it is found."""
+        """Returns the stems of a text in order, without stop words, and further forms for its search."""
         spelt = _spelt(text)
         folded = spelt if text.isascii() else [one if one.isascii() else fold(one) for one in spelt]
         tongue = language(folded, text)
@@ -149,9 +149,9 @@ class Lexicon:
         return found
 
     def terms(self, owner: Owner, text: str) -> str:
-        """The terms of a text, separated by spaces; of function words alone, one that no question asks for.
+        """Returns the terms of a text, separated by spaces; of function words alone, one that never matches.
 
-        By that an answer such as "No." has its place behind what it answers.
+        This term indexes an answer such as "No." as a neighbour of the question before it.
         """
         stems = self.stems(text) or ([""] if _RUN.search(text) else [])
         if self.key:
@@ -160,16 +160,16 @@ class Lexicon:
         return prefix + f" {prefix}".join(stems) if stems else ""
 
     def question(self, text: str) -> list[dict[str, float]]:
-        """For each word of a question the stems by which it is found, and how much each is worth, at most 1.
+        """Returns for each word of a question the stems to search for, with a worth of at most 1 each.
 
-        Speech recognition writes compounds as one word or as several, and people ask in other words. What is
-        worth less than ``GUESS`` is looked for where the word is not found otherwise.
+        Speech recognition writes compounds as one word or several, and people use other words. Stems with a
+        worth below ``GUESS`` are searched for only if the others do not match.
         """
         spelt = _spelt(without_courtesies(text))
         folded = [*map(fold, spelt)]
         tongue = language(folded, text)
         plain = [not (_is_stop(word, tongue) or _IS_UNSPACED.search(word)) for word in folded]
-        # Each word with the next; the last one, which is also the one before the first, has none.
+        # Each word with the next; the last has none, and is also at index -1.
         pairs: list[list[str]] = []
         for at, after in pairwise(range(len(spelt))):
             pair = (spelt[at] + spelt[after])[:_MAX_WORD] if plain[at] and plain[after] else ""
@@ -185,18 +185,18 @@ class Lexicon:
                 for pair in (*pairs[at - 1], *pairs[at]):
                     group.setdefault(pair, 1.0)
                 groups[first] = group | groups.get(first, {})
-        # Japanese endings and particles, unless nothing else is asked for.
+        # Drops Japanese endings and particles, unless there is nothing else.
         words = [group for first, group in groups.items() if not _HIRAGANA.fullmatch(first)]
         return words or list(groups.values())
 
     def asks(self, text: str) -> bool:
-        """Whether a question of this text asks for any word."""
+        """Whether a question with this text has any word to search for."""
         folded = [*map(fold, _spelt(without_courtesies(text)))]
         tongue = language(folded, text)
         return any(spellings or not _is_stop(folded[at], tongue) for at, spellings in _in_order(folded))
 
     def _question_word_of(self, tongue: str, word: str) -> dict[str, float]:
-        """The stems of one word with their worth."""
+        """Returns the stems of one word with their worth."""
         stems = self._stems
         first = stems.stem(tongue, word)
         group = {first: 1.0, stems.stem(ENGLISH, word): 1.0}
@@ -232,7 +232,7 @@ class Lexicon:
         return group
 
     def query_terms(self, owner: Owner, groups: Iterable[Mapping[str, float]]) -> list[dict[str, float]]:
-        """For each group of stems its terms, one for each stem and key, with the stem's worth."""
+        """Returns for each group of stems the terms for all keys, with the stem's worth."""
         makers = [_term_maker(owner, key) for key in self._keys or (None,)]
         return [{make(stem): worth for stem, worth in stems.items() for make in makers} for stems in groups]
 
@@ -242,14 +242,14 @@ class Stems:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Their own cache would keep words with digits.
+        # Without their own cache, which would also have words with digits.
         self._stemmers = {name: Stemmer.Stemmer(name, 0) for name in STEMMED}
         self._stem = lru_cache(_MAX_CACHED)(self._stem_of)
-        # Looked up for each word that is archived: ``lru_cache`` takes three times as long.
+        # A dictionary for speed: ``lru_cache`` takes three times as long per archived word.
         self._forms: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def stem(self, tongue: str, word: str) -> str:
-        """The folded stem of a word: of one in Latin letters in the language ``tongue``."""
+        """Returns the folded stem of a word; ``tongue`` is the language of words in Latin letters."""
         return fold(word) if _DIGIT.search(word) else self._stem(tongue, word)
 
     def _stem_of(self, tongue: str, word: str) -> str:
@@ -269,7 +269,7 @@ class Stems:
         return _DIGRAPH.sub(r"\1", fold(stem)) or fold(word)
 
     def forms(self, tongue: str, words: Iterable[str]) -> list[str]:
-        """By what words of a text are found, each but stop words: its stem, ends of compounds, and halves."""
+        """Returns the stems, ends of compounds, and halves of words, without stop words."""
         known = self._forms.setdefault(tongue, {})
         found: list[str] = []
         for word in words:
@@ -288,7 +288,7 @@ class Stems:
 
 
 def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The place of each word, and where a number begins its spellings; what belongs to one is left out."""
+    """Yields each word's place, with the spellings of a number that begins there; skips its other words."""
     place = 0
     for run in number_runs(folded):
         yield from ((at, ()) for at in range(place, run.start))
@@ -302,7 +302,7 @@ def _is_stop(word: str, tongue: str) -> bool:
 
 
 def _compound_ends(stem: str, length: int) -> tuple[str, ...]:
-    """The ends of a word of ``length`` letters that may be words of their own, longest first."""
+    """Returns the ends of a word of ``length`` letters that may be words, the longest first."""
     if length < _LONG_COMPOUND or not stem.isascii():
         return ()
     ends = (stem[found.start() :] for found in _PART.finditer(stem, 3))
@@ -310,9 +310,9 @@ def _compound_ends(stem: str, length: int) -> tuple[str, ...]:
 
 
 def _halves(word: str, length: int) -> tuple[str, ...]:
-    """The halves of a long word; of one of another ``length``, what they would be had a letter less or more.
+    """Returns the halves of a long word, or those of a misspelling of a word of another ``length``.
 
-    One typing error leaves one half of a word as it is.
+    One typing error changes only one half of a word.
     """
     if length < _LONG_WORD or _IS_UNSPACED.match(word):
         return ()
@@ -321,9 +321,9 @@ def _halves(word: str, length: int) -> tuple[str, ...]:
 
 
 def _slips(word: str) -> Iterator[str]:
-    """What a word too short for halves would be with two letters in their places, or one once or twice.
+    """Yields corrections of a word too short for halves: swapped letters, and doubled or single ones.
 
-    Other errors make other words of so short ones too often.
+    Other corrections of short words are too often other words.
     """
     if not (_SHORTEST_SLIP <= len(word) < _LONG_WORD) or _IS_UNSPACED.match(word):
         return
@@ -333,12 +333,12 @@ def _slips(word: str) -> Iterator[str]:
 
 
 def words(text: str) -> Iterator[str]:
-    """The words of a text, case-folded, without accents; in scripts without spaces, each two neighbours."""
+    """Yields the words of a text, case-folded, without accents; in scripts without spaces, letter pairs."""
     return map(fold, _spelt(text))
 
 
 def fold(word: str) -> str:
-    """A word without accents."""
+    """Returns a word without accents."""
     return word if word.isascii() else _without_accents(word)
 
 
@@ -349,7 +349,7 @@ def _without_accents(word: str) -> str:
 
 
 def _spelt(text: str) -> list[str]:
-    """The words of a text, case-folded, with the accents of Latin, Greek and Cyrillic letters."""
+    """Returns the words of a text, case-folded, with accents of Latin, Greek and Cyrillic letters."""
     if "'" in text or "\u2019" in text or "\u02bc" in text:
         text = _APOSTROPHE.sub("", _ELISION.sub(" ", text))
     if "\u200c" in text or "\u200d" in text:
@@ -365,7 +365,7 @@ def _spelt(text: str) -> list[str]:
 
 
 def _spelt_beyond(folded: str) -> list[str]:
-    """The same words where Latin-1 has not all of their letters."""
+    """Returns the words of a text with letters beyond Latin-1."""
     if not _BEYOND_LATIN.search(folded):
         return _LATIN.findall(folded)
     found: list[str] = []
@@ -378,7 +378,7 @@ def _spelt_beyond(folded: str) -> list[str]:
 
 
 def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:
-    """From an owner's stem to its term."""
+    """Returns a function from an owner's stem to its term."""
     if key is None:
         return _prefix(owner).__add__
     own_key = hmac.digest(key, b"owner\0" + _owner_name(owner), "sha256")
@@ -387,7 +387,7 @@ def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:
 
 @lru_cache(_MAX_OWNERS)
 def _prefix(owner: Owner) -> str:
-    """How an owner's terms begin, where they are no digests."""
+    """Returns the prefix of an owner's terms without keys."""
     return hashlib.blake2b(_owner_name(owner), digest_size=5).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Leases: a job on a session is done by one process at a time."""
+"""Leases, with which one process at a time runs a job on a session."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Key, Store
 
 TTL: Final = 10.0
-"""How long a killed process still holds a lease, in seconds, where no other sees that it is dead."""
+"""Seconds after which the lease of a killed process ends, unless another process detects its death."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
@@ -23,7 +23,7 @@ _PID_NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 @asynccontextmanager
 async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> AsyncIterator[bool]:
-    """Holds the lease of a job on a session; false where another process has it."""
+    """Holds the lease of a job on a session; yields false if another process has it."""
     name = hashlib.sha256("\n".join((work, *key)).encode("utf-8", "surrogatepass")).hexdigest()
     token = f"{machine_id()}\n{os.getpid()}\n{secrets.token_hex(8)}".encode()
     holder = await store.acquire(name, token, ttl=ttl)
@@ -50,7 +50,7 @@ async def _renew(store: Store, name: str, token: bytes, ttl: float) -> None:
 
 
 def _holder_is_dead(token: bytes) -> bool:
-    """Whether the process that made a token is surely dead; on another machine that cannot be known."""
+    """Whether the process that made a token is surely dead; always false for other machines."""
     machine, *rest = token.decode("utf-8", "replace").split("\n")
     if not machine or machine != machine_id():
         return False
@@ -66,7 +66,7 @@ def _holder_is_dead(token: bytes) -> bool:
 
 @cache
 def machine_id() -> str:
-    """Where process ids are unique: one boot of a machine, or a container on it; empty where unknown."""
+    """Identifies the scope of process ids: a boot of a machine, or a container; empty if unknown."""
     try:
         return f"{socket.gethostname()} {_BOOT_ID.read_text().strip()} {_PID_NAMESPACE.stat().st_ino}"
     except OSError:
