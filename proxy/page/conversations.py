@@ -49,9 +49,9 @@ _LAST_POSITION: Final = 10**9
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation as a row of the list. ``seconds`` is how long it took so far; ``words`` are its first.
+    """A conversation as a row of the list. ``seconds`` is its duration so far; ``words`` are its first words.
 
-    ``turns`` and ``barge_ins`` are those of the window; ``is_cut`` is whether there are earlier ones.
+    ``turns`` and ``barge_ins`` are counted in the window; ``is_cut`` is whether there are earlier turns.
     """
 
     id: str
@@ -101,7 +101,7 @@ async def _list(request: PageRequest) -> Response:
 
 
 async def _card(request: PageRequest, listed: ListedSession) -> Card:
-    """Of what cannot be read, or is gone meanwhile, the name alone."""
+    """The card of a session; only its name if the session cannot be read, or was removed meanwhile."""
     try:
         session = await request.memory.store.session(Key(request.tenant, listed.session))
     except UNREADABLE:
@@ -128,7 +128,7 @@ async def _card(request: PageRequest, listed: ListedSession) -> Card:
 async def _search(
     request: PageRequest, search: Searcher, newest: Sequence[ListedSession], text: str
 ) -> Sequence[SearchResult]:
-    """What the users of the newest conversations said, and were told."""
+    """Searches the turns of the newest conversations' users."""
     users = []
     for listed in newest[:_SEARCHED]:
         card = await _card(request, listed)
@@ -145,14 +145,14 @@ async def _search(
 
 
 class Hit(msgspec.Struct, frozen=True):
-    """A result, and others that are only there because they were said right before or after it, in order."""
+    """A result, and in order the neighbouring turns that are results only because of it."""
 
     result: SearchResult
     near: Sequence[SearchResult] = ()
 
 
 def hits_of(results: Sequence[SearchResult], archive: Archive, text: str) -> Sequence[Hit]:
-    """The hits of a search, best first; what has no word of it goes with a neighbour that has."""
+    """The hits of a search, best first; results without a word of the query are added to a neighbour."""
     near: dict[int, list[SearchResult]] = {}
     with_words = [i for i, each in enumerate(results) if archive.shares_words(text, each.text)]
     for i, each in enumerate(results):
@@ -211,7 +211,7 @@ def _lines_and_timeline(
     summaries: Sequence[Segment],
     marks: Sequence[TurnMark],
 ) -> Mapping[str, Any]:
-    """The lines of entries and their time line; for a thread, as they may be long."""
+    """The lines of entries and their time line; to be run in a thread, since it may take long."""
     lines = lines_of(cold, hot, start, summaries)
     turns = turns_of_lines(lines, marks)
     return {
@@ -223,9 +223,9 @@ def _lines_and_timeline(
 
 
 async def _find(request: PageRequest, key: Key) -> Response:
-    """Redirects to the words that a turn at the time ``at`` brought, as stored or archived.
+    """Redirects to the line of a turn at the time ``at``, in the stored or in the archived conversation.
 
-    A result of a search also says whose words they are in which turn; its time is when they were said.
+    For a result of a search the query also has the role and the turn, and ``at`` is when it was said.
     """
     text = request.query["at"]
     at = float(text) if re.fullmatch(r"[0-9]{1,12}(\.[0-9]{1,6})?", text, re.ASCII) else -1.0
@@ -248,7 +248,7 @@ async def _find(request: PageRequest, key: Key) -> Response:
 
 
 def _position_at(entries: Sequence[Entry], at: float, role: str | None, turn: str | None) -> int | None:
-    """The newest words of a user that were recorded at a time; with a ``role``, of it that were said then."""
+    """The index of the newest user entry recorded at a time; with a ``role``, of its entry said then."""
     if role is None:
         near = [i for i, e in enumerate(entries) if e.role == "user" and abs(e.recorded_at - at) < SAME_TURN]
         return max(near, default=None)
@@ -313,7 +313,7 @@ async def _edit_page(
 
 
 def _editable_line(request: PageRequest, session: Session) -> TranscriptLine:
-    """The line at the path's position; raises NotFound for one in the cold part, which only grows."""
+    """The line at the path's position; raises NotFound in the cold part, which cannot be edited."""
     position = _position(request.params["position"], -1)
     index = position - session.cold_count
     if not 0 <= index < len(session.entries):
@@ -364,7 +364,7 @@ async def _delete_archived(request: PageRequest) -> Response:
 
 
 async def _archived_key(request: PageRequest) -> Key:
-    """The path's session; raises Conflict where it is not in the archive alone."""
+    """The key of the path's session; raises Conflict if it is still stored, not only archived."""
     key = request.session_key
     _archive_of(request)
     if await request.memory.store.read(key, background=True) is not None:
@@ -391,7 +391,7 @@ async def _read(request: PageRequest, key: Key) -> StoredSession:
 
 
 def _position(text: str | None, default: int) -> int:
-    """A position in a conversation, ``default`` at most unless that is -1; ``default`` for what is none."""
+    """Parses a position, at most ``default`` unless that is -1; returns ``default`` for invalid text."""
     if text is None or not re.fullmatch(r"[0-9]{1,9}", text):
         return default
     return min(int(text), default) if default >= 0 else int(text)

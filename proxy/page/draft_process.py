@@ -1,4 +1,4 @@
-"""Drafts are tried in processes that can be killed: bounded in time, memory and number."""
+"""Processes in which drafts are tried, with limits of time, memory and number."""
 
 import asyncio
 import contextlib
@@ -38,20 +38,20 @@ _READY: Final = b"."
 
 
 class DraftProcesses:
-    """Tries drafts, two at once, each in a process of its own; a few more may wait."""
+    """Runs trials of drafts, two at once, each in its own process; a few more may wait."""
 
     def __init__(self) -> None:
         self._slots = asyncio.Semaphore(_AT_ONCE)
         self._pending = 0
         self._processes: dict[_Process, asyncio.TimerHandle | None] = {}
-        """All that run; those without a draft with the timer that ends them."""
+        """All running processes; idle ones with the timer that ends them."""
         self._closed = False
 
     async def run(self, trial: Trial) -> bytes:
-        """The result of a trial.
+        """Runs a trial and returns its result.
 
-        Raises DraftStopped, which says by which bound, DraftsBusy, ShuttingDown, and TurnkeeperError where
-        its process was killed.
+        Raises DraftStopped, which names the limit, DraftsBusy, ShuttingDown, and TurnkeeperError where the
+        process was killed.
         """
         if self._pending >= _MOST_PENDING:
             raise _busy()
@@ -65,7 +65,7 @@ class DraftProcesses:
             self._pending -= 1
 
     def close(self) -> None:
-        """Kills all processes, and starts no other."""
+        """Kills all processes, and starts no more."""
         self._closed = True
         for process in self._processes:
             process.kill()
@@ -104,7 +104,7 @@ class DraftProcesses:
 
 
 class _Process:
-    """A process that has imported what drafts need, and forks another for each."""
+    """A process that has imported the modules for drafts, and forks for each draft."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair()
@@ -122,7 +122,7 @@ class _Process:
         threading.Thread(target=self._process.wait, name="draft", daemon=True).start()
 
     async def run(self, trial: Trial) -> tuple[bool, bytes]:
-        """Whether there is a result, and it, or why not; raises OSError and EOFError where it has ended."""
+        """Returns true and the result, or false and the error; raises OSError and EOFError where it ended."""
         if self._streams is None:
             self._streams = await asyncio.open_connection(sock=self._socket)
             await self._streams[0].readexactly(len(_READY))
@@ -137,7 +137,7 @@ class _Process:
         return is_result, await reader.readexactly(length)
 
     def kill(self) -> None:
-        """Kills the process, and the one that it has forked."""
+        """Kills the process and its fork."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ class _Process:
 
 
 class _Pieces(list[bytes]):
-    """A file for a pickler: what it writes, in pieces of about 64 KB."""
+    """A file for a pickler, which collects its output in pieces of about 64 KB."""
 
     def write(self, data: bytes) -> None:
         self.append(bytes(data))
@@ -168,10 +168,10 @@ def _busy() -> DraftsBusy:
 
 
 def main() -> None:
-    """Runs the trials that come by the socket at file 0, each in a fork, until its other end is closed."""
+    """Runs the trials that arrive at the socket on file descriptor 0, each in a fork, until it is closed."""
     renderer = Renderer()
     renderer.compile(*_TEMPLATES)  # now, rather than in each fork
-    give_way()  # not before: on a busy machine the first draft would wait for long
+    give_way()  # only now: on a busy machine the first draft would otherwise wait for long
     with socket.socket(fileno=0) as channel, channel.makefile("rwb") as stream:
         stream.write(_READY)
         stream.flush()
@@ -212,7 +212,7 @@ def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
 
 
 def _stop_reason(status: int) -> str:
-    """Why a draft's process has ended, by its status."""
+    """The message about a draft's process that has ended, by its exit status."""
     code = os.waitstatus_to_exitcode(status)
     if code == -signal.SIGPROF:
         return f"The draft took longer than {_COMPUTING:g} s to compute, and was stopped."

@@ -72,9 +72,9 @@ from proxy.upstream.target import Target
 if TYPE_CHECKING:
     from proxy.memory.stores.redis_counts import RedisCounts
 
-# A server of a single model takes any name.
+# A server with a single model accepts any name.
 _ANY_MODEL: Final = "default"
-# What counting may cost a turn, in seconds, where no memory says.
+# In seconds: how long counting may delay a turn, where there are no settings of memory.
 _COUNTING_DEADLINE: Final = 0.05
 # A session is archived long before it expires: it is read from the store then.
 _BEFORE_EXPIRY: Final = 10
@@ -83,7 +83,7 @@ _BEFORE_EXPIRY: Final = 10
 class Stores(NamedTuple):
     """The session stores: for calls, behind a circuit breaker, and for background work.
 
-    ``driver`` is that of the former; ``codec`` and ``redaction`` are applied to all that is stored.
+    ``driver`` is the driver of the store for calls; ``codec`` and ``redaction`` apply to all stored data.
     """
 
     calls: SessionStore
@@ -94,7 +94,7 @@ class Stores(NamedTuple):
 
 
 class Models(NamedTuple):
-    """The upstreams by name, and the redaction of what is sent to them in the background."""
+    """The upstreams by name, and the redaction of prompts that background work sends them."""
 
     targets: Mapping[str, Target]
     redaction: PromptRedaction
@@ -113,10 +113,10 @@ def build_runtime(
     *,
     notify: WriteListener | None = None,
 ) -> Runtime:
-    """All that serves a configuration; ``environ`` says which proxies lead to the upstreams.
+    """Builds the runtime of a configuration; ``environ`` names proxies to upstreams.
 
-    With ``notify``, background work is left to the background process where the configuration has one: this
-    is called with each session that was written, and its bytes.
+    With ``notify``, background work is left to the background process: it is called with each session that
+    was written, and its bytes.
     """
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)
@@ -135,7 +135,7 @@ def build_runtime(
     archiving = memory.archiving if memory else None
     quota, own = None, settings.limits
     if own.has_any:
-        # On a Redis if there is one, else, and while it is away, in this process, which takes no time.
+        # Redis counts for all servers if there is one; without it, and during an outage, this process counts.
         limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
         quota = Quota(limits, counts, deadline=deadline if counts else None, refused=metrics.count_refusal)
     channel = servers_channel(settings)
@@ -167,7 +167,7 @@ def build_runtime(
 
 
 def needs_background_process(settings: Settings) -> bool:
-    """Whether there is work that another process can do: it must reach the sessions, and know their store."""
+    """Whether there is background work, and a store of sessions that another process can open."""
     memory = settings.memory
     if memory is None or not is_shared_store(memory.sessions.get_secret_value()):
         return False
@@ -175,13 +175,13 @@ def needs_background_process(settings: Settings) -> bool:
 
 
 def injects_last_calls(settings: Settings) -> bool:
-    """Whether a pipeline tells what the last call was about."""
+    """Whether a pipeline injects the last call."""
     steps = (step for pipeline in settings.pipelines.values() for step in pipeline.request)
     return any(isinstance(step, InjectLastCall) for step in steps)
 
 
 def build_memory(settings: Settings) -> Memory | None:
-    """The memory of a configuration for commands, which serve nothing; ``None`` where it has none."""
+    """Builds the memory of a configuration for commands; ``None`` where it has none."""
     traces = Traces()
     memory, _ = _build_memory(settings, build_targets(settings, {}), Metrics(), traces)
     traces.shared = _share_traces(settings, memory)
@@ -189,7 +189,7 @@ def build_memory(settings: Settings) -> Memory | None:
 
 
 def servers_channel(settings: Settings) -> ChannelAddress | None:
-    """Where the servers of the configuration's store send each other messages, if it is one that can."""
+    """The address for messages between servers of the configuration's store, if it supports them."""
     if (own := settings.memory) is None:
         return None
     return channel_address(own.sessions.get_secret_value(), own.encryption_keys, deadline=own.deadline)
@@ -201,7 +201,7 @@ def tenant_names(settings: Settings) -> tuple[str, ...]:
 
 
 def _share_traces(settings: Settings, memory: Memory | None) -> SharedTraces | None:
-    """The traces of all hosts, where their store can have them; none of words that no store may hold."""
+    """The traces of all hosts, if the store supports them; without text where redaction is configured."""
     if settings.memory is None or memory is None or memory.turns is None:
         return None
     codec = codec_from_keys(settings.memory.encryption_keys)
@@ -223,7 +223,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     if own is None:
         return None, None
     stores = build_stores(own, metrics.count_operation, is_shared=metrics.is_shared, counts=counts)
-    # What a pipeline hides from its model, or is never stored, is hidden from models of background work.
+    # Models of background work get no data that a pipeline redacts, or that is redacted before it is stored.
     steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
     models = Models(targets, PromptRedaction((own.redact.marking, *steps) if own.redact else steps))
     view = WindowRedaction(stores.redaction)
@@ -287,7 +287,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     holders: list[DataHolder | None] = [
         ArchiveHolder(archive) if archive else None,
         mem0,
-        # Behind those: what is written of them from then on is refused.
+        # After those holders: from here on, writes of the user's data are refused.
         SessionHolder(stores.calls, file=file, begin=calls.erase, erased=traces.session_erased),
         calls,
         None if archive else stored_facts,
@@ -314,12 +314,14 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
 def build_stores(
     settings: MemorySettings, meter: Meter, *, is_shared: bool = False, counts: "RedisCounts | None" = None
 ) -> Stores:
-    """The session stores; ``meter`` counts what calls do.
+    """Builds the session stores; ``meter`` counts the operations of calls.
 
-    ``is_shared`` is whether other processes of this server use them. ``counts`` are those on the same Redis.
+    ``is_shared`` is whether other processes of this server use them. ``counts`` are the limits' counts on the
+    same Redis.
 
-    Background work has a longer deadline and connections of its own to the same server, and never opens the
-    breaker. Any other store has one driver for both: one of a package may keep all in this process.
+    With Redis and PostgreSQL, background work has a longer deadline and its own connections, and never opens
+    the breaker. Other stores have one driver for both, since a package's driver may keep all data in this
+    process.
     """
     url = settings.sessions.get_secret_value()
     scheme = url.partition(":")[0]
@@ -328,8 +330,8 @@ def build_stores(
     driver = open_driver(url, deadline=settings.deadline, is_shared=is_shared, counts=counts)
     is_server = scheme.partition("+")[0] in {"redis", "rediss", "postgres", "postgresql"}
     patient = open_driver(url, deadline=BACKGROUND_DEADLINE) if is_server else None
-    # With a pool there is a round for the task of the reader, another for the command, and the moment in
-    # which it is written.
+    # With a pool a read takes one round of the event loop for its task, one for the command, and one to
+    # write.
     rounds = 0 if scheme.startswith("redis") else 3
     calls = SessionStore(
         driver,
@@ -345,7 +347,7 @@ def build_stores(
 
 
 def _build_facts(settings: MemorySettings, stores: Stores, place: FactStore) -> FactMemory | None:
-    """The facts in ``place``; none where they are kept nowhere."""
+    """Builds the memory of facts over the store ``place``; ``None`` where no facts are kept."""
     if not settings.keeps_facts:
         return None
     users = UserFacts(
@@ -409,7 +411,7 @@ def _build_calls(settings: MemorySettings, store: SessionStore, redaction: Redac
 
 
 def _build_retriever(archive: Archive, settings: RecallAids, models: Models) -> Retriever:
-    """The search of the archive, with the models that help it."""
+    """Builds the search of the archive, with its models for embeddings and reranking."""
     vectors = reranking = None
     embeddings, rerank = settings.embeddings, settings.rerank
     if embeddings and (target := models.target(embeddings.upstream)):

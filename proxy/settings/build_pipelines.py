@@ -1,4 +1,4 @@
-"""From settings to upstreams and pipelines; nothing is connected."""
+"""Builds upstreams and pipelines from settings, without opening connections."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
@@ -45,7 +45,7 @@ _SHORTEST_SECRET = 8
 
 
 def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, Target]:
-    """The upstreams by name; ``environ`` says which proxies lead to them. Certificates are read once."""
+    """Builds the upstreams by name; ``environ`` names proxies to them. Certificates are read once."""
     trust = cache(system_trust)
     targets = {}
     for name, own in settings.upstreams.items():
@@ -58,7 +58,7 @@ def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str
                 environ=environ,
                 trust=trust,
             )
-        # Without the scheme before it, as in ``Bearer``. What is shorter is a number or a word of its own.
+        # Without a scheme such as ``Bearer``. Shorter values are numbers or ordinary words.
         secrets = [
             secret.get_secret_value().encode().rpartition(b" ")[2]
             for secret in (own.api_key, *own.headers.values())
@@ -84,7 +84,7 @@ def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str
 
 def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
     yield b"content-type", b"application/json"
-    yield b"accept-encoding", b"identity"  # a packed stream arrives late, if at all
+    yield b"accept-encoding", b"identity"  # compression delays a stream
     yield b"user-agent", f"turnkeeper/{VERSION}".encode()
     key = settings.api_key.get_secret_value()
     if key and not settings.forward_key:
@@ -100,7 +100,7 @@ def build_pipelines(
     memory: Memory | None = None,
     token_counter: TokenCounter | None = None,
 ) -> Mapping[str, Pipeline]:
-    """The pipelines by name; without ``targets`` to upstreams that no proxy leads to."""
+    """Builds the pipelines by name; without ``targets``, to upstreams without the environment's proxies."""
     targets = build_targets(settings, {}) if targets is None else targets
     pipelines = {}
     for name, own in settings.pipelines.items():
@@ -141,7 +141,7 @@ def build_pipelines(
 def with_filters(
     pipeline: Pipeline, request: Sequence[RequestFilter], answer: Sequence[AnswerFilter]
 ) -> Pipeline:
-    """The pipeline with other filters, and with what these need of memory."""
+    """The pipeline with other filters, and with the parts of memory that they need."""
     episodes = next((step for step in request if isinstance(step, InjectEpisodes)), None)
     lookup = None
     if episodes:
@@ -166,12 +166,12 @@ def with_filters(
 
 
 def chain_time_zone(steps: Sequence[RequestFilter]) -> tzinfo:
-    """The time zone of the first step that sets one, ``recall`` before all others; else UTC."""
+    """The time zone of ``recall`` if it sets one, else of the first step that does, else UTC."""
     return time_zone(_zone_name(steps) or "UTC")
 
 
 def common_time_zone(pipelines: Mapping[str, PipelineSettings]) -> tzinfo:
-    """The time zone of work for no pipeline: that of ``default``, else the one that all others share."""
+    """The time zone of work without a pipeline: that of ``default``, the one that others share, or UTC."""
     names = {name: _zone_name(pipeline.request) for name, pipeline in pipelines.items()}
     distinct = {name for name in names.values() if name}
     shared = distinct.pop() if len(distinct) == 1 else None

@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Filter)
 ENTRY_POINTS = "turnkeeper.filters"
 BROKEN = "could not be loaded; see 'filters'"
 OWN_FILES = "turnkeeper_filters_"
-"""How the names of modules begin that are loaded from a user's own files."""
+"""The prefix of modules' names that are loaded from a user's own files."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FILE_NAME = "name the file as the filter, such as swear_words.py: small letters, digits and '_'"
@@ -40,15 +40,15 @@ _MAX_MESSAGE = 300
 
 
 class PluginError(ValueError):
-    """The code of a user's own filter cannot be loaded; the message says why, on one line."""
+    """Raised where a user's own filter cannot be loaded; the message says why, on one line."""
 
 
 class FilterRegistry(msgspec.Struct, frozen=True):
-    """Filters by name, imported when they are first looked up.
+    """Filters by name, which are imported at the first look-up.
 
-    A name is looked for in ``files``, the modules of a configuration's own files, then in ``package``, where
-    the shipped filters are, then with ``installed`` among the entry points of installed packages.
-    ``broken`` are the names of files that could not be loaded.
+    A name is searched in ``files``, the modules of a configuration's own files, then in ``package`` with the
+    shipped filters, and with ``installed`` in the entry points of installed packages. ``broken`` are the
+    names of files that could not be loaded.
     """
 
     package: str = "filters"
@@ -57,9 +57,10 @@ class FilterRegistry(msgspec.Struct, frozen=True):
     installed: bool = True
 
     def get(self, name: str, kind: type[F]) -> type[F]:
-        """The filter of a kind with this name.
+        """Finds the filter of a kind by its name.
 
-        Raises LookupError, which lists the alternatives, and PluginError where a user's own cannot be loaded.
+        Raises LookupError, which lists the alternatives, and PluginError where a user's own filter cannot be
+        loaded.
         """
         if name in self.broken:
             raise PluginError(f"the filter {name!r} {BROKEN}")
@@ -72,7 +73,7 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         raise LookupError(f"no filter named{quoted(name)}{alternatives(name, self.names(kind))}")
 
     def names(self, kind: type[Filter]) -> tuple[str, ...]:
-        """All filters of a kind that can be loaded, in alphabetical order."""
+        """The names of all filters of a kind that can be loaded, in alphabetical order."""
         path = importlib.import_module(self.package).__path__
         names = {module.name for module in pkgutil.iter_modules(path)} | set(self.files)
         if self.installed:
@@ -80,7 +81,7 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         return tuple(sorted(name for name in names if self._has(name, kind)))
 
     def with_files(self, paths: Sequence[Path]) -> tuple["FilterRegistry", dict[int, str]]:
-        """The registry with a user's own files added, and the errors of those that fail, by position."""
+        """Loads a user's own files; returns the registry with them, and the errors by position."""
         files, broken, errors = dict(self.files), set(self.broken), dict[int, str]()
         for i, path in enumerate(paths):
             try:
@@ -130,7 +131,7 @@ class FilterRegistry(msgspec.Struct, frozen=True):
 
 
 def _filter_in(source: Any, kind: type[F]) -> type[F] | None:
-    """The filter that a module defines itself; an entry point may also lead to the class."""
+    """The filter that a module defines, or a class itself, from an entry point; ``None`` if there is none."""
     if isinstance(source, type):
         return source if issubclass(source, kind) else None
     for value in vars(source).values() if isinstance(source, ModuleType) else ():
@@ -142,7 +143,7 @@ def _filter_in(source: Any, kind: type[F]) -> type[F] | None:
 
 
 def _does_anything(kind: type[Filter]) -> bool:
-    """Whether a filter has a method of its own in the place of one that changes nothing."""
+    """Whether a filter overrides one of the methods that change nothing."""
     bases = {RequestFilter: ("apply", "set"), AnswerFilter: ("open", "first")}
     return any(
         getattr(kind, name) is not getattr(base, name)
@@ -153,9 +154,9 @@ def _does_anything(kind: type[Filter]) -> bool:
 
 
 def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
-    """The filter of one step of a pipeline: in YAML a filter's name, or one name with its options.
+    """Builds the filter of one step, which is a filter's name, or a mapping of one name to its options.
 
-    Raises ValueError; for wrong options pydantic's own, placed under the filter's name.
+    Raises ValueError; for wrong options ValidationError, with the filter's name in its path.
     """
     step = {written: None} if isinstance(written, str) else written
     if not isinstance(step, dict) or not step:
@@ -171,13 +172,13 @@ def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
     except LookupError as error:
         raise ValueError(error.args[0]) from None
     try:
-        # The dictionary around the filter puts its name into the path of each error.
+        # With a dictionary, the path of each error contains the filter's name.
         adapter = TypeAdapter(dict[str, found])  # type: ignore[valid-type]
         return adapter.validate_python({name: {} if options is None else options})[name]
     except ValidationError:
         raise
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a user's check may raise anything
-        # Not a mere ValueError, whose text is always shown: this one may quote the options.
+        # Not a ValueError, whose message is always shown: this one may quote the options.
         message = f"the filter {name!r} does not take these options: {describe_exception(error)}"
         raise PydanticCustomError("filter_failed", "{message}", {"message": message}) from None
 
@@ -186,15 +187,15 @@ def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
 
 
 def load_file(path: Path) -> ModuleType:
-    """The module in a file as it is now, whatever was loaded from it before. Raises PluginError."""
-    # The last part is the filter's name, as with shipped ones: explanations show it.
+    """Loads the module in a file anew, even if it was loaded before. Raises PluginError."""
+    # The last part of the module's name is the filter's name, which explanations show.
     folder = sha256(str(path.parent).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     name = f"{OWN_FILES}{folder}.{path.stem}"
     spec = spec_from_file_location(name, path, loader=_UncachedLoader(name, str(path)))
     if spec is None or spec.loader is None:  # pragma: no cover - a loader was given
         raise PluginError("this is no Python file")
     module, previous = module_from_spec(spec), sys.modules.get(name)
-    # While it runs, pydantic looks into sys.modules for the types and docstrings of the class.
+    # Pydantic looks up the class's types and docstrings in sys.modules during the import.
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
@@ -208,14 +209,14 @@ def load_file(path: Path) -> ModuleType:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Compiles the file each time: a cached form would hide an edit made within the same second."""
+    """Compiles the file each time: the cache would miss an edit within the same second."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - the interface
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _load_error(error: BaseException, file: str) -> str:
-    """Why a file cannot be loaded, with the line of it where there is one."""
+    """The message about a file that cannot be loaded, with the line if it is known."""
     if isinstance(error, SyntaxError) and error.filename == file:
         line = error.lineno
     else:
@@ -229,7 +230,7 @@ def _load_error(error: BaseException, file: str) -> str:
 
 
 def load_entry_point(name: str) -> Any:
-    """The object of the installed packages' entry point of a name, or ``None``. Raises PluginError."""
+    """Loads the entry point with this name from installed packages, or ``None``. Raises PluginError."""
     points = list(entry_points(group=ENTRY_POINTS, name=name))
     packages = {point.dist.name if point.dist else point.value for point in points}
     if len(packages) > 1:
@@ -245,7 +246,7 @@ def load_entry_point(name: str) -> Any:
 
 
 def describe_exception(error: BaseException) -> str:
-    """An exception of a user's code on one line, cut where it is long."""
+    """An exception of a user's code as one line, shortened if it is long."""
     text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
     described = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return described if len(described) <= _MAX_MESSAGE else f"{described[:_MAX_MESSAGE]}…"
