@@ -314,11 +314,11 @@ class UpstreamError(TurnkeeperError):
         return self._with_setting(self.message)
 
     def _with_setting(self, message: str) -> str:
-        """The message with the setting to look at, unless it says itself what to check."""
+        """The message with the setting to look at, unless it says why no connection was made."""
         if self.upstream and message.endswith(CHECK_ADDRESS):
             return f"{message.removesuffix(CHECK_ADDRESS)}; check upstreams.{self.upstream}.base_url"
         setting = _SETTINGS.get(self.outcome)
-        if not (setting and self.upstream) or "check " in message:
+        if not (setting and self.upstream) or (self.outcome == "unreachable" and "check " in message):
             return message
         return f"{message.rstrip('.')}; check {setting.format(f'upstreams.{self.upstream}')}"
 

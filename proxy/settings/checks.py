@@ -299,10 +299,6 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
         name = filter_name(step)
         if isinstance(step, RestoreInterrupted) and step.show == "heard":
             yield i, "with 'show: heard' this changes nothing; take it out, or write 'show: both'"
-        if isinstance(step, RepairHistory) and not (
-            step.tools or step.empty or step.repeated or step.control
-        ):
-            yield i, "all that this does is switched off; take it out"
         conditions = {option: set(getattr(step, option, ())) for option in dropped}
         # The user's newest message is never dropped, so steps other than dropping still find it.
         finds_newest = name != "drop_messages" and "user" in getattr(step, "roles", ("user",))

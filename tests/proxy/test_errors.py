@@ -21,8 +21,11 @@ from proxy.errors import CHECK_ADDRESS, UpstreamError, UpstreamRefused, Upstream
             "407 on the way to http://gone:9: check the proxy's user name and password",
         ),
         (
-            UpstreamTimeout("No token within 5 s."),
-            "No token within 5 s; check upstreams.main.first_token and upstreams.main.total",
+            UpstreamTimeout("m did not send any answer in time; check whether the model is overloaded"),
+            (
+                "m did not send any answer in time; check whether the model is overloaded; check"
+                " upstreams.main.first_token and upstreams.main.total"
+            ),
         ),
         (UpstreamRefused(401, b"", {}), "The upstream answered 401; check upstreams.main.api_key"),
     ],
