@@ -1,4 +1,4 @@
-"""The web page as one application: routes, signing in, and the page of an error."""
+"""The application of the web page: routes, login, and the error page."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ Handler = Callable[[PageRequest], Awaitable[Response]]
 
 
 class PageApp:
-    """All pages. What a page needs computed runs one piece at a time, so that no call loses time to it."""
+    """Answers requests for all pages; long computations run one at a time, so that they delay no call."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -43,7 +43,7 @@ class PageApp:
         self._router: Router[Handler] = Router(routes, "page")
 
     async def answer(self, request: Request, runtime: Runtime) -> None:
-        """Answers one request for a page."""
+        """Sends the page that a request asks for, or an error page."""
         viewer = identify(request.headers, runtime.keys)
         try:
             response = await self._response(request, runtime, viewer)
@@ -60,7 +60,7 @@ class PageApp:
         await response(request.scope, request.receive, request.reply.send)
 
     def close(self) -> None:
-        """Stops the drafts that are being tried."""
+        """Kills the processes in which drafts are tried."""
         self._drafts.close()
 
     async def _response(self, request: Request, runtime: Runtime, viewer: Viewer) -> Response:
@@ -70,7 +70,7 @@ class PageApp:
         if viewer.tenant is None and not request.path.startswith(_WITHOUT_KEY):
             return redirect("login")
         method = "GET" if request.method == "HEAD" else request.method
-        # Undecoded: an id may have a slash in it.
+        # The path is matched undecoded, as an id may contain a slash.
         match = self._router.find(method, request.raw_path.decode("latin-1"))
         if match is None:
             raise NotFound("There is no such page.")

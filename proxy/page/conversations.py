@@ -43,7 +43,7 @@ _LAST_PAGE: Final = 10_000
 _BEFORE: Final = 10
 _LONGEST_SEARCH: Final = 200
 _FIRST_WORDS: Final = 160
-# For how many seconds after its last turn a call is taken to go on.
+# In seconds: how long a call counts as active after its last turn.
 _LIVE: Final = 60.0
 _LAST_POSITION: Final = 10**9
 
@@ -87,7 +87,7 @@ async def _list(request: PageRequest) -> Response:
     return await request.page(
         "conversations.html",
         _HERE,
-        # Work in the background saves sessions too, and moves them in the list of the store.
+        # Background work also saves sessions, which changes their order in the store's list.
         cards=sorted(cards, key=attrgetter("updated"), reverse=True),
         count=stored,
         more=len(listed) > _LISTED,
@@ -191,7 +191,7 @@ async def _show(request: PageRequest) -> Response:
         "session": session,
         "start": start,
         "end": end,
-        # A client that sends no answers back confirms none of them.
+        # Only the newest answer is shown as not confirmed: some clients never confirm any.
         "newest_answer": max(
             (i for i, each in enumerate(session.entries, session.cold_count) if each.role == "assistant"),
             default=None,

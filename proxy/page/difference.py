@@ -1,4 +1,4 @@
-"""What a filter did to the messages, as rows: removed, added and changed messages, and the words changed."""
+"""The difference between two lists of messages, as rows: removed, added and changed messages and words."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -15,11 +15,11 @@ Kind = Literal["same", "removed", "added", "changed"]
 _MOST_WORDS: Final = 400
 _MOST_ROWS: Final = 200
 _MOST_UNFOLDED: Final = 2
-_MOST_COMPARED: Final = 400  # comparing takes the square of it
+_MOST_COMPARED: Final = 400  # comparing takes quadratic time
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A field beside the content, before and after, as JSON; ``None`` where there is none."""
+    """A field of a message or a request, before and after, as JSON; ``None`` where it is missing."""
 
     name: str
     before: str | None
@@ -27,7 +27,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, or ``count`` unchanged ones. ``words`` lead from the content before to the one after."""
+    """One message, or ``count`` unchanged ones. ``words`` are the edits from the old content to the new."""
 
     kind: Kind
     count: int = 1
@@ -39,7 +39,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepDiff(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter, and what it did."""
+    """The effect of one filter; ``tally`` counts its changes in words."""
 
     number: int
     name: str
@@ -52,7 +52,7 @@ class StepDiff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def step_diff(number: int, step: FilterStep) -> StepDiff:
-    """What one filter did, the ``number``-th."""
+    """Returns the effect of the ``number``-th filter; of its rows, the first 200."""
     rows: Sequence[Row] = ()
     if step.changed:
         before, after = ([] if side is UNSET else side for side in (step.before, step.after))
@@ -74,19 +74,19 @@ def step_diff(number: int, step: FilterStep) -> StepDiff:
 
 
 def diff_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Row]:
-    """The difference of two conversations."""
+    """Returns the difference between two conversations, 200 rows at most."""
     return list(_rows(before, after))[:_MOST_ROWS]
 
 
 def unchanged_rows(messages: Sequence[MessageDict]) -> Sequence[Row]:
-    """Messages as they are, the newest of many."""
+    """Returns a row for each of the newest 400 messages, behind a row that counts the older ones."""
     skipped = max(0, len(messages) - _MOST_COMPARED)
     older = [Row(kind="same", count=skipped, role="older")] if skipped else []
     return [*older, *(_row("same", i, i, {}, message) for i, message in enumerate(messages[skipped:]))]
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages in a row that have the same kind; ``is_folded`` where they are many."""
+    """Consecutive rows of one kind; ``is_folded`` for more than two that are not changed messages."""
 
     kind: Kind
     is_folded: bool
@@ -94,7 +94,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Group]:
-    """All messages of both sides; of those at the end, the last two are never folded."""
+    """Groups the rows of two conversations, unchanged messages included; never folds the last two."""
     skipped = max(0, len(after) - _MOST_COMPARED)
     rows = [Row(kind="same", count=skipped, role="older")] if skipped else []
     for row in _rows(before[-_MOST_COMPARED:], after[skipped:]):
@@ -113,7 +113,7 @@ def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) ->
 
 
 def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Row]:
-    """Compares the newest messages on both sides; those before them are counted alone."""
+    """Compares the newest 400 messages on both sides; the older ones are only counted."""
     skipped = [max(0, len(side) - _MOST_COMPARED) for side in (before, after)]
     if any(skipped):
         yield Row(kind="same", count=max(skipped), role="older")
@@ -128,7 +128,7 @@ def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterat
 
 
 def _row(kind: Kind, before: int, after: int, one: MessageDict, other: MessageDict) -> Row:
-    """The row of a message at its positions, as it is before and after; empty where it is not there."""
+    """The row of a message, with its positions; ``one`` or ``other`` is empty where it is missing."""
     old, new = _content(one), _content(other)
     words: Sequence[Piece] | None = ()
     if kind == "changed":
@@ -154,7 +154,7 @@ def _field(name: str, before: Any, after: Any) -> Field:
 
 
 def _content(message: MessageDict) -> str:
-    """The content as text, with a mark for each part that is none."""
+    """The content as text, with a mark for each part that is not text."""
     content = message.get("content")
     if not isinstance(content, list):
         return content if isinstance(content, str) else ""

@@ -23,17 +23,17 @@ if sys.platform != "win32":
 
 _AT_ONCE: Final = 2
 _MOST_PENDING: Final = 8
-# In seconds: of computing, of everything within a process, and of everything with what was before it.
+# In seconds: limits of CPU time, of time in a process, and of time including the wait for a process.
 _COMPUTING: Final = 5.0
 _LASTING: Final = 20.0
 _PATIENCE: Final = 40.0
 _MEGABYTES: Final = 256
-# So long a process waits for another draft: to start one takes half a second.
+# In seconds: how long an idle process is kept, as it takes half a second to start one.
 _IDLE: Final = 60.0
 _OUT_OF_MEMORY: Final = 3
 _TEMPLATES: Final = ("parts.html", "tried.html", "replayed.html", "errors.html")
 _HEADER: Final = struct.Struct(">I?")
-"""The length of what follows, and whether it is a result: else it is why there is none."""
+"""The length of the data that follows, and whether they are a result; otherwise they are an error."""
 _READY: Final = b"."
 
 
@@ -127,7 +127,7 @@ class _Process:
             self._streams = await asyncio.open_connection(sock=self._socket)
             await self._streams[0].readexactly(len(_READY))
         reader, writer = self._streams
-        # In a thread, which lets the loop run between two pieces: a kept turn may have megabytes.
+        # In a thread, since a kept turn may have megabytes; the event loop can run between two pieces.
         pieces = await asyncio.to_thread(_pickled, trial)
         writer.write(_HEADER.pack(sum(map(len, pieces)), True))  # noqa: FBT003
         for piece in pieces:
@@ -190,7 +190,7 @@ def _run_in_fork(trial: Trial, renderer: Renderer) -> tuple[bool, bytes]:
         code = 1
         try:
             os.close(reading)
-            # The kernel ends this process where it takes too long, and gives it so much memory and no more.
+            # The kernel ends this process if it takes too long, and limits its memory.
             signal.setitimer(signal.ITIMER_PROF, _COMPUTING)
             signal.setitimer(signal.ITIMER_REAL, _LASTING)
             with contextlib.suppress(OSError, ValueError):
@@ -218,7 +218,7 @@ def _stop_reason(status: int) -> str:
         return f"The draft took longer than {_COMPUTING:g} s to compute, and was stopped."
     if code == -signal.SIGALRM:
         return f"The draft took longer than {_LASTING:g} s, and was stopped."
-    # Libraries that are not written in Python abort, and the kernel kills, where there is no memory.
+    # Without memory, libraries in other languages than Python abort, and the kernel kills the process.
     if code in {_OUT_OF_MEMORY, -signal.SIGABRT, -signal.SIGKILL}:
         return f"The draft needed more than {_MEGABYTES} MB of memory, and was stopped."
     return (

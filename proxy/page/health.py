@@ -30,9 +30,9 @@ _MEANINGS: Final = {
 
 
 class Plot(msgspec.Struct, frozen=True, kw_only=True):
-    """One figure over an hour.
+    """A plot of one metric over an hour.
 
-    ``lines`` hold the points of each run of each line, and ``bars`` are x, y, width and height.
+    ``lines`` has the points of each run of each line, for SVG; a bar is x, y, width and height.
     """
 
     title: str
@@ -41,16 +41,17 @@ class Plot(msgspec.Struct, frozen=True, kw_only=True):
     peak: str
     lines: Sequence[Sequence[str]] = ()
     names: Sequence[str] = ()
-    """Those of the lines, where there are several."""
+    """The names of the lines, if there are several."""
     bars: Sequence[tuple[float, float, float, float]] = ()
     alarm: bool = False
 
 
 class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """An upstream, the pipelines that use it, and how a tenant's newest turns at it ended.
+    """An upstream, the pipelines that use it, and the outcomes of a tenant's newest turns at it.
 
-    ``first_token`` are the median and the 95th percentile of the last hour, from when it was asked.
-    ``breakers`` are those of its models that are not closed, as far as the tenant knows the models.
+    ``first_token`` is the median and the 95th percentile over the last hour, in seconds from the request
+    upstream. ``breakers`` are the states of its circuit breakers that are not closed, by model; models that
+    the tenant does not know are left out.
     """
 
     name: str
@@ -63,12 +64,12 @@ class UpstreamStatus(msgspec.Struct, frozen=True, kw_only=True):
     first_token: tuple[float | None, float | None]
     breakers: Mapping[str, str]
     error: str | None
-    """Why the newest turn that failed at it did."""
+    """The error of the newest turn that failed at the upstream."""
     error_at: float = 0.0
 
 
 class MemoryStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Memory now. ``message`` says how long it took to answer, or why it did not."""
+    """The current state of memory. ``message`` is the time that the store took to answer, or its error."""
 
     answers: bool
     message: str
@@ -83,7 +84,7 @@ async def _show(request: PageRequest) -> Response:
     memory = await _memory_status(runtime.memory) if runtime.memory else None
     minutes = server.traces.hour.minutes(now, request.tenant)
     status, degraded = server.status, dict.fromkeys(server.degraded)
-    if status == "ready" and memory and not memory.answers:  # before /readyz knows
+    if status == "ready" and memory and not memory.answers:  # before /readyz reports it
         status, degraded = "degraded", dict.fromkeys(["memory", *degraded])
     added = Histogram(minute.added for minute in minutes)
     first = Histogram(minute.first_token for minute in minutes)
@@ -95,7 +96,7 @@ async def _show(request: PageRequest) -> Response:
         "session_advice": SESSION_ADVICE,
         "without_session": sum(NO_SESSION in report.degraded for report in recent),
         "plots": _plots(minutes),
-        # Of the last hour; durations are in seconds, and tokens as upstreams report them.
+        # Over the last hour: durations in seconds, and tokens as upstreams report them.
         "summary": {
             "turns": sum(minute.turns for minute in minutes),
             "added": (added.quantile(0.5), added.quantile(0.99)),
@@ -118,7 +119,7 @@ async def _show(request: PageRequest) -> Response:
 
 
 def _meaning(name: str) -> str:
-    """What it means that a component is degraded, and where to look."""
+    """The explanation of a degraded component, with advice."""
     if name.startswith("upstream "):
         return (
             "It fails or does not answer: calls go to a pipeline's other upstreams, where it has any. Its"
@@ -143,7 +144,7 @@ def _upstreams(
     recent = [trace.report for trace in traces]
     pipelines = request.runtime.pipelines.values()
     targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
-    # A model's name may be one that another tenant's clients made up.
+    # The name of a model may come from another tenant's clients.
     own = {model for report in recent for model in (report.primary_model, report.model)}
     statuses = []
     for name, target in targets.items():
@@ -226,7 +227,7 @@ def _line_plot(
     text: Callable[[float], str] = took,
     names: Sequence[str] = (),
 ) -> Plot:
-    """One or two lines on one scale, each of them in runs of values; a value alone is a short run."""
+    """Plots lines on one scale; ``None`` interrupts a line, and a single value is drawn as a short run."""
     numbers = [[value for value in values if value is not None] for values in series]
     peak = max((max(each, default=0.0) for each in numbers), default=0.0)
     lines = []

@@ -26,9 +26,9 @@ _LONGEST_SEARCH: Final = 200
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A turn as a row of the table; ``has_page`` is whether its trace is kept, which has the ``failure``.
+    """A turn as a row of the table; ``has_page`` is whether its trace is kept, and ``failure`` its error.
 
-    ``has_session`` is whether its conversation may be stored: of a turn that failed nothing is.
+    ``has_session`` is whether its conversation may be stored; a failed turn stores nothing.
     """
 
     turn: TurnReport
@@ -38,9 +38,10 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Filters(msgspec.Struct, frozen=True, kw_only=True):
-    """Which turns a viewer wants to see; ``slow`` are milliseconds to the first token.
+    """The filters of the table; ``slow`` is the least time to the first token, in milliseconds.
 
-    A turn has every word of ``search``; ``session:`` and ``user:`` before a word name where it must be.
+    A matching turn contains all words of ``search``. A word after ``session:`` or ``user:`` is searched for
+    in that id only.
     """
 
     search: str = ""
@@ -49,7 +50,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Self:
-        """The filters that a form sets; what it cannot set is left out."""
+        """Parses the filters of a form; ignores invalid values."""
         state, slow = query.get("state", ""), query.get("slow", "")
         return cls(
             search=query.get("q", "").strip()[:_LONGEST_SEARCH],
@@ -58,7 +59,7 @@ class Filters(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def match(self, turn: TurnReport) -> bool:
-        """Whether a turn is one of those."""
+        """Whether a turn passes the filters."""
         if self.state and turn.state != self.state:
             return False
         if self.slow and (turn.first_token or 0.0) * 1000 < self.slow:
@@ -96,9 +97,9 @@ async def _stream(request: PageRequest) -> Response:
 
 
 async def _events(request: PageRequest) -> AsyncIterator[bytes]:
-    """The table's changes as server-sent events, until the server ends or has another configuration.
+    """Yields changes of the table as server-sent events, until the server drains or is reconfigured.
 
-    Browsers reconnect then.
+    Browsers then reconnect.
     """
     yield b"retry: 1000\n\n"
     filters = Filters.of(request.query)
@@ -118,7 +119,7 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
 
 
 async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[str, TurnReport]]:
-    """The newest of each turn within a fifth of a second; an empty batch after a second of silence."""
+    """Yields the newest report of each turn within a fifth of a second; ``{}`` after a second without any."""
     batch: dict[str, TurnReport] = {}
     clock = asyncio.get_running_loop().time
     due = clock() + _BATCH_TIME
@@ -141,7 +142,7 @@ async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[st
 
 
 def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[Row]:
-    """The newest turns that match: those that are on their way, and those that have ended."""
+    """The newest 100 turns that match, under way or ended, the newest first."""
     server = request.server
     reports = list(server.traces.ended(request.tenant))
     traced = server.traces.failures(request.tenant)
@@ -163,7 +164,7 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
 
 
 def _event(request: PageRequest, rows: Mapping[str, Row], sent: Mapping[str, Row]) -> bytes:
-    """The ids of all rows in their order, and the rows that the browser does not have like this."""
+    """Encodes the ids of all rows, in order, and the HTML of the rows that are new or have changed."""
     changed = [row for row in rows.values() if row != sent.get(row.turn.id)]
     html = {row.turn.id: request.renderer.text("row.html", row=row) for row in changed}
     return b"event: turns\ndata: " + msgspec.json.encode({"ids": list(rows), "rows": html}) + b"\n\n"

@@ -1,4 +1,4 @@
-"""Filters tried on a request in the playground, and on each prompt of a recorded call."""
+"""The playground, where filters are tried on a request, and the replay of a recorded call."""
 
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -28,7 +28,7 @@ TITLES: Final[Mapping[str, str]] = {
 
 
 def example(name: str) -> str | None:
-    """A voice platform's request as JSON; ``None`` where there is no example of it."""
+    """Returns a voice platform's example request as JSON; ``None`` for an unknown name."""
     if name not in TITLES:
         return None
     return (files("proxy.page") / "examples" / f"{name}.json").read_text("utf-8")

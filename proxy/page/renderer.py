@@ -1,4 +1,4 @@
-"""Renders templates, which escape all values, with headers that allow no foreign content."""
+"""Renders templates, which escape all values, with headers that forbid foreign content."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -37,7 +37,7 @@ _PLACES: Final = {
 
 
 class Renderer:
-    """All templates and assets; ``process_name`` stands at the foot of each page."""
+    """The page's templates and assets; ``process_name`` is shown at the foot of each page."""
 
     def __init__(self, process_name: str = "") -> None:
         folder = files(_PACKAGE) / "assets"
@@ -66,22 +66,22 @@ class Renderer:
         self._environment.globals["process_name"] = process_name
 
     def compile(self, *templates: str) -> None:
-        """Compiles templates, which is done once."""
+        """Compiles templates in advance; each is compiled only once."""
         for template in templates:
             self._environment.get_template(template)
 
     def text(self, template: str, **values: Any) -> str:
-        """Renders a template."""
+        """Renders a template to HTML."""
         return self._environment.get_template(template).render(**values)
 
     def page(self, template: str, viewer: Viewer, *, status: int = 200, **values: Any) -> Response:
-        """Renders a whole page."""
+        """Renders a whole page as a response."""
         text = self.text(template, viewer=viewer, **values)
-        # Half a character, as a transcript cut inside an emoji has, is no UTF-8.
+        # A transcript that is cut inside an emoji has a lone surrogate, which UTF-8 cannot encode.
         return Response(text.encode("utf-8", "replace"), status, HEADERS, "text/html")
 
     def asset(self, name: str) -> Response | None:
-        """A file that pages refer to; its URL changes whenever it does."""
+        """Returns an asset, or ``None``; it is cached for a year, as its URL changes with its content."""
         if name not in self._assets:
             return None
         headers: Mapping[str, str] = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
@@ -92,7 +92,7 @@ class Renderer:
 
 
 def took(seconds: float | None) -> str:
-    """A length of time with the unit that suits it: ``84 µs``, ``12.3 ms``, ``1.42 s``."""
+    """Formats a duration in a fitting unit: ``84 µs``, ``12.3 ms``, ``1.42 s``; ``None`` as a dash."""
     if seconds is None:
         return "\N{EN DASH}"
     if abs(seconds) < _MILLISECOND:
@@ -103,7 +103,7 @@ def took(seconds: float | None) -> str:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A length of time beside others, in one unit for all: ``0.084 ms``, ``12.3 ms``, ``1,420 ms``."""
+    """Formats durations to be compared, all in one unit: ``0.084 ms``, ``12.3 ms``, ``1,420 ms``."""
     if seconds is None:
         return "\N{EN DASH}"
     size = abs(seconds * 1e3)
@@ -111,14 +111,14 @@ def milliseconds(seconds: float | None) -> str:
 
 
 def place_text(spelling: str) -> str:
-    """The place of an id in words: ``session_id in the body`` for ``body:session_id``."""
+    """Puts an id place into words: ``session_id in the body`` for ``body:session_id``."""
     source, _, name = spelling.partition(":")
     where = _PLACES.get(source)
     return f"{name} in {where}" if name and where else spelling
 
 
 def lasting(seconds: float) -> str:
-    """A length of time in the two largest of its units: ``2.5 s``, ``3 min 20 s``, ``2 h 5 min``."""
+    """Formats a duration in its two largest units: ``2.5 s``, ``3 min 20 s``, ``2 h 5 min``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -130,32 +130,32 @@ def lasting(seconds: float) -> str:
 
 
 def step(name: str) -> str:
-    """A name as one step of a path, whatever is in it."""
+    """Quotes a name as one step of a path, slashes included."""
     return quote(name, safe="", errors="replace")
 
 
 def turn_url(id: str, session: str | None, at: float) -> str:  # noqa: A002 - an id is called an id
-    """The page of a turn; with its session and time, by which it is found once it is not kept any more."""
+    """The URL of a turn's page. The session and time lead to its conversation once it is no longer kept."""
     return f"/turns/{step(id)}" + ("" if session is None else f"?session={step(session)}&at={at:.3f}")
 
 
 def is_step(name: str) -> bool:
-    """Whether a name can be a step of a path: browsers resolve these two, however they are written."""
+    """Whether a name can be a step of a path; browsers resolve ``.`` and ``..``, even quoted ones."""
     return name not in {".", ".."}
 
 
 def as_json(value: Any) -> str:
-    """A value as JSON, which is still to be escaped."""
+    """Encodes a value as JSON, which is not yet escaped for HTML."""
     return msgspec.json.encode(value).decode("utf-8", "replace")
 
 
 def iso(seconds: float) -> str:
-    """A moment as machines read it; the epoch for one beyond all calendars."""
+    """Formats a time, in seconds since 1970, as ISO 8601; one that is out of range becomes the epoch."""
     return _moment(seconds).isoformat(timespec="milliseconds")
 
 
 def clock(seconds: float) -> str:
-    """A moment as people read it, in UTC until a script puts it into their own time."""
+    """Formats a time, in seconds since 1970, for readers: in UTC, until a script converts it."""
     return _moment(seconds).strftime("%Y-%m-%d %H:%M:%S")
 
 

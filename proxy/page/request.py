@@ -1,4 +1,4 @@
-"""One request for a page, and what a handler needs to answer it."""
+"""A request for a page, with all that its handler needs."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class SerialExecutor:
-    """Runs one piece of work at a time in a thread; the next one starts when the last has truly ended."""
+    """Runs one function at a time in a thread; one that has timed out still blocks the next until it ends."""
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
@@ -40,7 +40,7 @@ class SerialExecutor:
 
 
 class TrialResult(msgspec.Struct, frozen=True):
-    """What a trial shows, or the error in its place: HTML that our templates have escaped."""
+    """The result of a trial, or its error, as HTML that our templates have escaped."""
 
     html: Markup
     status: int = 200
@@ -48,7 +48,7 @@ class TrialResult(msgspec.Struct, frozen=True):
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request for a page that its viewer may see; ``params`` are the path's, decoded."""
+    """A request for a page that its viewer may see; ``params`` are the decoded parameters of the path."""
 
     server: ServerState
     runtime: Runtime
@@ -68,7 +68,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         return self.viewer.tenant or ""
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
-        """Traces with what was said and with a pipeline, wherever they are kept."""
+        """Returns the traces with content, also from other processes; those with content get a pipeline."""
         pipelines = self.runtime.pipelines
         return [
             msgspec.structs.replace(
@@ -80,7 +80,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     async def run_trial(self, trial: Trial, size: int) -> TrialResult:
-        """Runs a trial, which counts within the limits as a request of ``size`` bytes."""
+        """Runs a trial, which counts towards the limits as a request of ``size`` bytes."""
         try:
             async with self.runtime.admit_by_size(self.tenant, size, self.reply):
                 return TrialResult(Markup((await self.drafts.run(trial)).decode()))  # noqa: S704 - escaped by our templates
@@ -90,7 +90,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_only_tenant(self) -> bool:
-        """Whether the server's own figures are of no other tenant's calls."""
+        """Whether there is no other tenant, whose calls the server's own metrics would include."""
         return all(key.tenant == self.tenant for key in self.runtime.keys.entries)
 
     @property
@@ -102,31 +102,31 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def session_key(self) -> Key:
-        """The session that the path names; raises NotFound for what cannot be a name."""
+        """The key of the session in the path; raises NotFound for an invalid id."""
         return Key(self.tenant, self.id("There is no such conversation."))
 
     def id(self, missing: str) -> str:
-        """The id in the path; raises NotFound, with this message, for what cannot be one."""
+        """The id in the path; raises NotFound, with the message ``missing``, for an invalid one."""
         id_ = identifier(self.params["id"])
         if id_ is None:
             raise NotFound(missing)
         return id_
 
-    # Templates are rendered in threads: a long page takes longer than a turn, and calls wait on the loop.
+    # Templates are rendered in threads, as a long page would block the event loop for longer than a turn.
 
     async def page(self, template: str, here: str, *, status: int = 200, **values: Any) -> Response:
-        """Renders a page; ``here`` is its entry of the menu."""
+        """Renders a page; ``here`` is its entry in the menu."""
         render = partial(self.renderer.page, template, self.viewer, status=status, here=here, **values)
         return await asyncio.to_thread(render)
 
     async def fragment(self, template: str, **values: Any) -> Response:
-        """Renders a part of a page, which a script puts into one that is open."""
+        """Renders a part of a page, with which a script updates an open page."""
         text = await asyncio.to_thread(self.renderer.text, template, viewer=self.viewer, **values)
         return Response(text.encode("utf-8", "replace"), 200, HEADERS, "text/html")
 
 
 def redirect(*steps: str, query: str = "") -> Response:
-    """Redirects to another page, which the browser then asks for with GET; ``steps`` are ids, unquoted.
+    """Redirects to another page, which the browser requests with GET; ``steps`` of its path are unquoted.
 
     Raises NotFound where one of them cannot be a step of a path.
     """

@@ -1,6 +1,6 @@
-"""Drafts of pipelines that a user of the page writes, and what is tried with them.
+"""Drafts of pipelines that a user of the page writes, and trials of them.
 
-A request, a recorded call or a kept turn is tried in a process that can be killed.
+A trial runs a draft on a request, a recorded call or a kept turn, in a process that can be killed.
 """
 
 import time
@@ -42,7 +42,7 @@ _LONGEST_MODEL: Final = 300
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a form: a pipeline, a model in place of its own, and its steps as YAML."""
+    """The fields of a form: a pipeline, a model that replaces its own, and its steps as YAML."""
 
     pipeline: str
     model: str
@@ -52,7 +52,7 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     def of(
         cls, fields: Mapping[str, str], pipelines: Mapping[str, Pipeline], pipeline: str = "default"
     ) -> Self:
-        """The choices of a form; ``pipeline`` and its filters where it leaves them out."""
+        """Reads the choices of a form; ``pipeline`` and the chosen pipeline's steps are the defaults."""
         chosen = pipelines.get(fields.get("pipeline", pipeline)) or pipelines["default"]
         yaml = fields.get("yaml", "")
         if fields.get("load") or not yaml.strip():
@@ -61,10 +61,10 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True):
-    """Steps as YAML, with all that a trial needs of the pipeline whose own steps they replace.
+    """Steps as YAML, with the parts that a trial needs of the pipeline whose steps they replace.
 
-    ``own_filters`` leads from the modules of filters that are not shipped to their files. ``pipeline`` has
-    neither filters nor targets here. ``remembers`` is whether it has memory, which is out of reach here.
+    ``own_filters`` maps the modules of filters that are not shipped to their files. ``pipeline`` has no
+    filters and no targets. ``remembers`` is whether the pipeline has memory, which a trial cannot read.
     """
 
     yaml: str
@@ -79,7 +79,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, choices: Choices, pipelines: Mapping[str, Pipeline], tenant: str) -> Self:
-        """The draft that a tenant's form describes."""
+        """Makes a draft of the choices in a tenant's form."""
         pipeline = pipelines[choices.pipeline]
         target, memory = pipeline.targets[0], pipeline.memory
         return cls(
@@ -105,7 +105,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def with_steps(self, steps: Steps) -> Pipeline:
-        """The pipeline of this draft; nothing is connected."""
+        """Returns the draft's pipeline with these steps, and a target that connects to no upstream."""
         target = Target(
             name=self.upstream,
             health=Health(),
@@ -122,7 +122,7 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def as_yaml(pipeline: Pipeline) -> str:
-    """The steps of a pipeline as YAML, a line each where it fits."""
+    """The steps of a pipeline as YAML, each on one line if it fits."""
     sides: list[str] = []
     for side, steps in (("request", pipeline.filters), ("answer", pipeline.answer_filters)):
         lines = [f"{side}:\n"] if steps else []
@@ -134,7 +134,7 @@ def as_yaml(pipeline: Pipeline) -> str:
 
 
 def own_filters(pipelines: Mapping[str, Pipeline]) -> dict[str, str]:
-    """The modules of the users' own filters that a pipeline has loaded, and their files."""
+    """Maps the modules of the pipelines' filters that are not shipped to their files."""
     steps = [step for each in pipelines.values() for step in (*each.filters, *each.answer_filters)]
     modules = {type(step).__module__ for step in steps if isinstance(step, Filter)}
     return {
@@ -145,32 +145,32 @@ def own_filters(pipelines: Mapping[str, Pipeline]) -> dict[str, str]:
 
 
 def loaded_filters(own: Mapping[str, str]) -> FilterRegistry:
-    """The filters that are shipped, and users' own. Raises PluginError where one of them cannot be loaded."""
+    """Loads a user's own filters beside the shipped ones. Raises PluginError where one cannot be loaded."""
     modules: dict[str, ModuleType] = {}
     for name, file in own.items():
-        # A file is loaded by its name alone; of a package, the module may import others beside it.
+        # A single file is loaded by its path; a module of a package is imported, as it may import others.
         module = load_file(Path(file)) if name.startswith(OWN_FILES) else import_module(name)
         modules[name.rpartition(".")[2]] = module
     return FilterRegistry(files=modules, installed=False)
 
 
 class Trial(Protocol):
-    """One try, which is sent to a process."""
+    """A trial of a draft, which is sent to a process."""
 
     def run(self, renderer: Renderer) -> bytes:
-        """The result. Raises MemoryError where there is too little, also in a filter."""
+        """Returns the result. Raises MemoryError for want of memory, also in a filter."""
         ...
 
 
 class DraftErrors(msgspec.Struct, frozen=True):
-    """Why a draft cannot be tried: ``step_errors`` are those of its steps, ``error`` is any other."""
+    """The errors of a draft: ``step_errors`` are those in its steps, ``error`` is any other."""
 
     step_errors: Sequence[Diagnostic] = ()
     error: str | None = None
 
 
 def _pipeline(draft: Draft) -> tuple[Pipeline | DraftErrors, Sequence[Diagnostic]]:
-    """The pipeline of a draft, or what is wrong with it; and what is doubtful of it."""
+    """Returns the pipeline of a draft, or its errors, and the warnings about its steps."""
     try:
         checked = load_steps(draft.yaml, loaded_filters(draft.own_filters))
     except PluginError as error:
@@ -187,7 +187,7 @@ def _message(error: TurnkeeperError) -> str:
 
 
 def _html(renderer: Renderer, template: str, **values: Any) -> bytes:
-    """A result to be shown; of one that is too long for it, that it is."""
+    """Renders a result; one of more than 5 MB is replaced by an error."""
     html = renderer.text(template, **values).encode("utf-8", "replace")
     if len(html) <= _LARGEST_RESULT:
         return html
@@ -199,13 +199,13 @@ def _html(renderer: Renderer, template: str, **values: Any) -> bytes:
 
 
 class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, as a client would send it: what each step does with it, as HTML."""
+    """A trial of a request as a client would send it; its result is the effect of each step, as HTML."""
 
     draft: Draft
     request: str
 
     def run(self, renderer: Renderer) -> bytes:
-        """The part of the page that shows it."""
+        """Renders the part of the page that shows the steps and the body upstream."""
         pipeline, doubts = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
             return _html(renderer, "errors.html", step_errors=pipeline.step_errors, error=pipeline.error)
@@ -243,7 +243,7 @@ class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
         except RequestError as error:
             if error.param != "model":
                 raise
-            # Not every platform names a model, and here none is asked.
+            # Not every platform names a model, and a trial asks none.
             named = msgspec.structs.replace(pipeline, model=_MODEL)
             return explain_request(request, named, time.time(), remembers=draft.remembers)
 
@@ -252,7 +252,7 @@ class RequestTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
-    """One prompt: ``groups`` lead from what was sent, or would be now, to what would be sent."""
+    """A prompt with its differences; a parameter is a name, the old value and the new one."""
 
     turn: ReplayedTurn
     groups: Sequence[Group]
@@ -260,7 +260,7 @@ class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, turn: ReplayedTurn) -> "ReplayedPrompt":
-        """A prompt, ready to be shown."""
+        """Compares the prompts of a turn, before and after."""
         one, other = turn.before.parameters, turn.after.parameters
         return cls(
             turn=turn,
@@ -274,9 +274,9 @@ class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A recorded call: each of its prompts beside what was ``sent``, or what ``present`` would send, as HTML.
+    """A trial of a recorded call; its result compares the newest fifty prompts, the newest first, as HTML.
 
-    The newest fifty are shown, the newest first.
+    A prompt is compared with the one that was ``sent``, or else with the one of ``present``.
     """
 
     draft: Draft
@@ -285,7 +285,7 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
     sent: Sequence[SentPrompt]
 
     def run(self, renderer: Renderer) -> bytes:
-        """The part of the page that shows it."""
+        """Renders the part of the page that shows the prompts and their differences."""
         pipeline, doubts = _pipeline(self.draft)
         present, _ = _pipeline(self.present)
         for each in (pipeline, present):
@@ -310,9 +310,9 @@ class CallTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilteredCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A request behind the request filters, and whether there are any for its answer.
+    """A request after the request filters, and whether there are filters for its answer.
 
-    ``error`` and ``step_errors`` are why there is none.
+    ``error`` and ``step_errors`` say why there is no such request.
     """
 
     messages: Messages = ()
@@ -323,20 +323,20 @@ class FilteredCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FilteredData(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer behind the answer filters; ``error`` is why that is not all of it."""
+    """An answer after the answer filters; ``error`` is why it is incomplete."""
 
     data: bytes = b""
     error: str | None = None
 
 
 class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A kept turn's request, with memory as the turn had it: a FilteredCall as JSON."""
+    """A trial of a kept turn's request, with the memory that the turn had."""
 
     draft: Draft
     content: TurnContent
 
-    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - nothing is shown yet
-        """The result as JSON."""
+    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - the result is not rendered here
+        """Returns a FilteredCall as JSON."""
         pipeline, _ = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
             return _result(FilteredCall(error=pipeline.error, step_errors=pipeline.step_errors))
@@ -350,14 +350,14 @@ class TurnTrial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """A model's answer to a kept turn, a stream's bytes or a whole one's: FilteredData as JSON."""
+    """A trial of a model's answer to a kept turn; ``data`` is a whole stream or a body."""
 
     draft: Draft
     content: TurnContent
     data: bytes
 
-    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - nothing is shown yet
-        """The result as JSON."""
+    def run(self, renderer: Renderer) -> bytes:  # noqa: ARG002 - the result is not rendered here
+        """Returns FilteredData as JSON."""
         pipeline, _ = _pipeline(self.draft)
         if isinstance(pipeline, DraftErrors):
             return _result(FilteredData(error=pipeline.error))

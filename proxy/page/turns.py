@@ -46,7 +46,7 @@ from proxy.upstream.routing import Dispatch
 
 WIDTH: Final = 1000.0
 _NARROWEST: Final = 2.0
-# Of each stage, its name on the page and what happens in it.
+# For each stage, its name on the page and its description.
 _STAGES: Final = {
     "own": ("Turnkeeper", "receive, session, recall and filters; closer below"),
     "receive": ("Receive", "reading the request's body"),
@@ -71,7 +71,7 @@ _TRIES: Final = "asked"
 _LARGEST_SHOWN: Final = 4_000_000
 # Browsers follow twenty redirections. Of four processes, one in two hundred turns is missed.
 _MOST_TRIES: Final = 18
-# Where hosts keep turns together, a turn is there half a second after its end.
+# In seconds: where hosts share their turns, a turn is stored half a second after its end.
 _PAUSES: Final = (0.0, 0.7)
 
 Span = tuple[str, float, float]
@@ -326,7 +326,7 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
         sent = msgspec.json.format(msgspec.json.encode(shown), indent=2).decode()
         prompt = grouped_rows(*(list(map(_as_prompt, each)) for each in (messages, shown["messages"])))
         curl = _CURL.format(body=sent.replace("'", "'\\''"))
-    # The filters are run again: they do no I/O, and the same in gives the same out.
+    # The filters can be run again, as they do no I/O and are deterministic.
     asked = msgspec.structs.replace(pipeline, targets=(target,))
     explanation, error = None, None
     try:

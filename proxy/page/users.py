@@ -1,4 +1,4 @@
-"""Pages of users and agents: what is remembered of a user to search, export and erase, and episodes."""
+"""The pages of users and agents: search, export and erasure of a user's data, and episodes of agents."""
 
 import contextlib
 import time
@@ -94,7 +94,7 @@ async def _show(request: PageRequest) -> Response:
 
 
 async def _next_call(request: PageRequest, memory: Memory, owner: Owner) -> str | None:
-    """What a call that the user begins now will be told; ``None`` where no pipeline tells any."""
+    """The text that InjectLastCall would add to a new call; ``None`` where no pipeline has that step."""
     steps = (step for pipeline in request.runtime.pipelines.values() for step in pipeline.filters)
     step = next((step for step in steps if isinstance(step, InjectLastCall)), None)
     if step is None:

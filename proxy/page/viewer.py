@@ -1,8 +1,9 @@
 """Login to the page: a cookie for the tenant, and a token against forged forms.
 
-The signed cookie is ``key.expiry.nonce.mac``, made with the digest of the API key that was given: it ends
-with that key, holds nothing of it, and every process that knows the key reads it. A browser without one gets
-a nonce, for tokens alone. A client that sends a key with each request is given no cookie.
+The signed cookie is ``key.expiry.nonce.mac``, signed with the digest of the API key that was entered. It
+becomes invalid with that key, reveals nothing of it, and can be checked by every process that has the key. A
+browser without it gets a nonce cookie, for form tokens only. A client that sends a key with each request gets
+no cookie.
 """
 
 import hmac
@@ -29,9 +30,9 @@ _PROCESS_SECRET: Final = secrets.token_bytes(32)
 
 
 class Viewer(msgspec.Struct, frozen=True):
-    """One browser. ``tenant`` is ``None`` before it has given a key where one is needed, as ``keyed`` says.
+    """A browser. ``keyed`` is whether it needs a key; without a valid one, its ``tenant`` is ``None``.
 
-    ``token`` is that of its forms. ``nonce`` is set as a cookie where the browser has none.
+    ``token`` protects its forms. ``nonce`` is the value of a new cookie, ``None`` where it needs none.
     """
 
     tenant: str | None
@@ -41,7 +42,7 @@ class Viewer(msgspec.Struct, frozen=True):
 
 
 def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
-    """Identifies the browser by its key or its cookies; one with neither is new."""
+    """Identifies a browser by its key or its cookies; one with neither gets a new nonce."""
     key = keys.match(headers)
     if key is not None and key.scope == "all":
         return Viewer(key.tenant, _token(_name(key), keys), keyed=True)
@@ -51,7 +52,7 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
     key = _signed_by(signed, keys)
     if key is not None:
         return Viewer(key.tenant, _token(signed, keys), keyed=True)
-    # Not in the place of a signed one: after a link from elsewhere browsers show none, and still have it.
+    # The nonce must not replace the signed cookie, which browsers hold back after a link from another site.
     has_nonce = bool(_NONCE.fullmatch(visit))
     nonce = visit if has_nonce else secrets.token_hex(16)
     tenant = None if keys else "default"
@@ -59,13 +60,13 @@ def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
 
 
 def sign(key: ApiKey, *, now: float) -> str:
-    """A cookie for the holder of a key."""
+    """Returns the value of a signed cookie for a key, which expires twelve hours after ``now``."""
     payload = f"{_name(key)}.{int(now) + LASTS}.{secrets.token_hex(16)}"
     return f"{payload}.{_mac(key, payload)}"
 
 
 def check_form(viewer: Viewer, headers: Mapping[str, str], token: str) -> None:
-    """Raises Forbidden for a form that is not from a page of ours."""
+    """Raises Forbidden for a form that does not come from one of our pages."""
     foreign = headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}
     if foreign or viewer.nonce or not hmac.compare_digest(token.encode(), viewer.token.encode()):
         raise Forbidden("This form is not from here, or too old; go back, reload the page and try again.")
@@ -74,13 +75,13 @@ def check_form(viewer: Viewer, headers: Mapping[str, str], token: str) -> None:
 def set_cookie(
     response: Response, name: str, value: str, headers: Mapping[str, str], lasts: int | None = None
 ) -> None:
-    """Sets a cookie in the response to a request; without ``lasts`` it goes when the browser is closed."""
+    """Sets a cookie for ``lasts`` seconds, or until the browser is closed; ``headers`` are the request's."""
     secure = is_secure(headers)
     response.set_cookie(name, value, max_age=lasts, secure=secure, httponly=True, samesite="strict")
 
 
 def is_secure(headers: Mapping[str, str]) -> bool:
-    """Whether the browser uses HTTPS, to the proxy in front of this server."""
+    """Whether the browser reached the reverse proxy in front of this server over HTTPS."""
     return headers.get("x-forwarded-proto", "").lower() == "https"
 
 
