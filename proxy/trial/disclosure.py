@@ -1,6 +1,6 @@
-"""What may be shown of a request, and what the upstream does not get of it.
+"""Hides the values of a request that may be secret, and lists the fields that the upstream does not get.
 
-Voice platforms put secrets into fields of their own: of an unknown field, type and length are shown.
+Voice platforms put secrets into fields of their own. Only the type and length of unknown fields are shown.
 """
 
 from collections import Counter
@@ -31,11 +31,11 @@ _INNER: Final = {
     "custom": frozenset({"name", "input"}),
     "audio": frozenset({"id"}),
 }
-"""The names in an object, or in a list of objects, of each field."""
+"""By field, the names that may be shown in its object, or in its list of objects."""
 
 
 def value_shape(value: object) -> str:
-    """A value's type and length, and nothing of the value: ``text of 12 characters``."""
+    """Describes a value by its type and length alone: ``text of 12 characters``."""
     for kind, (name, unit) in _SIZED.items():
         if isinstance(value, kind):
             return f"{name} of {len(value)} {unit}"
@@ -43,17 +43,17 @@ def value_shape(value: object) -> str:
 
 
 def shown_field(name: str, value: Raw, extra: Names = frozenset()) -> Raw | str:
-    """A field of the top level: whole where it is OpenAI's or named in ``extra``, else its shape."""
+    """Returns a top-level field if it is OpenAI's or named in ``extra``, else its shape."""
     return value if name in TOP_LEVEL or name in extra else _hidden(decode_raw(value))
 
 
 def shown_message(message: Mapping[str, Any], extra: Names = frozenset()) -> dict[str, Any]:
-    """A message with the fields of OpenAI and of voice platforms; of all others the shape."""
+    """Returns a message with shapes for fields that are not OpenAI's, a voice platform's or in ``extra``."""
     return _shown_object(message, _MESSAGE | extra, extra)
 
 
 def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], provider: Provider) -> dict[str, Any]:
-    """A body as the provider gets it, but for fields that the configuration alone lets through."""
+    """Returns a body as the provider gets it, with shapes for fields that only the configuration allows."""
     names: Names = frozenset().union(*provider.messages.values()) | provider.calls
     fields = {name: shown_field(name, value, provider.fields) for name, value in sent.items()}
     return {**fields, "messages": [shown_message(message, names) for message in messages]}
@@ -79,7 +79,7 @@ def _hidden(value: object) -> str:
     return f"(not shown: {value_shape(value)})"
 
 
-# --- what the upstream does not get
+# --- fields that the upstream does not get
 
 _LIMITS: Final = frozenset({"max_tokens", "max_completion_tokens", "maxTokens"})
 _FUNCTIONS: Final = frozenset({"functions", "function_call"})
@@ -99,10 +99,10 @@ _TITLES: Final = {
 
 
 class Stripped(msgspec.Struct, frozen=True):
-    """Something that the upstream does not get as the client sent it.
+    """A field that the upstream does not get, or not as the client sent it.
 
-    ``name`` is the name of a field, in messages as ``messages[].turn_id``. ``form`` is the shape of a field
-    at the top level, and ``count`` how often a name occurs.
+    ``name`` is the field's name, in messages as ``messages[].turn_id``. ``form`` is the shape of a top-level
+    field, and ``count`` is how often the name occurs.
     """
 
     name: str
@@ -114,7 +114,7 @@ class Stripped(msgspec.Struct, frozen=True):
 def stripped_fields(
     fields: Fields, messages: Sequence[Mapping[str, Any]], sent: Mapping[str, Any], provider: Provider
 ) -> tuple[Stripped, ...]:
-    """What is missing in ``sent`` or has another name there, with the reason; top level first."""
+    """Returns the fields that are missing or changed in ``sent``, with reasons; the top level comes first."""
     values = {name: decode_raw(raw) for name, raw in fields.items()}
     before, after = values.get("metadata"), sent.get("metadata")
     stripped = [
@@ -162,7 +162,7 @@ def _not_taken(provider: Provider) -> str:
 
 
 def _field_names(messages: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The names of all fields but role and content, those of tool calls included."""
+    """Yields the names of all fields except role and content, those in tool calls included."""
     for message in messages:
         yield from (name for name in message if name not in {"role", "content"})
         for call in message.get("tool_calls") or ():

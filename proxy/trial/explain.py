@@ -37,7 +37,7 @@ _NO_MEMORY = Snapshot()
 _FIELDS = tuple(name for name in Message.__struct_fields__ if name != "others")
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
-_MAX_WORDS = 4000  # comparing takes the square of it
+_MAX_WORDS = 4000  # comparing takes quadratic time
 _SIMILAR = 0.4
 
 

@@ -9,28 +9,28 @@ from proxy.trial.explain import Explanation, FilterStep, MessageDict, edits, pie
 from proxy.trial.testing import Failure, Result
 
 Span = tuple[str, str]
-"""A text, and rich's name for its style."""
+"""A text, and the name of its style in rich."""
 StyledLine = Sequence[Span]
 Results = Mapping[str, Sequence[Result]]
 """The results of the tests in each file."""
 
-# A terminal would act on controls, and bidirectional marks would show a text in another order.
+# Terminals obey control characters, and bidirectional marks reorder a text.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _STYLES = {"-": "red", "+": "green"}
 
 
 def line(text: str = "", style: str = "") -> StyledLine:
-    """A line in one style."""
+    """Returns a line in one style."""
     return [(text, style)]
 
 
 def visible(text: str) -> str:
-    """A text with all that a terminal would act on escaped as in JSON."""
+    """Escapes the characters that would affect a terminal, as in JSON."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def plain(lines: Iterable[StyledLine]) -> str:
-    """The lines as text without styles."""
+    """Returns the lines as text without styles."""
     return "".join("".join(visible(text) for text, _ in each).rstrip() + "\n" for each in lines)
 
 
@@ -38,7 +38,7 @@ def plain(lines: Iterable[StyledLine]) -> str:
 
 
 def render_explanation(explanation: Explanation, *, timed: bool = False) -> Iterator[StyledLine]:
-    """What happens to a call from its arrival to the request upstream; ``timed`` adds each filter's time."""
+    """Renders an explanation, from the call's ids to the body upstream; ``timed`` adds each filter's time."""
     to, identity = explanation.destination, explanation.identity
     heading = f"pipeline {explanation.pipeline} -> upstream {to.upstream} ({to.kind}), model {to.model}"
     yield line(heading, "bold")
@@ -95,7 +95,7 @@ def _render_step(number: int, step: FilterStep, *, timed: bool) -> Iterator[Styl
 
 
 def render_results(results: Results) -> Iterator[StyledLine]:
-    """A line for each test, the difference where it fails, and a summary."""
+    """Renders a line for each test, the differences of failed tests, and a summary."""
     failed = passed = 0
     for file, of_file in results.items():
         yield line(file, "bold")
@@ -125,7 +125,7 @@ def _render_failure(failure: Failure) -> Iterator[StyledLine]:
 
 
 def encode_results(results: Results) -> bytes:
-    """The results as a JSON list, an object for each test."""
+    """Encodes the results as a JSON list, with an object for each test."""
     rows = [
         {"file": file, **msgspec.to_builtins(result)}
         for file, of_file in results.items()
@@ -138,7 +138,7 @@ def encode_results(results: Results) -> bytes:
 
 
 def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[StyledLine]:
-    """The steps from ``before`` to ``after``; messages without a change are counted."""
+    """Renders the edits from ``before`` to ``after``; unchanged messages are only counted."""
     for edit in edits(before, after):
         if edit.kind == "same":
             messages = "message" if edit.count == 1 else "messages"
@@ -158,7 +158,7 @@ def render_diff(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> 
 
 
 def message_summary(message: MessageDict, position: int | None = None) -> str:
-    """A message on one line: position, role, content, and what else matters."""
+    """A message on one line: position, role, content, name, and tool calls or the id of one."""
     words = [] if position is None else [f"[{position}]"]
     words.append(str(message.get("role", "?")))
     if "content" in message:
@@ -168,7 +168,7 @@ def message_summary(message: MessageDict, position: int | None = None) -> str:
 
 
 def render_change(name: str, before: object, after: object, after_name: str = "") -> Iterator[StyledLine]:
-    """A value before and after, a line each, words that differ highlighted; ``UNSET`` has no line."""
+    """Renders a value before and after, a line each, and highlights different words; none for ``UNSET``."""
     old, new = value_text(before), value_text(after)
     steps = pieces(old, new) if old and new else None
     if steps is None:

@@ -1,4 +1,4 @@
-"""A recorded conversation, each of its prompts as another configuration would send it."""
+"""Replays a recorded conversation: its prompts as another configuration would send them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
@@ -30,7 +30,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Recording(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole session, its cold part included, and all facts about its user, expired ones too."""
+    """A whole session with its cold part, and all facts about its user, expired ones included."""
 
     key: Key
     session: Session
@@ -38,9 +38,9 @@ class Recording(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """What a model is sent: ``messages``, and ``parameters`` beside them.
+    """The body for a model: its ``messages``, and its other ``parameters``.
 
-    ``error`` is why nothing would be sent. ``degraded`` names what was left out.
+    ``error`` is why nothing would be sent. ``degraded`` names the parts that were left out.
     """
 
     messages: Sequence[Mapping[str, Any]] = ()
@@ -50,7 +50,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentPrompt(msgspec.Struct, frozen=True):
-    """A turn that was kept with the body that was sent, and the name of the provider that got it."""
+    """The content of a kept turn, with the body that was sent, and the name of the provider that got it."""
 
     content: TurnContent
     provider: str
@@ -60,8 +60,8 @@ class ReplayedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One prompt of a recorded conversation, before and after a change of the configuration.
 
     ``number`` counts the prompts of the conversation from 1, and ``at`` is in seconds since 1970. ``before``
-    is what was ``sent``, or what the ``present`` configuration would send. ``window`` are the messages of the
-    request.
+    is the prompt that was ``sent``, or the one of the ``present`` configuration, as ``against`` says.
+    ``window`` are the messages of the request.
     """
 
     number: int
@@ -76,15 +76,15 @@ class ReplayedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changed(self) -> bool:
-        """Whether the other configuration sends something else."""
+        """Whether the prompts before and after differ."""
         one, other = self.before, self.after
         return (one.messages, one.parameters, one.error) != (other.messages, other.parameters, other.error)
 
 
 async def read_recording(memory: Memory, key: Key) -> Recording:
-    """A session from its store, or else from the archive. Raises TurnkeeperError, and StoreError.
+    """Reads a session from its store, else the newest session of that name from the archive.
 
-    Of several sessions of one name the archive's newest counts.
+    Raises NotFound for a session that is in neither, TurnkeeperError for an unreadable one, and StoreError.
     """
     try:
         session = await memory.store.session(key)
@@ -122,13 +122,12 @@ def replay(
     sent: Sequence[SentPrompt] = (),
     window: int | None = None,
 ) -> Iterator[ReplayedTurn]:
-    """The prompts of a recording as ``pipeline`` would send them, the oldest first.
+    """Yields the prompts of a recording as ``pipeline`` would send them, the oldest first.
 
-    A prompt is compared with the one that was ``sent``, where it is among these, else with the one of the
-    ``present`` pipeline. Of a turn that was not kept, the request is made of the recording: the last
-    ``window`` messages of its call, all of them without; its system messages and parameters are not known.
-    Memory holds what it held then: the turns before, the summaries and facts that there were. Passages from
-    other calls and episodes are known of kept turns alone.
+    A prompt is compared with the prompt that was ``sent``, if that was kept, else with the prompt of the
+    ``present`` pipeline. The request of a turn that was not kept consists of the last ``window`` messages of
+    its call, or of all of them; its system messages and parameters are unknown. Memory is as it was then,
+    with earlier turns, summaries and facts. Only kept turns have passages from other calls, and episodes.
     """
     kept = [(one.content, one.content.marked_request, PROVIDERS[one.provider]) for one in sent]
     for number, end in enumerate(_request_ends(recording.session.entries), 1):
@@ -163,7 +162,7 @@ def replay(
 
 
 def _request_ends(entries: Sequence[Entry]) -> Iterator[int]:
-    """Behind which entries a model was asked: the words of a user, or results of tools, before an answer."""
+    """Yields the number, from 1, of each request's last entry: a user's words or a tool's result."""
     for i, entry in enumerate(entries, 1):
         following = entries[i] if i < len(entries) else None
         if entry.role in _ANSWERED and (
@@ -193,7 +192,7 @@ def _replayed(view: SessionView, facts: Sequence[Fact], identity: Identity, pipe
 
 
 def _session_before(session: Session, end: int, now: float) -> Session:
-    """A session as it was when the request that ends at an entry came: without the words to be answered."""
+    """Returns the session before the request that ends with entry ``end``, whose words are left out."""
     entries = session.entries[:end]
     start = next((i for i in range(end, 0, -1) if entries[i - 1].role not in _ANSWERED), 0)
     entries = entries[:start]

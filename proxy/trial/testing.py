@@ -1,4 +1,4 @@
-"""The tests beside the pipelines of a configuration, run without a model, and recorded prompts as cases."""
+"""Runs the tests of a configuration's pipelines without a model, and makes cases of recorded prompts."""
 
 import json
 import traceback
@@ -28,7 +28,7 @@ _RARE_BREAKS: Final = frozenset("\x85\u2028\u2029")
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """One expectation that does not hold; ``expected`` and ``actual`` are ``UNSET`` where there is none."""
+    """A failed expectation; ``expected`` and ``actual`` are ``UNSET`` where there is no such value."""
 
     what: str
     expected: Any = msgspec.UNSET
@@ -36,7 +36,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """The result of one test, which passes without failures."""
+    """The result of one test, which has passed if it has no failures."""
 
     pipeline: str
     name: str
@@ -44,7 +44,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 def run_test(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilter]) -> Result:
-    """Run a test through a pipeline and the filters of its answer."""
+    """Runs a test through a pipeline and the filters of its answer; an error is a failure."""
     try:
         failures = tuple(_failures(test, pipeline, answer))
     except TurnkeeperError as error:
@@ -60,7 +60,7 @@ def run_test(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFilt
 
 
 def sent_body(test: PipelineTest, pipeline: Pipeline) -> tuple[Mapping[str, Any], Identity]:
-    """The body that the model would get of a test's request, and whose request it is."""
+    """Returns the body that the model would get for a test's request, and the request's identity."""
     body = {"model": _MODEL, **test.request, "messages": test.messages}
     data = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
     call = request.read_request(
@@ -75,7 +75,7 @@ def _failures(test: PipelineTest, pipeline: Pipeline, answer: Sequence[AnswerFil
     sent, identity = sent_body(test, pipeline)
     messages: Sequence[Mapping[str, Any]] = sent["messages"]
     if isinstance(test.expect, ExpectedMessages):
-        # Each must come behind the one before it.
+        # The patterns must match in this order.
         rest = iter(messages)
         for pattern in test.expect.contains:
             if not any(_matches(pattern, message) for message in rest):
@@ -122,10 +122,10 @@ def _matches(pattern: Any, message: Mapping[str, Any]) -> bool:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts with rare line breaks as escapes: between single quotes they are read as spaces."""
+    """Escapes rare line breaks in texts, which YAML reads as spaces between single quotes."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """A text, between double quotes where it has such a line break."""
+        """Represents a text, in double quotes if it has such a line break."""
         style = '"' if _RARE_BREAKS.intersection(data) else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
@@ -134,7 +134,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def recorded_case(session: str, turn: ReplayedTurn, pipeline: Pipeline) -> Case:
-    """A prompt of a session as a case that expects what ``pipeline`` sends; without memory, as all cases.
+    """Makes a case of a recorded prompt, which expects what ``pipeline`` sends; cases have no memory.
 
     Raises TurnkeeperError where nothing is sent.
     """
@@ -149,9 +149,9 @@ def recorded_case(session: str, turn: ReplayedTurn, pipeline: Pipeline) -> Case:
 
 
 def with_cases(text: str, pipeline: str, cases: Sequence[Case]) -> str:
-    """A configuration's text with cases behind those of a pipeline; all else stays as it is written.
+    """Appends cases to those of a pipeline in a configuration's text, and leaves the rest as it is written.
 
-    Raises ConfigError where that cannot be written.
+    Raises ConfigError for a pipeline or tests in YAML's flow style, and for a text that becomes too long.
     """
     node = yaml.compose(text, Loader=yaml.CSafeLoader)
     of_pipeline = _child(_child(node, "pipelines"), pipeline)
@@ -177,7 +177,7 @@ def with_cases(text: str, pipeline: str, cases: Sequence[Case]) -> str:
 
 
 def _split(text: str, index: int) -> tuple[str, str]:
-    """The text up to the last line of a node that ends before ``index``, and all behind that."""
+    """Splits a text after the last line of a node that ends before ``index``."""
     before = text[:index].rstrip()
     return before, text[len(before) :].removeprefix("\n")
 
@@ -193,7 +193,7 @@ def _indented(text: str, columns: int) -> str:
 
 
 def _short_form(message: Mapping[str, Any]) -> Any:
-    """A message in a case's short form, where it has a role and words alone."""
+    """A message in a case's short form, if it has only a role and a text; else as a dictionary."""
     content = message.get("content")
     if message.keys() == {"role", "content"} and isinstance(content, str) and message["role"].isalpha():
         return f"{message['role']}: {content}"
@@ -201,7 +201,7 @@ def _short_form(message: Mapping[str, Any]) -> Any:
 
 
 def _literal(value: Any) -> Any:
-    """A value whose texts are read as they are: ``$`` would begin the name of a variable."""
+    """Doubles each ``$`` in a value's texts, as it would begin the name of a variable."""
     if isinstance(value, Mapping):
         return {key: _literal(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
