@@ -1,4 +1,4 @@
-"""``check``, ``filters`` and ``schema``: what a configuration says, and what it may say."""
+"""``check``, ``init``, ``filters`` and ``schema``: the commands on configurations and their format."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Check configurations: every error with its file, line and key, and what to write instead."""
-    # A pipe can be read once.
+    # A pipe can be read only once.
     stdin = sys.stdin.buffer.read(MAX_BYTES + 1) if _STDIN in files else b""
 
     def reader(file: Path) -> bytes:
@@ -124,13 +124,13 @@ def schema(
 
 
 def _registry(config: Path | None) -> FilterRegistry:
-    """The filters that a configuration may name; without one, those that are shipped or installed."""
+    """Returns the filters that a configuration may name; without one, the shipped and installed ones."""
     with reported_errors():
         return load_registry(config, os.environ) if config else FilterRegistry()
 
 
 def _show_list(pages: Sequence[FilterPage], console: "Console") -> None:
-    """A line for each filter, by side; plain text where the console is no terminal."""
+    """Prints a line for each filter, by side; plain text if the console is not a terminal."""
     from rich.table import Table
     from rich.text import Text
 
@@ -152,7 +152,7 @@ def _show_list(pages: Sequence[FilterPage], console: "Console") -> None:
 
 
 def _show_pages(pages: Sequence[FilterPage], console: "Console") -> None:
-    """The whole page of a filter, for each side that it has."""
+    """Prints the whole page of a filter, for each side that it has."""
     from rich.console import Group
     from rich.markdown import Markdown
 
@@ -164,6 +164,6 @@ def _show_pages(pages: Sequence[FilterPage], console: "Console") -> None:
 
 
 def _write_plain(console: "Console", lines: Sequence[str]) -> None:
-    """Lines as they are: a reader may break them where it likes."""
+    """Writes lines without wrapping them, which is left to the reader."""
     for line in lines:
         console.file.write(f"{line}\n")

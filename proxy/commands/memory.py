@@ -1,4 +1,4 @@
-"""``documents``, ``export`` and ``forget``, and what all commands on memory share."""
+"""``documents``, ``export`` and ``forget``, and the functions that all commands on memory share."""
 
 import asyncio
 import shlex
@@ -67,10 +67,10 @@ def run_on_memory(
     *,
     existing: Literal["all", "archive", "none"] = "all",
 ) -> T:
-    """Run work on a configuration's memory under a tenant, and return its result.
+    """Runs ``work`` on a configuration's memory for a tenant, and returns its result.
 
-    The databases in ``existing``, of sessions and archive, must be there already: in a new one nothing would
-    be found, and nothing removed.
+    The databases in ``existing``, of sessions and archive, must exist already, as a new one would be empty.
+    Errors are reported as by ``reported_errors``.
     """
     with reported_errors():
         settings = load_configured(config)
@@ -105,7 +105,7 @@ def run_on_memory(
 
 
 def require_archiving(memory: Memory) -> Archiving:
-    """The archive of a memory. Raises TurnkeeperError where there is none."""
+    """Returns the archive of a memory. Raises TurnkeeperError where there is none."""
     if memory.archiving is None:
         raise TurnkeeperError("there is no archive; store sessions in SQL, or set ARCHIVE_URL")
     return memory.archiving
@@ -151,7 +151,7 @@ def forget(
         return counts, memory.archiving is not None
 
     counts, servers_notice = run_on_memory(config, tenant, work)
-    # The kinds are plurals, as an export has them.
+    # The kinds are plurals, as in an export.
     names = {kind: kind.replace("_", " ") for kind in counts}
     forgotten = ", ".join(
         f"{count} {names[kind] if count > 1 else names[kind].removesuffix('s')}"
@@ -203,7 +203,7 @@ def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
 
 
 async def _add(archive: Archive, tenant: str, name: str, path: Path) -> str:
-    """Add a document; the error, or an empty text."""
+    """Adds a document; returns an error message, or an empty text."""
     try:
         chunks = split_document(read_text(path), path.stem)
     except (OSError, ValueError) as error:
@@ -235,7 +235,7 @@ def remove(names: Names, *, config: ConfigOption, tenant: Tenant = "") -> None:
         archive = require_archiving(memory).archive
         missing = []
         for name in names:
-            # Under its name, or else as the path of its file.
+            # NAME is the name of a document, or else the path of its file.
             removed = await archive.remove_document(tenant, name)
             if not removed and not await archive.remove_document(tenant, document_name(Path(name))):
                 missing.append(name)

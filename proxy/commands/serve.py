@@ -1,4 +1,4 @@
-"""``serve`` and ``worker``: the processes that run until a signal ends them."""
+"""``serve`` and ``worker``: the commands that run until a signal."""
 
 import logging
 import os
@@ -55,7 +55,7 @@ def serve(
 
 
 def greeting(settings: Settings, port: int) -> str:
-    """The address, each pipeline's models, what is stored for how long, and what models are asked for."""
+    """The greeting: address, upstreams of pipelines, storage and its duration, and background requests."""
     host = settings.listen.host
     lines = [f"Turnkeeper {VERSION} on http://{f'[{host}]' if ':' in host else host}:{port}"]
     for name, pipeline in settings.pipelines.items():
@@ -86,7 +86,7 @@ def _stored(memory: Memory) -> Iterator[str]:
 
 
 def _background_requests(settings: Settings, memory: Memory) -> Iterator[str]:
-    """A line for each upstream and model that is asked beside calls."""
+    """Yields a line for each upstream and model that serves other requests than those of turns."""
     purposes: dict[tuple[str, str], list[str]] = {}
     session_model = "the model that the session last used"
     tasks = (
@@ -120,7 +120,7 @@ def _duration(seconds: float) -> str:
 
 
 def shown_address(url: str) -> str:
-    """An address without its password: the scheme alone where it is not clear what that is."""
+    """Returns an address without its password; only the scheme if the password cannot be told apart."""
     scheme = url.partition(":")[0]
     if scheme == "sqlite":
         return url
@@ -166,7 +166,7 @@ async def _jobs_alone(generation: Generation) -> AsyncIterator[None]:
 
 
 def _reload(config: Path) -> tuple[Settings, Runtime] | None:
-    """The configuration read again; ``None`` where it is wrong, which is logged."""
+    """Reads the configuration again; returns ``None`` for an invalid one, and logs the error."""
     loaded = read_again(lambda: _load(config))
     if loaded:
         _log.info("The configuration was read again: %s", config)

@@ -44,7 +44,7 @@ def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
 
 
 def find_key(environ: Mapping[str, str]) -> str:
-    """The key to authenticate with; empty where there is none."""
+    """Returns the secret of the key to authenticate with; empty where there is none."""
     if key := environ.get("TURNKEEPER_KEY"):
         return key
     for entry in environ.get("TURNKEEPER_KEYS", "").split(","):
@@ -56,7 +56,7 @@ def find_key(environ: Mapping[str, str]) -> str:
 
 
 def event_line(event: Event) -> render.StyledLine:
-    """An event as one line of a terminal."""
+    """Formats an event as one line, in local time."""
     at = datetime.fromtimestamp(event.at).astimezone().strftime("%H:%M:%S")
     first = "—" if event.first_token_ms is None else f"{event.first_token_ms:.0f} ms"
     columns = [event.session or "no session", event.user or "", event.model or ""]

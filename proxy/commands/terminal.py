@@ -1,4 +1,4 @@
-"""What all commands share: options, output, and errors."""
+"""Options, output and errors that all commands share."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ _CONFIG_HELP: Final = f"A YAML file; {OWN_CONFIG}, else ${_CONFIG_VARIABLE}, els
 
 
 def default_config() -> Path:
-    """The configuration where none is named: the folder's, else the environment's, else the shipped one."""
+    """The default configuration: the one in the folder, else in the environment, else the shipped one."""
     if OWN_CONFIG.exists():
         return OWN_CONFIG
     return Path(os.environ.get(_CONFIG_VARIABLE) or SHIPPED_CONFIG)
@@ -48,12 +48,12 @@ ConfigOption = Annotated[
 
 
 def load_configured(config: Path) -> Settings:
-    """The settings of the server's configuration. Raises ConfigError, with a hint for a missing file."""
+    """Loads the server's configuration. Raises ConfigError, with a hint for a missing file."""
     return load_with_hint(config)[0]
 
 
 def load_with_hint(config: Path) -> tuple[Settings, list[Diagnostic]]:
-    """The same, with what the configuration cannot mean."""
+    """Loads the server's configuration, with its warnings. Raises ConfigError as ``load_configured`` does."""
     checked = check_config(config, os.environ)
     try:
         return checked.valid(), checked.warnings
@@ -64,7 +64,7 @@ def load_with_hint(config: Path) -> tuple[Settings, list[Diagnostic]]:
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn an error of Turnkeeper's own into a line on stderr and exit code 1."""
+    """Turns a TurnkeeperError into its message on stderr and exit code 1."""
     try:
         yield
     except TurnkeeperError as error:
@@ -73,7 +73,7 @@ def reported_errors() -> Iterator[None]:
 
 
 def usage_error(message: str) -> typer.Exit:
-    """Report that the command line is wrong; the exit to raise then."""
+    """Writes a usage error to stderr; returns the exit to be raised, with exit code 2."""
     typer.echo(render.plain([render.line(message)]), err=True, nl=False)
     return typer.Exit(2)
 
@@ -84,12 +84,12 @@ def unwritable(file: Path, error: OSError | ValueError) -> str:
 
 
 def exit_codes(*, good: str, bad: str) -> str:
-    """The line on exit codes in the help of a command."""
+    """The line about exit codes in the help of a command."""
     return f"Exit code: 0 {good}, 1 {bad}, 2 usage error."
 
 
 def write_lines(lines: Iterable[render.StyledLine], file: TextIO) -> None:
-    """Write lines in colour to a terminal, plain to a file or a pipe."""
+    """Writes lines in colour to a terminal, and plain to a file or a pipe."""
     if not file.isatty():
         file.write(render.plain(lines).encode(file.encoding, "backslashreplace").decode(file.encoding))
         return
@@ -103,5 +103,5 @@ def write_lines(lines: Iterable[render.StyledLine], file: TextIO) -> None:
 
 
 def write_json(data: bytes) -> None:
-    """Write JSON to stdout, indented."""
+    """Writes JSON to stdout, indented."""
     typer.echo(msgspec.json.format(data, indent=2))

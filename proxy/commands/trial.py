@@ -1,4 +1,4 @@
-"""``explain``, ``test`` and ``replay``: a configuration tried without a model."""
+"""``explain``, ``test`` and ``replay``: the commands that try a configuration without a model."""
 
 import os
 import sys
@@ -112,7 +112,7 @@ def run_tests(files: Files, *, as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def replay(  # noqa: PLR0913 - whose call, and through what
+def replay(  # noqa: PLR0913 - an argument for each option
     session: Annotated[str, typer.Argument(metavar="SESSION", help="The id of a recorded session.")],
     *,
     config: Annotated[
@@ -182,7 +182,7 @@ def _pipeline(config: Path, name: str) -> Pipeline:
 
 
 def _save(file: Path, pipeline: str, session: str, turns: Sequence[ReplayedTurn]) -> int:
-    """Append turns to a configuration, as cases that hold with it; how many were not there yet."""
+    """Appends turns to a configuration as cases that pass with it; returns how many cases are new."""
     settings = load(file, os.environ)
     if pipeline not in settings.pipelines:
         raise ConfigError(f"{file}: there is no pipeline '{pipeline}'")
@@ -217,7 +217,7 @@ def _row(turn: ReplayedTurn) -> dict[str, object]:
 
 
 def _render(session: str, turns: Sequence[ReplayedTurn], *, whole: bool) -> Iterator[render.StyledLine]:
-    """The prompts that differ, as differences; ``whole`` shows them all as they are."""
+    """Renders the differences of prompts; with ``whole``, the messages of all prompts instead."""
     yield render.line(_NOT_RECORDED, "dim")
     for turn in turns:
         time = datetime.fromtimestamp(turn.at, UTC)
