@@ -1,4 +1,4 @@
-"""Agents over HTTP: the episodes of each."""
+"""Endpoints that list and add the episodes of an agent."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final
@@ -27,7 +27,7 @@ def _whole_as_int(hours: float) -> float:
 
 
 class NewEpisode(ApiModel):
-    """An interaction as an agent reports it; it is remembered for ``ttl_hours``."""
+    """An interaction that an agent reports; it is stored for ``ttl_hours``."""
 
     interaction_type: Annotated[str, Field(min_length=1, max_length=128)]
     content: Annotated[str, Field(max_length=_LARGEST)]
@@ -36,7 +36,7 @@ class NewEpisode(ApiModel):
     ttl_hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR), AfterValidator(_whole_as_int)] | None = None
 
     def at(self, now: float) -> EpisodicMemory:
-        """The episode as it happened at ``now``, in seconds since 1970."""
+        """Returns the episode with the time ``now``, in seconds since 1970."""
         return EpisodicMemory(
             timestamp=datetime.fromtimestamp(now, UTC),
             interaction_type=self.interaction_type,
@@ -48,7 +48,7 @@ class NewEpisode(ApiModel):
 
 
 class EpisodesQuery(ApiModel):
-    """The newest episodes of the last hours."""
+    """A query for the newest ``limit`` episodes of the last ``hours``."""
 
     hours: Annotated[float, Field(gt=0, le=_HOURS_OF_A_YEAR)] = DEFAULT_HOURS
     limit: Annotated[int, Field(ge=1), at_most(_LONGEST_LIST)] = 50

@@ -22,13 +22,13 @@ from proxy.turn.request import raw_fields
 _JOINED, _LEFT, _HISTORY = 101, 102, 103
 
 WebhookChange = Callable[[Session], tuple[Session, int | None]]
-"""Returns a session as changed, and the number of the call that the change is of."""
+"""Returns a changed session, and the number of the call that was changed, or ``None``."""
 
 
 class WebhookEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One event; ``notice_id`` is the same whenever it is sent again.
+    """A webhook event; its ``notice_id`` is the same when it is sent again.
 
-    Its times are Agora's, ``notify_ms`` that of the sending.
+    Times are by Agora's clock, and ``notify_ms`` is the time of sending.
     """
 
     notice_id: str | int | float
@@ -37,9 +37,10 @@ class WebhookEvent(msgspec.Struct, frozen=True, rename="camel"):
     notify_ms: int | float | None = None
 
     def agent(self, now: float) -> Agent:
-        """The agent of the event, as far as it is named, by our clock at the arrival, which shows ``now``.
+        """Returns the agent of an event that arrived at ``now``; its id is empty where the event has none.
 
-        How long ago something was is taken from Agora's clock, which may be ahead of ours, or behind.
+        Times are converted to our clock by how long before the sending they were, as Agora's clock may be
+        ahead or behind.
         """
         payload, sent_at = self.payload or {}, plausible_time(self.notify_ms)
 
@@ -61,7 +62,7 @@ _decoder: Final = msgspec.json.Decoder(WebhookEvent)
 
 
 async def _receive(request: ApiRequest) -> Response:
-    """Applies an event to its session; one that was applied before changes nothing."""
+    """Applies a signed event to its session; an event that was applied before changes nothing."""
     webhook = request.runtime.agora_webhook
     if webhook is None:
         message = "Webhook events are refused without a webhook secret: set AGORA_WEBHOOK_SECRET."
@@ -77,7 +78,7 @@ async def _receive(request: ApiRequest) -> Response:
     if channel is None or change is None:
         return json_response({"status": "ignored"})
     event_id, agent = str(event.notice_id), event.agent(now)
-    # Of a history, when its first message may have been said.
+    # The first message of a history may be as old as the agent's start.
     at = agent.start or agent.stop if event.event_type == _HISTORY else agent.stop or agent.start
 
     def apply(session: Session) -> Session:
@@ -97,7 +98,7 @@ def _decode(body: bytes) -> WebhookEvent:
     try:
         return _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # It may hold half a character, as a transcript does that was cut inside an emoji.
+        # A transcript that is cut inside an emoji has a lone surrogate, which the decoder refuses.
         fields = raw_fields(body, _EXAMPLE)
     try:
         return _decoder.decode(msgspec.json.encode(fields))
@@ -106,7 +107,7 @@ def _decode(body: bytes) -> WebhookEvent:
 
 
 def _change_of(event: WebhookEvent, now: float, redaction: WindowRedaction) -> WebhookChange | None:
-    """What an event does to its session; ``None`` for an unknown event."""
+    """Returns the change that an event makes to its session; ``None`` for an unknown event."""
     agent = event.agent(now)
     if event.event_type == _JOINED:
         joining = msgspec.structs.replace(agent, start=agent.start or now)
