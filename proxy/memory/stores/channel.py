@@ -1,6 +1,6 @@
 """A channel between the servers of one store, and the time by that store's clock.
 
-What all hosts write is ordered by the store's clock, which a host reads over the channel.
+The store's clock orders the writes of all hosts, and each host reads it over the channel.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from proxy.clock import set_ahead
 from proxy.memory.errors import StoreError
 
 Receive = Callable[[float, bytes], None]
-"""Is called with each message, and a time of the store's clock: of its sending, less its age."""
+"""A callback for each message, with the time by the store's clock when it was sent, less its age."""
 
 REJOINING: Final = Backoff(0.05, 1.0)
-"""The pauses after which a channel that was lost is joined again."""
+"""The pauses before a lost channel is joined again."""
 
 _EVERY, _AGAIN = 20.0, 2.0
 _AT_START: Final = 1.0
@@ -27,14 +27,14 @@ _MOST: Final = 0.25
 
 
 class ClockReading(NamedTuple):
-    """How long reading the store's clock took, and how far this host's is ahead of it, in seconds."""
+    """How long a reading of the store's clock took, and how far this host's clock is ahead, in seconds."""
 
     passed: float
     ahead: float
 
 
 async def compare_clocks(read: Callable[[], Awaitable[float]]) -> ClockReading:
-    """The more exact of two readings: the first may have had to connect."""
+    """Returns the more exact of two readings, because the first may include the time to connect."""
     readings = []
     for _ in range(2):
         asked, began = time.time(), time.monotonic()
@@ -45,28 +45,28 @@ async def compare_clocks(read: Callable[[], Awaitable[float]]) -> ClockReading:
 
 
 class Channel(Protocol):
-    """Carries messages to all servers that use a store, the sender among them, and keeps none of them."""
+    """Carries messages to all servers of a store, the sender included, and stores none."""
 
     largest: int
-    """How many bytes a message may have."""
+    """The maximum size of a message, in bytes."""
 
     async def publish(self, topic: str, data: bytes, *, age: float = 0.0) -> None:
-        """Sends a message about something that began ``age`` seconds ago.
+        """Sends a message about an event that began ``age`` seconds ago.
 
-        Messages on one topic arrive everywhere in one order. Raises StoreError where it may not have been
-        sent, and ValueError where it is too large.
+        Messages on one topic arrive everywhere in the same order. Raises StoreError if the message may not
+        have been sent, and ValueError if it is too large.
         """
         ...
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
-        """Receives until it is cancelled.
+        """Receives messages until it is cancelled.
 
-        ``joined`` is called each time that messages begin to arrive: earlier ones may be lost.
+        ``joined`` is called each time that messages begin to arrive; earlier ones may be lost.
         """
         ...
 
     async def read_clock(self) -> ClockReading:
-        """Compares this host's clock with the store's; raises StoreError."""
+        """Compares this host's clock with the store's. Raises StoreError."""
         ...
 
     async def aclose(self) -> None:
@@ -75,7 +75,7 @@ class Channel(Protocol):
 
 
 class StoreClock:
-    """Makes the time of day follow the store's clock; with ``warns``, logs when the host's clock is off."""
+    """Keeps this process's time of day on the store's clock; ``warns`` logs a host's clock that is off."""
 
     def __init__(self, channel: Channel) -> None:
         self.warns = False
@@ -88,17 +88,17 @@ class StoreClock:
 
     @property
     def skew(self) -> float | None:
-        """How many seconds this host's clock is ahead of the store's, if that is known."""
+        """How many seconds this host's clock is ahead of the store's; ``None`` if unknown."""
         return min(self._readings).ahead if self._readings else None
 
     async def start(self) -> None:
-        """Reads the store's clock, if it can be had in a second."""
+        """Reads the store's clock; ignores failures, and gives up after a second."""
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(_AT_START):
                 await self._read()
 
     async def run(self) -> None:
-        """Reads it every 20 seconds until it is cancelled, and sooner after a failure."""
+        """Reads the clock every 20 seconds until cancelled, or every 2 seconds while no reading succeeded."""
         while True:
             pause = _EVERY if self._readings else _AGAIN
             await asyncio.sleep(pause)

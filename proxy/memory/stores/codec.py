@@ -1,4 +1,4 @@
-"""What a session's bytes pass through on their way to a store and back."""
+"""Codecs, which encode a session's bytes for a store and decode them."""
 
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
@@ -7,11 +7,11 @@ from typing import Any, Final, Protocol
 from proxy.memory.errors import Unreadable
 from proxy.memory.stores.store import Key
 
-# No msgpack value begins with C1, so that plain bytes are never taken for marked ones.
+# No msgpack value begins with C1, so plain bytes are never mistaken for marked ones.
 ENCRYPTED: Final = b"\xc1TK1"
-"""How bytes begin that Encryption made."""
+"""The prefix of encrypted bytes."""
 NAME_MARK: Final = ".~"
-"""How names begin that were encrypted: before letters and digits, and as hardly any other name."""
+"""The prefix of encrypted names; it sorts before letters and digits, and hardly any other name has it."""
 
 _PLAIN: Final = b"\xc1TK0"
 _MARK: Final = len(_PLAIN)
@@ -21,85 +21,85 @@ _ENCRYPTION: Final = EntryPoint(
 
 
 class Names(Protocol):
-    """Encrypts the names of sessions and users, one to one: what is stored can be looked up and listed."""
+    """Encrypts names of sessions and users deterministically, so that they can be looked up and listed."""
 
     def encrypted(self, tenant: str, name: str) -> str:
-        """A tenant's name as it is stored, by the newest key; an empty one stays."""
+        """Returns a tenant's name as it is stored, by the newest key; an empty name stays empty."""
         ...
 
     def forms(self, tenant: str, name: str) -> tuple[str, ...]:
-        """All that may be stored for a name, the newest key's first, and the name itself last."""
+        """Returns all texts that may be stored for a name: the newest key's first, the name itself last."""
         ...
 
     def decrypted(self, stored: str) -> str:
-        """The name that is stored; as it is where no key has encrypted it."""
+        """Returns the name for a stored text, which is the text itself if no key has encrypted it."""
         ...
 
     @property
     def mark(self) -> str:
-        """How names begin that the newest key has encrypted."""
+        """The prefix of names that the newest key has encrypted."""
         ...
 
 
 class Codec(Protocol):
-    """Encodes the bytes of one session, which are of no use under any other key, and decodes them."""
+    """Encodes and decodes the bytes of sessions; encrypted bytes can be decoded only for the same session."""
 
     def encode(self, key: Key, blob: bytes) -> bytes:
-        """The bytes for the store."""
+        """Returns the bytes for the store."""
         ...
 
     def decode(self, key: Key, blob: bytes) -> bytes:
-        """The bytes that were encoded for this key; raises Unreadable for what cannot be decoded."""
+        """Returns the bytes that were encoded for this key. Raises Unreadable if they cannot be decoded."""
         ...
 
     def is_current(self, blob: bytes) -> bool:
-        """Whether bytes that can be decoded are encoded as they would be now: under the newest key."""
+        """Whether decodable bytes are encoded as they would be now, by the newest key."""
         ...
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
-        """Keys derived for another purpose, newest first; none without encryption."""
+        """Returns keys derived for another purpose, newest first; none without encryption."""
         ...
 
     def names(self, secrets: Sequence[bytes] = ()) -> Names | None:
-        """What names are encrypted with, by ``secrets`` or by the given keys; none without encryption."""
+        """Returns the encryption of names, by ``secrets`` or the codec's keys; ``None`` without any."""
         ...
 
 
 class Plain:
-    """Stores bytes as they are; those that look marked are marked as plain."""
+    """Stores bytes unchanged, except that bytes that look marked are marked as plain."""
 
     def encode(self, key: Key, blob: bytes) -> bytes:  # noqa: ARG002 - any key
-        """The same bytes."""
+        """Returns the bytes, marked as plain if they look marked."""
         return _PLAIN + blob if blob[:3] == _PLAIN[:3] else blob
 
     def decode(self, key: Key, blob: bytes) -> bytes:  # noqa: ARG002 - any key
-        """The same bytes; Unreadable where they are encrypted."""
+        """Returns the bytes without that mark. Raises Unreadable for encrypted bytes."""
         mark = blob[:_MARK]
         if mark == ENCRYPTED:
             raise Unreadable("This session is encrypted, and no key was given to read it with.")
         return blob[_MARK:] if mark == _PLAIN else blob
 
     def is_current(self, blob: bytes) -> bool:
-        """Whether they are not encrypted."""
+        """Whether the bytes are not encrypted."""
         return blob[:_MARK] != ENCRYPTED
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:  # noqa: ARG002 - for any purpose
-        """No keys: nothing is encrypted."""
+        """Returns no keys, because nothing is encrypted."""
         return ()
 
     def names(self, secrets: Sequence[bytes] = ()) -> None:
-        """None: names stand as they are."""
+        """Returns ``None``, because names are not encrypted."""
 
 
 def codec_from_keys(keys: Sequence[str]) -> Codec:
-    """Encryption by keys in base64, newest first; none where all are empty.
+    """Returns encryption by keys in base64, newest first, or ``Plain`` if all are empty.
 
-    Raises ValueError, which says how to make a key and never repeats one.
+    Raises ValueError, which says how to make a key or what to install, and never contains a key.
     """
     keys = [key for key in keys if key.strip()]
     if not keys:
         return Plain()
-    # The cryptography is loaded when there is a key.
+    # cryptography is imported only if there is a key.
     try:
         encryption: Any = _ENCRYPTION.load()
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""Counters and permits that expire, by key: the rate limits count with them."""
+"""Counters and permits by key, which expire; rate limits count with them."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,14 +6,14 @@ from typing import NamedTuple, Protocol
 
 
 class Count(NamedTuple):
-    """A counter's value, and in how many seconds it expires."""
+    """A counter's value, and the seconds until it expires."""
 
     value: int
     expires_in: float
 
 
 class Permit(NamedTuple):
-    """A permit by its name for ``ttl`` seconds, beside fewer than ``limit`` others; one of 0 seconds ends."""
+    """A permit for ``ttl`` seconds, granted beside fewer than ``limit`` others; a ``ttl`` of 0 ends it."""
 
     name: str
     ttl: float
@@ -21,12 +21,12 @@ class Permit(NamedTuple):
 
     @property
     def ended(self) -> "Permit":
-        """The permit with a ``ttl`` of 0, which gives it back."""
+        """The permit with a ``ttl`` of 0, which ends it."""
         return self._replace(ttl=0.0)
 
 
 class Counts(Protocol):
-    """Counters by key and name, and the permits of each key. ``count`` may raise StoreError."""
+    """Counters by key and name, and permits by key. ``count`` may raise StoreError."""
 
     async def count(
         self,
@@ -37,10 +37,10 @@ class Counts(Protocol):
         ttl: float,
         deferrable: bool = False,
     ) -> dict[str, Count] | None:
-        """Takes, renews or ends a permit, and adds to counters; one that was 0 expires after ``ttl`` seconds.
+        """Takes, renews or ends a permit, and adds to counters; a new counter expires after ``ttl`` seconds.
 
-        What is ``deferrable`` may be put off until the next that is not, for some milliseconds at most.
-        Where as many others are taken as the permit's limit, it is ``None``, and nothing is counted.
+        Returns the counters. Returns ``None``, and counts nothing, if as many other permits are taken as the
+        limit allows. A ``deferrable`` count may wait some milliseconds to be sent with one that is not.
         """
         ...
 
@@ -50,7 +50,7 @@ class Counts(Protocol):
 
 
 class LocalCounts:
-    """Counters of one process, which needs no permits. ``clock`` returns monotonic seconds."""
+    """Counters of one process, without permits. ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -65,7 +65,7 @@ class LocalCounts:
         ttl: float,
         deferrable: bool = False,  # noqa: ARG002 - nothing is sent
     ) -> dict[str, Count]:
-        """Adds to counters."""
+        """Adds to counters, and returns them."""
         return {name: self._add((key, name), amount, ttl) for name, amount in amounts.items()}
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""Drivers of stores by the scheme of an address; one is loaded when it is opened."""
+"""Drivers of stores by the scheme of an address; a driver is imported when a store is opened."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from proxy.memory.stores.redis_turns import RedisTurns
 
 GROUP: Final = "turnkeeper.stores"
-"""Installed packages add drivers here, named by scheme: functions of an address and a ``deadline``.
+"""The entry points with which packages add drivers: by scheme, functions of an address and a ``deadline``.
 
-Each returns a ``Store`` that has connected nothing, and raises ValueError for what it cannot parse.
+Each returns a ``Store`` that is not connected yet, and raises ValueError for an address that it cannot parse.
 """
 
 _METHODS: Final = ("take_due", "settle", "acquire", "release")
@@ -41,12 +41,12 @@ _DRIVERS: Final = {
 
 
 def open_store(url: str, *, deadline: float, codec: Codec) -> SessionStore:
-    """The sessions at an address, without a circuit breaker; see ``open_driver``."""
+    """Returns the sessions at an address, without a circuit breaker; see ``open_driver``."""
     return SessionStore(open_driver(url, deadline=deadline), codec)
 
 
 def is_shared_store(url: str) -> bool:
-    """Whether other processes surely reach the store at an address; of a package's own that is not known."""
+    """Whether other processes can reach the store at an address; false, as unknown, for packages' drivers."""
     scheme = url.partition(":")[0]
     return scheme in _DRIVERS and scheme != "memory"
 
@@ -54,13 +54,13 @@ def is_shared_store(url: str) -> bool:
 def open_driver(
     url: str, *, deadline: float, is_shared: bool = False, counts: "RedisCounts | None" = None
 ) -> Store:
-    """The store at an address; nothing is connected yet. ``deadline`` is what a call may lose, in seconds.
+    """Returns the store at an address, not connected yet. ``deadline`` is how many seconds a call may wait.
 
-    ``is_shared`` is whether other processes serve the same calls, and ``counts`` are those on the same Redis.
-    Raises ValueError for an address that names no store, without the address: it may hold a password.
+    ``is_shared`` is whether other processes serve the same calls, and ``counts`` are counters on the same
+    Redis. Raises ValueError for an invalid address, without the address, which may contain a password.
     """
     scheme, colon, _ = url.partition(":")
-    # An installed package replaces no driver of ours.
+    # A package cannot replace one of our drivers.
     own = _DRIVERS.get(scheme)
     driver = EntryPoint(scheme, own, GROUP) if own else _installed_drivers().get(scheme)
     if driver is None or not colon:
@@ -86,36 +86,36 @@ def open_driver(
 
 
 def is_counting_server(url: str) -> bool:
-    """Whether the server at an address counts for all that use it."""
+    """Whether the store at an address is a Redis, which can count for all servers that use it."""
     return _DRIVERS.get(url.partition(":")[0]) == _REDIS
 
 
 def open_counts(url: str, *, deadline: float) -> "RedisCounts | None":
-    """Counters that all servers share, if the address is a Redis; nothing is connected yet."""
+    """Returns counters that all servers share, not connected yet; ``None`` if the address is no Redis."""
     return _load("redis_counts:RedisCounts")(url, deadline=deadline) if is_counting_server(url) else None
 
 
 def open_turns(url: str) -> "RedisTurns | None":
-    """Where hosts keep turns for the web page together, if the sessions' store is a Redis."""
+    """Returns a store of turns for the web page that all hosts share; ``None`` if the address is no Redis."""
     return _load("redis_turns:RedisTurns")(url) if is_counting_server(url) else None
 
 
 @dataclass(frozen=True)
 class ChannelAddress:
-    """Where servers of one store send each other messages, encrypted by ``keys`` as sessions are."""
+    """The address of a channel between the servers of a store, and the ``keys`` that encrypt its messages."""
 
     url: str = field(repr=False)
     keys: tuple[str, ...] = field(repr=False)
     deadline: float
 
     def open(self) -> tuple[Channel, Codec]:
-        """The channel, not connected yet, and what messages pass through."""
+        """Returns the channel, not connected yet, and the codec of its messages."""
         open_channel = _load(_CHANNELS[_DRIVERS[self.url.partition(":")[0]]])
         return open_channel(self.url, deadline=self.deadline), codec_from_keys(self.keys)
 
 
 def channel_address(url: str, keys: Sequence[str], *, deadline: float) -> ChannelAddress | None:
-    """The channel beside the sessions at ``url``, if their store's server carries messages."""
+    """Returns the address of the channel in the store at ``url``; ``None`` if that carries no messages."""
     has_channel = _DRIVERS.get(url.partition(":")[0]) in _CHANNELS
     return ChannelAddress(url, tuple(keys), deadline) if has_channel else None
 
@@ -125,5 +125,5 @@ def _installed_drivers() -> dict[str, EntryPoint]:
 
 
 def _load(name: str) -> Any:
-    """What a module beside this one defines, loaded with the client of its server."""
+    """Imports a name from a module beside this one, with the client library that the module needs."""
     return EntryPoint(name, f"proxy.memory.stores.{name}", GROUP).load()

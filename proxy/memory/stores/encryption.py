@@ -1,4 +1,4 @@
-"""Sessions encrypted at rest, by keys that can be changed while sessions live."""
+"""Encryption of sessions at rest, by keys that can be replaced while sessions are in use."""
 
 import base64
 import binascii
@@ -26,10 +26,10 @@ _MOST_NAMES: Final = 4096
 
 
 class Encryption:
-    """AES-256-GCM (NIST SP 800-38D). The first key encrypts, all decrypt; what is stored plain is read.
+    """AES-256-GCM (NIST SP 800-38D). The first key encrypts, and all decrypt; plain bytes are read as well.
 
-    Each session has a key of its own, derived from the given one, so that random nonces never wear a key out;
-    and the tenant and the session are authenticated, so that a blob is of no use in another's place.
+    Each session has its own key, derived from the configured one, so that random nonces never wear it out.
+    The tenant and the session are authenticated, so that a blob cannot be decoded as another session's.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -41,7 +41,7 @@ class Encryption:
 
     @classmethod
     def parse(cls, text: str) -> "Encryption":
-        """Keys in base64, newest first, by commas. Raises ValueError, which never repeats them."""
+        """Parses keys in base64, newest first, between commas. Raises ValueError, never with a key in it."""
         try:
             keys = [base64.b64decode(part.strip(), b"-_", validate=True) for part in text.split(",")]
         except (binascii.Error, ValueError):
@@ -49,14 +49,14 @@ class Encryption:
         return cls(keys)
 
     def encode(self, key: Key, blob: bytes) -> bytes:
-        """The mark, the key's name, a nonce, and the bytes encrypted: 36 bytes more."""
+        """Returns the mark, the key's name, a nonce, and the encrypted bytes: 36 bytes more than ``blob``."""
         nonce = secrets.token_bytes(_NONCE)
         session = _session_bytes(key)
         encrypted = _cipher(self._keys[self._newest], session).encrypt(nonce, blob, session)
         return ENCRYPTED + self._newest + nonce + encrypted
 
     def decode(self, key: Key, blob: bytes) -> bytes:
-        """The bytes that were encrypted for this key, or stored plain."""
+        """Returns the bytes that were encrypted for this key, or stored plain. Raises Unreadable."""
         if blob[: len(ENCRYPTED)] != ENCRYPTED:
             return self._plain.decode(key, blob)
         used = self._keys.get(blob[len(ENCRYPTED) : _HEAD])
@@ -71,18 +71,18 @@ class Encryption:
             raise Unreadable("This session's bytes were altered, or belong to another session.") from None
 
     def is_current(self, blob: bytes) -> bool:
-        """Whether the newest key has encrypted them."""
+        """Whether the newest key has encrypted the bytes."""
         return blob[:_HEAD] == ENCRYPTED + self._newest
 
     def derived(self, purpose: bytes) -> tuple[bytes, ...]:
-        """A key derived from each, the newest's first."""
+        """Returns a key derived from each key, the newest's first."""
         newest_first = sorted(self._keys, key=lambda name: name != self._newest)
         return tuple(
             hmac.digest(self._keys[name], b"turnkeeper " + purpose, hashlib.sha256) for name in newest_first
         )
 
     def names(self, secrets: Sequence[bytes] = ()) -> "NameEncryption":
-        """What names are encrypted with: by keys that are made of ``secrets``, else by derived ones."""
+        """Returns the encryption of names, by keys derived from ``secrets``, else from the codec's keys."""
         halves = [
             tuple(hmac.digest(secret, purpose, hashlib.sha256) for secret in secrets) or self.derived(purpose)
             for purpose in (b"names: authentication", b"names: encryption")
@@ -91,11 +91,11 @@ class Encryption:
 
 
 class NameEncryption:
-    """AES-256-SIV (RFC 5297): the same name always becomes the same text, which takes the key to make.
+    """AES-256-SIV (RFC 5297): equal names become equal texts, which nobody can make without the key.
 
-    The first key encrypts, all decrypt. A text shows how long a name is, and whether two are the same; the
-    tenant is encrypted with it, so that tenants' names are not compared. What another key has encrypted is a
-    name itself, by which it can be listed and deleted.
+    The first key encrypts, and all decrypt. A text shows the length of its name, and whether two names are
+    equal. The tenant is encrypted with the name, so that names of two tenants cannot be compared. A text that
+    an unknown key has encrypted is itself a name, by which its session can be listed and deleted.
     """
 
     def __init__(self, keys: Sequence[bytes]) -> None:
@@ -103,11 +103,11 @@ class NameEncryption:
         self._forms: dict[tuple[str, str], tuple[str, ...]] = {}
 
     def encrypted(self, tenant: str, name: str) -> str:
-        """The mark, the key's tag, and the name encrypted."""
+        """Returns the mark, the key's tag, and the encrypted name; an empty name stays empty."""
         return self.forms(tenant, name)[0]
 
     def forms(self, tenant: str, name: str) -> tuple[str, ...]:
-        """The name under each key, and as it is; those that were asked for last are at hand."""
+        """Returns the name under each key, newest first, then the name itself; caches the newest results."""
         forms = self._forms.get((tenant, name))
         if forms is not None:
             return forms
@@ -127,7 +127,7 @@ class NameEncryption:
         return forms
 
     def decrypted(self, stored: str) -> str:
-        """The name; a text that only looks encrypted is one."""
+        """Returns the name, which is the text itself if it only looks encrypted."""
         cipher = self._ciphers.get(stored[len(NAME_MARK) : len(NAME_MARK) + _TAG])
         if cipher is None or stored[: len(NAME_MARK)] != NAME_MARK:
             return stored
@@ -141,7 +141,7 @@ class NameEncryption:
 
     @property
     def mark(self) -> str:
-        """How names begin that the newest key encrypts."""
+        """The prefix of names that the newest key has encrypted."""
         return NAME_MARK + next(iter(self._ciphers))
 
 
@@ -154,7 +154,7 @@ def _name(key: bytes) -> bytes:
 
 
 def _session_bytes(key: Key) -> bytes:
-    """The session as bytes, no two alike: the tenant's length stands in front."""
+    """Returns unique bytes for the session, which begin with the tenant's length."""
     tenant = key.tenant.encode("utf-8", "surrogatepass")
     return len(tenant).to_bytes(8, "big") + tenant + key.session.encode("utf-8", "surrogatepass")
 

@@ -23,7 +23,7 @@ _SOON: Final = 0.001
 
 
 def with_names(codec: Codec, driver: Store, background: Store | None) -> tuple[Store, Store | None]:
-    """Drivers of one store, which then get encrypted names; without encryption the drivers themselves."""
+    """Returns drivers of one store that encrypt names; without encryption, the drivers themselves."""
     names = codec.names()
     if names is None:
         return driver, background
@@ -32,12 +32,12 @@ def with_names(codec: Codec, driver: Store, background: Store | None) -> tuple[S
 
 
 class NamedStore:
-    """A store that gets the names of sessions encrypted, and lists them in the order of what it gets.
+    """A store that encrypts the names of sessions, and lists sessions in the order of the encrypted names.
 
-    A session may stand under its plain name, or under that of an older key: it is looked for where there is
-    none under the newest key, which costs the first turn of a session another read, and is moved when it is
-    written next. ``former`` are such sessions, and where they are. What stands under a tenant that is none,
-    such as the values of users, has no names of people in its key.
+    A session may be stored under its plain name, or under the name that an older key gives. It is looked for
+    there if the newest key's name has none, which costs the first turn of a session another read. The next
+    write moves it. ``former`` are such sessions, and where they are stored. Internal tenants, such as that of
+    users' values, have no names of people in their keys, and these are not encrypted.
     """
 
     def __init__(self, store: Store, names: Names, former: dict[Key, Key]) -> None:
@@ -47,7 +47,7 @@ class NamedStore:
         self._writes = Tasks()
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The hot part: under the newest key, else wherever it is."""
+        """Reads the hot part, under the newest key's name or else under another."""
         first, *others = self._places(key)
         stored = await self._store.read(first, background=background)
         if stored is None and others:
@@ -60,46 +60,46 @@ class NamedStore:
         return stored
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Writes both parts where the session is, and moves it under the newest key's name."""
+        """Writes both parts where the session is stored, and moves it to the newest key's name."""
         if put.version and key not in self._former:
             return await self._store.write(self._places(key)[0], put)
         return await self._to_its_end(self._write(key, put))
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
-        """Replaces both parts where the session is."""
+        """Replaces both parts where the session is stored."""
         if put.version:
             return await self._store.replace(self._place(key), put)
         return await self._to_its_end(self._replace_none(key, put))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """The cold part of the session that was read last."""
+        """Reads the cold part where the session was found last."""
         return await self._store.cold(self._place(key), start=start, limit=limit)
 
     async def delete(self, key: Key) -> bool:
-        """Deletes the session wherever it is; every encrypted name has a tombstone, for other servers."""
+        """Deletes the session under all its names; encrypted names get tombstones, for other servers."""
         *encrypted, plain = self._places(key)
-        # A tombstone is a name: there is none where no session was.
+        # A tombstone contains its name, so the plain name gets one only if a session was stored under it.
         places = [*encrypted]
         if not encrypted or await self._store.read(plain, background=True) is not None:
             places.append(plain)
-        # What is being moved is in the place that it leaves, or in the first one.
+        # The newest name is the last, because a session that is being moved is copied there before it leaves.
         deleted = [await self._store.delete(place) for place in reversed(places)]
         self._former.pop(key, None)
         return any(deleted)
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last."""
+        """Returns when the session was deleted last, in seconds since 1970; ``None`` without a tombstone."""
         return await self._store.deleted(self._places(key)[0])
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions, in the order of their names in the store."""
+        """Lists a tenant's sessions, in the order of their names in the store."""
         if after:
             after = await self._position(Key(tenant, after))
         lines = await self._store.list(tenant, after=after, limit=limit)
         return [line._replace(session=self._names.decrypted(line.session)) for line in lines]
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
-        """Takes sessions that are due."""
+        """Takes sessions that are due, and decrypts their names."""
         taken = await self._store.take_due(tenants, limit=limit, lease=lease)
         due = []
         for each in taken:
@@ -110,12 +110,12 @@ class NamedStore:
         return due
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
-        """Sets when a session that was taken is due again."""
+        """Sets when a taken session is due again, and returns it with its new lease."""
         settled = await self._store.settle(session._replace(key=self._place(session.key)), due)
         return settled and settled._replace(key=session.key)
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
-        """Takes or renews a lease, whose name is a hash."""
+        """Takes or renews a lease; its name is a hash, and is not encrypted."""
         return await self._store.acquire(name, token, ttl=ttl, former=former)
 
     async def release(self, name: str, token: bytes) -> None:
@@ -123,17 +123,17 @@ class NamedStore:
         await self._store.release(name, token)
 
     async def ping(self) -> None:
-        """Returns if a turn could be written now."""
+        """Returns if a turn could be written now; else raises StoreError."""
         await self._store.ping()
 
     async def aclose(self) -> None:
-        """Closes the store, once what was begun has ended."""
+        """Closes the store once the writes in flight have ended."""
         if self._writes:
             await asyncio.wait(self._writes)
         await self._store.aclose()
 
     def _places(self, key: Key) -> tuple[Key, ...]:
-        """Where a session may be, first of all where it is written; as its name is, last."""
+        """Returns where a session may be stored: first the newest key's name, last the plain name."""
         if "/" in key.tenant or key.tenant.startswith("~"):
             return (key,)
         return tuple(Key(key.tenant, form) for form in self._names.forms(*key))
@@ -147,7 +147,7 @@ class NamedStore:
             del self._former[next(iter(self._former))]
 
     async def _to_its_end(self, write: Coroutine[Any, Any, bool]) -> bool:
-        """What comes of a write of several steps, which goes on when its caller stops waiting."""
+        """Returns the result of a write of several steps, which continues if its caller is cancelled."""
         task = self._writes.start(write)
         task.add_done_callback(retrieve_exception)
         return await asyncio.shield(task)
@@ -159,7 +159,7 @@ class NamedStore:
         if not await self._store.write(place, put):
             return False
         if place != (current := self._places(key)[0]) and put.ttl != KEEP_EXPIRY:
-            with contextlib.suppress(StoreError):  # it is written, and moved another time
+            with contextlib.suppress(StoreError):  # the write succeeded, and a later one moves the session
                 if await self._move(place, current, put):
                     self._former.pop(key, None)
         return True
@@ -168,7 +168,7 @@ class NamedStore:
         return not await self._is_elsewhere(key) and await self._store.replace(self._place(key), put)
 
     async def _move(self, place: Key, current: Key, put: BlobWrite) -> bool:
-        """Has a session that was just written under its current name; whether no other wrote meanwhile."""
+        """Moves a session that was just written to its current name; false if another write came between."""
         stored = await self._store.read(place, background=True)
         if stored is None:
             return False
@@ -176,13 +176,13 @@ class NamedStore:
         while page := await self._store.cold(place, start=len(cold)):
             cold += page
         moved = BlobWrite(stored.blob, 0, put.ttl, cold, new_version=stored.version, due=put.due)
-        # A copy of what was written over may be there: it was too slow, and came after all.
+        # A late earlier move may have left a copy of the version that was just replaced.
         for version in dict.fromkeys((0, put.version)):
             if await self._store.replace(current, moved._replace(version=version)):
                 break
         else:
             return False
-        # What has expired leaves no tombstone, which would be another name.
+        # Expiry leaves no tombstone, which would contain the former name.
         removed = BlobWrite(b"", stored.version, _SOON, background=True)
         if await self._store.replace(place, removed):
             return True
@@ -190,13 +190,13 @@ class NamedStore:
         return False
 
     async def _is_elsewhere(self, key: Key) -> bool:
-        """Whether a session that is to be made is there under a former name."""
+        """Whether a session that is to be created exists under a former name."""
         _, *others = self._places(key)
         reads = (self._store.read(other, background=True) for other in others)
         return any(stored is not None for stored in await asyncio.gather(*reads))
 
     async def _position(self, key: Key) -> str:
-        """Behind which name in the store a list goes on; that of a session that has gone is the first one."""
+        """Returns the stored name after which a list continues; for a session that is gone, its first one."""
         places = self._places(key)
         for place in places:
             if await self._store.read(place, background=True) is not None:

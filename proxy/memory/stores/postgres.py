@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL: for several processes that share them."""
+"""Sessions in PostgreSQL, which several processes can share."""
 
 import math
 import time
@@ -32,28 +32,28 @@ from proxy.memory.stores.store import (
 )
 
 TIMEOUT: Final = 0.2
-"""Seconds after which a command, or an attempt to connect, is given up."""
+"""The time-out in seconds of a command, and of an attempt to connect."""
 _CONNECTIONS: Final = 8
 _FEW_CONNECTIONS: Final = 4
 _SWEEP_EVERY: Final = 60.0
 _SWEPT_AT_ONCE: Final = 50
-# While a back-up reads, all times that sessions were due at stay in the index. So it is read from the last
-# look on, or as much before as clocks may be apart, and at times as a whole, for what other versions wrote.
+# During a backup, the index keeps all former due times of sessions. So it is read from a minute before the
+# last look on, as clocks may differ, and as a whole every five minutes, for rows that other versions wrote.
 _DUE_BEFORE: Final = 60.0
 _ALL_DUE_EVERY: Final = 300.0
 _LOCKED: Final = Statement(f"{sql.READ.named} FOR UPDATE")
-# What another process is about to sweep is left to it.
+# Sessions that another process is sweeping are left to it.
 _SWEEP: Final = Statement(
     f"DELETE FROM turnkeeper_sessions WHERE id IN ({sql.EXPIRED.named} FOR UPDATE SKIP LOCKED) RETURNING id"
 )
-# What another process takes at this moment is left to it.
+# Sessions that another process is taking are left to it.
 _TAKE_DUE: Final = Statement(
     sql.TAKE_DUE.named.replace(sql.DUE.named, f"{sql.DUE.named} FOR UPDATE SKIP LOCKED")
 )
 
 
 def _with_cold(change: Statement) -> Statement:
-    """A change of the hot part that appends to the cold part as well, as one statement."""
+    """Returns one statement that changes the hot part and appends to the cold part."""
     return Statement(
         f"WITH changed AS ({change.named} RETURNING id, cold), appended AS ("
         "INSERT INTO turnkeeper_cold (session_id, position, blob)"
@@ -68,15 +68,15 @@ _REPLACE: Final = _with_cold(sql.REPLACE)
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001 - what every driver's entry is called
-    """The store at ``postgresql://…``; ``search_path`` among the address's options names another schema."""
+    """Returns the store at ``postgresql://…``; ``search_path`` sets its schema. Raises ValueError."""
     return PostgresStore(url, deadline=deadline)
 
 
 class PostgresStore(SqlStore):
-    """One round trip for each read and each write. Versions are random, as those of ``SqliteStore``.
+    """A store with one round trip for each read and each write. Versions are random, as in ``SqliteStore``.
 
-    Commands have ``TIMEOUT`` seconds, or the deadline where that is longer: a write may take its time, and a
-    read is given up at the deadline. A store with a deadline for background work needs few connections.
+    Commands have a time-out of ``TIMEOUT`` seconds, or of the deadline if that is longer. Calls stop waiting
+    for a read at the deadline, but not for a write. A store for background work has fewer connections.
     """
 
     def __init__(self, url: str, *, deadline: float) -> None:
@@ -84,19 +84,19 @@ class PostgresStore(SqlStore):
         size = _CONNECTIONS if deadline < BACKGROUND_DEADLINE else _FEW_CONNECTIONS
         self._pool = PostgresPool(url, timeout=max(TIMEOUT, deadline), size=size)
         self.calls = Reads(self._pool)
-        """What calls read."""
+        """The reads of calls."""
         self._sweep_due = time.monotonic() + _SWEEP_EVERY
         self._due_since = 0.0
         self._all_due_at = 0.0
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:
-        """The hot part."""
+        """Reads the hot part; a call stops waiting at the deadline."""
         step = BoundStatement(sql.READ, key_arguments(key) | {"now": wall_time()})
         (rows,) = await self.calls.fetch(step, within=None if background else self._deadline)
         return StoredBlob(*rows[0]) if rows else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Writes both parts; where an expired session is in the way, in a second round trip."""
+        """Writes both parts; an expired session in the way costs further round trips."""
         arguments = _arguments(key, put)
         if time.monotonic() >= self._sweep_due:
             self._sweep_due = time.monotonic() + _SWEEP_EVERY
@@ -119,7 +119,7 @@ class PostgresStore(SqlStore):
         return await self._pool.run(work)
 
     async def delete(self, key: Key) -> bool:
-        """Leaves a tombstone, in several round trips."""
+        """Removes the session and leaves a tombstone, in several round trips; whether there was a session."""
         arguments = key_arguments(key) | {"blob": b""}
 
         async def work(connection: Connection) -> bool:
@@ -129,18 +129,18 @@ class PostgresStore(SqlStore):
         return await self._pool.run(work)
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last."""
+        """Returns when the session was deleted last, in seconds since 1970; ``None`` without a tombstone."""
         rows = await self.fetch(sql.STATE, key_arguments(key))
         return float(rows[0][1]) if rows and rows[0][1] > 0 else None
 
     async def take_due(
         self,
-        tenants: Sequence[str],  # noqa: ARG002 - the column's default has all that older versions wrote
+        tenants: Sequence[str],  # noqa: ARG002 - the column's default makes rows of older versions due
         *,
         limit: int,
         lease: float,
     ) -> Sequence[DueSession]:
-        """Sessions that are due, in one statement."""
+        """Takes sessions that are due, in one statement."""
         now, is_whole = wall_time(), time.monotonic() >= self._all_due_at
         if is_whole:
             self._all_due_at = time.monotonic() + _ALL_DUE_EVERY
@@ -154,7 +154,7 @@ class PostgresStore(SqlStore):
         return taken_sessions(rows, until)
 
     async def ping(self) -> None:
-        """Raises StoreError for a standby, or a server set to read only, which takes no turn."""
+        """Returns if a turn could be written now. Raises StoreError for a standby or a read-only server."""
 
         async def reads_only(connection: Connection) -> bool:
             return cast("str", await connection.fetchval("SHOW transaction_read_only")) == "on"
@@ -167,7 +167,7 @@ class PostgresStore(SqlStore):
         await self._pool.aclose()
 
     async def fetch(self, statement: Statement, arguments: Arguments) -> Rows:
-        """The rows of a statement."""
+        """Returns the rows of a statement."""
         values = statement.in_order({**arguments, "now": wall_time()})
 
         async def work(connection: Connection) -> Rows:
@@ -190,12 +190,12 @@ def _arguments(key: Key, put: BlobWrite) -> dict[str, object]:
 
 
 async def _create_anew(arguments: Arguments, connection: Connection) -> bool:
-    """Makes a session where one that has expired is in the way."""
+    """Creates a session in the place of an expired one; false if there is one that has not expired."""
     return bool((await _execute(connection, arguments, sql.EXPIRE, sql.EXPIRE_COLD, _CREATE))[-1])
 
 
 async def _execute(connection: Connection, arguments: Arguments, *statements: Statement) -> list[Rows]:
-    """The rows of each statement, all in one transaction."""
+    """Executes statements in one transaction, and returns the rows of each."""
     values = {**arguments, "now": wall_time()}
     async with connection.transaction():
         return [await connection.fetch(each.numbered, *each.in_order(values)) for each in statements]

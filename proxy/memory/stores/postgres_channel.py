@@ -1,4 +1,4 @@
-"""Messages between the servers of one PostgreSQL: by LISTEN and NOTIFY."""
+"""Messages between the servers of one PostgreSQL, by LISTEN and NOTIFY."""
 
 import asyncio
 import base64
@@ -19,11 +19,11 @@ from proxy.memory.stores.postgres_pool import FAILURES, checked_address
 from proxy.memory.tasks import wait_for_event
 
 _LARGEST: Final = 5_900
-"""PostgreSQL takes less than 8000 bytes, and a message stands there in base64."""
+"""PostgreSQL takes payloads of less than 8000 bytes, and messages are sent in base64."""
 _CONNECT_SECONDS: Final = 2.0
 _CHECK_EVERY: Final = 10.0
 _POOLED_PAUSE: Final = 60.0
-# One for each schema: a database has the channels of all.
+# Each schema has its own channel, because a database has one namespace of channels for all schemas.
 _NAME: Final = "'turnkeeper_' || md5(current_schema())"
 _TIME: Final = "SELECT extract(epoch FROM clock_timestamp())::float8"
 _NOTIFY: Final = f"""
@@ -33,15 +33,15 @@ FROM unnest($1::float8[], $2::text[]) AS message (age, data)
 
 
 def open(url: str, *, deadline: float) -> Channel:  # noqa: A001  (a channel is opened, as a store is)
-    """The channel of the PostgreSQL at an address; nothing is connected yet.
+    """Returns the channel of the PostgreSQL at an address, not connected yet.
 
-    Raises ValueError for a wrong one, which never shows it.
+    Raises ValueError for an invalid address, without the address.
     """
     return PostgresChannel(checked_address(url), deadline=deadline)
 
 
 class _Waiting(NamedTuple):
-    """A message to be sent, what it is about began ``since``, by ``time.monotonic``."""
+    """A message to be sent; the event that it is about began at ``since``, by ``time.monotonic``."""
 
     data: str
     since: float
@@ -49,9 +49,9 @@ class _Waiting(NamedTuple):
 
 
 class PostgresChannel:
-    """One channel for each schema. What is to be sent while a statement runs is sent by the next one.
+    """One channel for each schema. Messages that arrive while a statement runs share the next one.
 
-    A pooler that gives each transaction another connection passes no notifications on; the log says so.
+    A pooler that gives each transaction another connection passes no notifications on, which is logged.
     """
 
     largest = _LARGEST
@@ -68,7 +68,7 @@ class PostgresChannel:
         )
 
     async def publish(self, topic: str, data: bytes, *, age: float = 0.0) -> None:  # noqa: ARG002 - there is one order
-        """Sends a message, with the server's time."""
+        """Sends a message, with the server's time. Raises StoreError, and ValueError if it is too large."""
         if len(data) > self.largest:
             raise ValueError("the message is too large")
         sent = asyncio.get_running_loop().create_future()
@@ -78,7 +78,7 @@ class PostgresChannel:
         await sent
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
-        """Receives; a connection that is lost is made again."""
+        """Receives messages until it is cancelled, and reconnects after a lost connection."""
         failures = 0
 
         def on_joined() -> None:
@@ -99,7 +99,7 @@ class PostgresChannel:
             await asyncio.sleep(_POOLED_PAUSE if is_pooled else REJOINING.pause(failures))
 
     async def read_clock(self) -> ClockReading:
-        """Compares with the server's clock, over a connection of its own: it is asked once in a while."""
+        """Compares with the server's clock, over a new connection, because it is rarely done."""
         connection = None
         try:
             connection = await self._connect(_CONNECT_SECONDS)
@@ -111,7 +111,7 @@ class PostgresChannel:
                 connection.terminate()
 
     async def aclose(self) -> None:
-        """Closes the connection that messages are sent over."""
+        """Closes the connection over which messages are sent."""
         if self._sending:
             self._sending.cancel()
             await asyncio.wait({self._sending})
@@ -119,12 +119,12 @@ class PostgresChannel:
             self._connection.terminate()
 
     async def _listen(self, receive: Receive, joined: Callable[[], None]) -> None:
-        """Receives until the connection is lost."""
+        """Receives messages until the connection is lost. Raises _NotPassedOn if a probe does not return."""
         connection = await self._connect(_CONNECT_SECONDS)
         probe, echoed, lost = secrets.token_hex(8).encode(), asyncio.Event(), asyncio.Event()
 
         def on_message(_connection: object, _process: int, _channel: str, payload: str) -> None:
-            with suppress(ValueError, binascii.Error):  # something else may notify here
+            with suppress(ValueError, binascii.Error):  # other programs may notify here
                 at, data = payload.split(" ")
                 message = base64.b64decode(data, validate=True)
                 if message == probe:
@@ -149,7 +149,7 @@ class PostgresChannel:
             connection.terminate()
 
     async def _send(self) -> None:
-        """Sends what waits, and what comes meanwhile, also where a sender leaves."""
+        """Sends all waiting messages, also those that arrive meanwhile and those of cancelled senders."""
         error: StoreError | None = None
         try:
             while self._waiting:
@@ -180,15 +180,15 @@ class PostgresChannel:
 
 
 class _NotPassedOn(Exception):
-    """What was sent has not come back."""
+    """A probe that was sent has not returned."""
 
 
 def _settle(batch: list[_Waiting], error: StoreError | None) -> None:
     for each in batch:
-        if each.sent.done():  # its sender has left
+        if each.sent.done():  # its sender was cancelled
             continue
         if error is None:
             each.sent.set_result(None)
         else:
             each.sent.set_exception(error)
-            each.sent.exception()  # its sender may leave yet
+            each.sent.exception()  # marked as retrieved, because its sender may still be cancelled

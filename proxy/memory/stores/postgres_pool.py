@@ -1,4 +1,4 @@
-"""Connections to a PostgreSQL server that may be away, slow or new, and reads that share a statement."""
+"""Connections to a PostgreSQL server that may be down, slow or empty, and reads that share a statement."""
 
 import asyncio
 import re
@@ -21,7 +21,7 @@ Rows = list[tuple[Any, ...]]
 _Batch = dict[Statement, list[Arguments]]
 
 _STATEMENTS: Final = 100
-# Its caller has left by then, and a server that answers does so sooner.
+# By this time callers have stopped waiting, and a server that works has answered.
 _CLOSING: Final = 0.4
 FAILURES: Final = (
     asyncpg.PostgresError,
@@ -30,8 +30,8 @@ FAILURES: Final = (
     OSError,
     TimeoutError,
 )
-"""What a server that is away, slow or unwilling raises."""
-# What the environment or a service file adds to an address is read when a connection is made.
+"""The errors of a server that is unreachable, slow or unwilling."""
+# Raised on connecting, when the environment or a service file adds something invalid to the address.
 _UNREADABLE: Final = (ValueError, IndexError, OverflowError)
 _HOST: Final = re.compile(
     r"/.*|(?:\[[0-9A-Fa-f:.]+(?:%\w+)?\]|(?P<name>[^\s:\[\]@/]+))(?::(?P<port>[0-9]{1,5}))?"
@@ -43,7 +43,7 @@ _HOW: Final = (
     " %2F for '/', %3F for '?', %23 for '#', %5B for '[' and %25 for '%'"
 )
 _PARAMETER: Final = re.compile(r"\$(\d+)")
-# The types of arguments that come in arrays.
+# The types of arguments that are passed as arrays.
 _ARRAYS: Final = {
     "tenant": "bytea",
     "session": "bytea",
@@ -60,10 +60,10 @@ _ARRAYS: Final = {
 
 
 class PostgresPool:
-    """A few connections, made when they are needed, and made anew after the server was away.
+    """A few connections, opened when they are needed, and reopened after the server was unreachable.
 
-    No command takes longer than ``timeout`` seconds. A caller that stops waiting earlier leaves at once, and
-    the command ends, or is given up, on its own. Raises ValueError for an address that cannot be parsed.
+    No command takes longer than ``timeout`` seconds. A caller may stop waiting earlier, and its command
+    continues until it ends or times out. Raises ValueError for an address that cannot be parsed.
     """
 
     def __init__(self, url: str, *, timeout: float, size: int) -> None:
@@ -76,26 +76,26 @@ class PostgresPool:
         self._closed = False
 
     async def run(self, work: Work[T], within: float | None = None) -> T:
-        """The result of ``work`` with a connection to tables that are up to date.
+        """Returns the result of ``work`` with a connection to a database whose tables are up to date.
 
-        Raises StoreError, after ``within`` seconds at the latest where that is given.
+        Raises StoreError, after ``within`` seconds at the latest if given.
         """
         return await self.result(self.begin(work), within)
 
     def begin(self, work: Work[T]) -> asyncio.Task[T]:
-        """Begins ``work`` without waiting for it. Raises StoreError if the pool is closed."""
+        """Starts ``work`` in a task, and returns that. Raises StoreError if the pool is closed."""
         if self._closed:
             raise StoreError("The memory has been closed.")
         return self._start(self._carry_out(work))
 
     async def result(self, task: asyncio.Task[T], within: float | None = None) -> T:
-        """The result of what was begun. Raises what ``run`` raises."""
+        """Returns the result of a task from ``begin``. Raises what ``run`` raises."""
         if not await wait_until_done(task, within or self._timeout):
             raise StoreError("The memory database is too slow.")
         return task.result()
 
     async def aclose(self) -> None:
-        """Closes all connections once what is in flight has ended, or is given up."""
+        """Closes all connections once the commands in flight have ended; cancels those that take too long."""
         self._closed = True
         if self._indexing:
             self._indexing.cancel()
@@ -122,25 +122,25 @@ class PostgresPool:
             raise _failure(error) from error
 
     async def _open(self) -> Any:
-        """The pool of a database with its tables up to date."""
+        """Brings the tables up to date, and returns asyncpg's pool."""
         try:
             direct, unindexed = await migrate(self._url, self._timeout)
         except _UNREADABLE:
             raise StoreError("The address of the memory database cannot be understood.") from None
-        # Connections are handed on as they are: nothing is set in a session that would have to be undone.
+        # Connections need no reset, because nothing is set in a session that would have to be undone.
         pool = asyncpg.create_pool(
             self._url,
             min_size=0,
             max_size=self._size,
             timeout=self._timeout,
             command_timeout=self._timeout,
-            # Behind a pooler they are unknown, or are another process's of the same name.
+            # Behind a pooler, prepared statements may be unknown, or another process's of the same name.
             statement_cache_size=_STATEMENTS if direct else 0,
             reset=_keep_state,
         )
         await pool
         try:
-            # Half of the connections, or as many as the server gives: calls come several at once.
+            # Opens half of the connections, or as many as the server allows: calls come several at once.
             acquiring = (pool.acquire(timeout=self._timeout) for _ in range(-(-self._size // 2)))
             for connection in await asyncio.gather(*acquiring, return_exceptions=True):
                 if not isinstance(connection, BaseException):
@@ -155,7 +155,7 @@ class PostgresPool:
 
 
 async def _keep_state(_connection: Connection) -> None:
-    """Saves the round trip of asyncpg's own reset."""
+    """Does nothing, which saves the round trip of asyncpg's own reset."""
 
 
 def _succeeded(task: asyncio.Task[Any]) -> bool:
@@ -163,7 +163,7 @@ def _succeeded(task: asyncio.Task[Any]) -> bool:
 
 
 def _failure(error: BaseException) -> StoreError:
-    """Without the address, which may hold a password."""
+    """Returns an error without the address, which may contain a password."""
     if isinstance(error, TimeoutError):
         return StoreError("The memory database is too slow.")
     if isinstance(error, asyncpg.PostgresError):
@@ -172,9 +172,9 @@ def _failure(error: BaseException) -> StoreError:
 
 
 def checked_address(url: str) -> str:
-    """An address that the driver can parse: it would complain at each turn, and not before.
+    """Returns an address if the driver can parse it; the driver would check it only when it connects.
 
-    Raises ValueError, which never shows the address: it may hold a password.
+    Raises ValueError, without the address, which may contain a password.
     """
     try:
         parts = urlsplit(url)
@@ -201,7 +201,7 @@ def _check_hosts(text: str) -> None:
         match = _HOST.fullmatch(host)
         if not match or not _is_port(match["port"] or "5432"):
             _refuse(_HOW)
-        name = unquote(match["name"] or "/")  # a socket's path may be written as a host
+        name = unquote(match["name"] or "/")  # a socket's path may be given as the host
         if not name.startswith("/") and not is_host_name(name):
             _refuse(ADVICE)
 
@@ -215,7 +215,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 class Reads:
-    """Reads of a few rows by their keys; those that wait for a connection together are one statement."""
+    """Reads of a few rows by their keys; reads that wait for a connection together share one statement."""
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
@@ -223,7 +223,7 @@ class Reads:
         self._task: asyncio.Task[Mapping[Statement, Sequence[Rows]]] | None = None
 
     async def fetch(self, *steps: BoundStatement | Each, within: float | None = None) -> list[Any]:
-        """What each step gets. Raises StoreError, after ``within`` seconds at the latest if given."""
+        """Returns the rows of each step. Raises StoreError, after ``within`` seconds at the latest."""
         if self._task is None or self._task.done():
             self._batch = {}
             self._task = self._pool.begin(partial(self._carry_out, self._batch))
@@ -237,7 +237,7 @@ class Reads:
         return [replies[step.statement][place] for step, place in zip(steps, places, strict=True)]
 
     async def _carry_out(self, batch: _Batch, connection: Connection) -> Mapping[Statement, Sequence[Rows]]:
-        self._task = None  # what is read from now on is none of it
+        self._task = None  # later reads are the next batch
         steps = [
             Each(statement, rows) if len(rows) > 1 else BoundStatement(statement, rows[0])
             for statement, rows in batch.items()
@@ -250,19 +250,19 @@ class Reads:
 
 
 async def fetch_all(connection: Connection, steps: Sequence[BoundStatement | Each]) -> list[Any]:
-    """What each step gets, in one round trip."""
+    """Returns the rows of each step, which it reads in one round trip."""
     values = [value for step in steps for value in _values(step)]
     if len(steps) == 1:
         (step,) = steps
         sql = _for_each(step.statement) if isinstance(step, Each) else step.statement.numbered
         return [_reply(step, await connection.fetch(sql, *values))]
-    # The rows of each come as an array.
+    # The rows of each step come as an array.
     sql = _combined(*((step.statement, isinstance(step, Each)) for step in steps))
     return [*map(_reply, steps, await connection.fetchrow(sql, *values))]
 
 
 def _values(step: BoundStatement | Each) -> Sequence[Any]:
-    """The arguments in the order of their numbers; of several rows a list for each."""
+    """Returns the arguments in the order of their numbers; for several rows, a list for each argument."""
     if isinstance(step, Each):
         return [[row[name] for row in step.rows] for name in step.statement.order]
     return step.statement.in_order(step.arguments)
@@ -279,7 +279,7 @@ def _reply(step: BoundStatement | Each, rows: list[Any]) -> list[Any]:
 
 @lru_cache(maxsize=64)
 def _for_each(statement: Statement) -> str:
-    """One statement for all rows of arguments, which come as arrays; its rows begin with their number."""
+    """Returns a statement for rows of arguments, passed as arrays; its rows begin with their row's number."""
     inner = NAMED.sub(r'a."\1"', statement.postgres)
     arrays = ", ".join(
         f"CAST(${number} AS {_ARRAYS[name]}[])" for number, name in enumerate(statement.order, 1)
@@ -293,7 +293,7 @@ def _for_each(statement: Statement) -> str:
 
 @lru_cache(maxsize=64)
 def _combined(*statements: tuple[Statement, bool]) -> str:
-    """One statement that selects the rows of each as an array; with it whether it is for several rows."""
+    """Returns a statement that selects an array for each statement; the flag marks those for several rows."""
     arrays: list[str] = []
     offset = 0
     for statement, each in statements:

@@ -1,7 +1,7 @@
-"""How the tables on a PostgreSQL server come to be, and are brought up to date beside servers that use them.
+"""Creates the tables on a PostgreSQL server, and migrates them while other servers use them.
 
-Each migration is a transaction of its own, which gives up a lock that it does not get at once. Indexes are
-made and dropped concurrently, by one process, once the tables can be used.
+Each migration is its own transaction, which gives up if it does not get a lock at once. Indexes are created
+and dropped concurrently, by one process, once the tables can be used.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from proxy.memory.stores.sql import (
     pending_migrations,
 )
 
-Connection = Any  # asyncpg says nothing of its types
+Connection = Any  # asyncpg has no type hints
 TYPES: Final = Types(
     identity="BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     number="BIGINT",
@@ -37,24 +37,24 @@ TYPES: Final = Types(
     ),
 )
 _IN_USE: Final = msgspec.structs.replace(TYPES, concurrently=" CONCURRENTLY")
-# Another process may be at it: then a later command tries again.
+# Another process may be migrating for longer; then a later command tries again.
 _MIGRATION_WAIT: Final = 30.0
-# A large table takes many minutes, and no call waits for it: to give up would be to begin it anew for ever.
+# A large table takes many minutes, and no call waits for it. To give up would restart it again and again.
 _MIGRATING: Final = 6 * 3600.0
 _ALONE: Final = "SELECT pg_backend_pid() FROM pg_advisory_xact_lock($1)"
-# Any number will do that no other program takes: the letters "turnkeep", and the next one.
+# A number that no other program is likely to use: the letters "turnkeep"; the next one is for indexes.
 _MIGRATION_LOCK: Final = int.from_bytes(b"turnkeep", "big")
-# One row, or none. A statement with arguments would keep its snapshot up to the next one, and one that waits
-# would have one, too.
+# Returns a row if it gets the lock. A statement with arguments would keep its snapshot until the next one,
+# and a statement that waits for the lock would have a snapshot, too.
 _ALONE_WITH_INDEXES: Final = f"SELECT 1 WHERE pg_try_advisory_xact_lock({_MIGRATION_LOCK + 1})"
-# All that use a table wait behind a statement that waits for its lock.
+# All other users of a table wait behind a statement that waits for its lock.
 _LOCK_TIMEOUT: Final = "SET LOCAL lock_timeout = '100ms'"
 _LOCK_PAUSE: Final = 1.0
-# Nothing is said on the connection with the lock while indexes are made over another one.
-# An index waits for all older snapshots, of which the connection would have one at another level.
+# The connection with the lock is idle while indexes are created over another one. At another isolation level
+# it would have a snapshot, and an index waits for all older snapshots.
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL idle_in_transaction_session_timeout = 0"
 _INDEX: Final = re.compile(r"CREATE INDEX CONCURRENTLY IF NOT EXISTS (\w+)")
-# An index that was not finished, and whether a process of the server's is at it, though its client has gone.
+# An unfinished index, and whether a process of the server still builds it, though its client has gone.
 _UNFINISHED: Final = """SELECT EXISTS (
     SELECT FROM pg_stat_progress_create_index p WHERE p.index_relid = i.indexrelid
 ) FROM pg_index i WHERE i.indexrelid = to_regclass($1) AND NOT i.indisvalid"""
@@ -64,10 +64,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 async def migrate(url: str, within: float) -> tuple[bool, bool]:
-    """Makes the tables usable; whether the server is talked to itself, and whether indexes are missing.
+    """Migrates the tables; returns whether the connection is direct, and whether indexes are missing.
 
-    A pooler such as PgBouncer shows its clients a process number of its own, and may go on with another
-    connection to the server.
+    It is not direct behind a pooler such as PgBouncer, which shows clients its own process number and may
+    switch to another connection to the server.
     """
     connection = await _connect(url, within, command_timeout=within)
     try:
@@ -78,7 +78,7 @@ async def migrate(url: str, within: float) -> tuple[bool, bool]:
 
 
 async def make_indexes(url: str, within: float) -> None:
-    """Makes and drops indexes, unless another process does, until none is left to be made or dropped."""
+    """Creates and drops indexes until none is pending; waits while another process does so."""
     failures = 0
     while True:
         try:
@@ -94,9 +94,9 @@ async def make_indexes(url: str, within: float) -> None:
 
 
 async def _make_indexes(url: str, within: float) -> bool:
-    """Whether all are made that are to be made.
+    """Creates and drops the pending indexes; returns whether none is left.
 
-    Not so where another process is at it, or the server still makes one for a client that has gone.
+    It is false while another process does so, or the server still builds one for a client that has gone.
     """
     with contextlib.ExitStack() as stack:
         lock = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
@@ -126,7 +126,7 @@ async def _connect(url: str, within: float, *, command_timeout: float) -> Connec
 
 
 async def _migrate(connection: Connection) -> tuple[int, bool]:
-    """The id of the server's process, and whether indexes are still to be made."""
+    """Migrates the tables; returns the server's process id, and whether indexes are still missing."""
     while True:
         try:
             async with connection.transaction():
@@ -134,7 +134,7 @@ async def _migrate(connection: Connection) -> tuple[int, bool]:
                 await connection.execute(LEDGER_TABLE, timeout=_MIGRATION_WAIT)
                 applied = await _applied(connection)
                 pending = pending_migrations(applied)
-                # All at once in a database that is not in use yet, and else one after the other.
+                # A new database gets all migrations at once, and one in use gets them one after the other.
                 due = [one for one in pending if one not in INDEXING][:1] if applied else pending
                 if applied and due:
                     await connection.execute(_LOCK_TIMEOUT)

@@ -19,7 +19,7 @@ _NODE: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:\[\]]+)(?::([0-9]{1,5}))?")
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """A parsed address. ``nodes`` are the Sentinels for Sentinel, and any nodes for Cluster."""
+    """A parsed address. ``nodes`` are the server, the Sentinels or any nodes of the Cluster."""
 
     form: str
     nodes: tuple[Node, ...] = ()
@@ -35,9 +35,9 @@ class Address:
 
     @classmethod
     def parse(cls, url: str) -> "Address":
-        """The parts of ``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``, ``redis+unix://``.
+        """Parses ``redis://``, ``rediss://``, ``redis+sentinel://``, ``redis+cluster://``, ``redis+unix://``.
 
-        Raises ValueError, which never shows the address: it may hold a password.
+        Raises ValueError, without the address, which may contain a password.
         """
         scheme, _, rest = url.partition("://")
         rest, _, query = rest.partition("?")

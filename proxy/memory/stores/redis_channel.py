@@ -1,4 +1,4 @@
-"""Messages between the servers of one Redis: by its pub/sub, which is sharded on a Cluster that can do so."""
+"""Messages between the servers of one Redis, by pub/sub, which is sharded if a Cluster supports that."""
 
 import asyncio
 import zlib
@@ -18,15 +18,15 @@ from proxy.memory.stores.redis_client import RedisClient, client_factory
 from proxy.memory.stores.redis_link import Link, Script
 
 _CHANNELS: Final = 16
-"""Over how many channels topics are spread, so that a Cluster's nodes share the work."""
+"""The number of channels over which topics are spread, so that a Cluster's nodes share the work."""
 _LARGEST: Final = 100_000
 _CONNECT_SECONDS: Final = 2.0
 _CHECK_EVERY: Final = 2.0
-"""Seconds between two checks of connections: to more servers there are more of them, and not more checks."""
+"""Seconds between two checks of connections; with more servers, each connection is checked less often."""
 _MICROSECONDS: Final = 1e6
 _SUBSCRIBED: Final = (b"subscribe", b"ssubscribe")
 
-# A server before 7 knows no sharded channels; its Cluster sends each message to all nodes.
+# A server before version 7 has no sharded channels; its Cluster sends each message to all nodes.
 PUBLISH: Final = Script("""
 local time = redis.call('TIME')
 local at = string.format('%.0f', time[1] * 1000000 + time[2] - ARGV[2])
@@ -38,12 +38,12 @@ TIME: Final = Script("return redis.call('TIME')")
 
 
 def open(url: str, *, deadline: float) -> Channel:  # noqa: A001  (a channel is opened, as a store is)
-    """The channel of the Redis at an address; nothing is connected yet. Raises ValueError for a wrong one."""
+    """Returns the channel of the Redis at an address, not connected yet; raises ValueError if invalid."""
     return RedisChannel(url, deadline=deadline)
 
 
 class RedisChannel:
-    """Channels under the prefix and the database of an address: pub/sub itself knows no databases."""
+    """Channels named by an address's prefix and database, because pub/sub itself ignores databases."""
 
     largest = _LARGEST
 
@@ -51,7 +51,7 @@ class RedisChannel:
         place = Address.parse(url)
         self._link = Link(place, deadline)
         self._make = client_factory(place, _CONNECT_SECONDS)
-        # The sign in front is no session's, and of no other key's.
+        # No session's tag begins with a plus sign, and no other key has the same name.
         self._channels = [f"{place.prefix}{{+{number}}}:{place.db}" for number in range(_CHANNELS)]
         self._is_sharded = False
 
@@ -65,7 +65,7 @@ class RedisChannel:
         await self._link.script(PUBLISH((self._channels[number],), data, age_in_microseconds, command))
 
     async def run(self, receive: Receive, joined: Callable[[], None]) -> None:
-        """Receives; connections of which one is lost are made again."""
+        """Receives messages until it is cancelled; if one connection is lost, all are opened again."""
         failures = 0
         while True:
             with suppress(RedisError, RedisClusterException, OSError, TimeoutError):
@@ -73,14 +73,14 @@ class RedisChannel:
                     connections = await self._listen(opened)
                     failures = 0
                     joined()
-                    # Ends where one is lost, and all are closed then.
+                    # Ends if one connection is lost; then all are closed.
                     pause = _CHECK_EVERY * len(connections)
                     await asyncio.gather(*(_pass_on(each, receive, pause) for each in connections))
             failures += 1
             await asyncio.sleep(REJOINING.pause(failures))
 
     async def read_clock(self) -> ClockReading:
-        """Compares with the clock of the server that has the first channel: a Cluster's may differ."""
+        """Compares with the clock of the server with the first channel, as a Cluster's clocks may differ."""
 
         async def read() -> float:
             seconds, microseconds = await self._link.script(TIME(self._channels[:1]))
@@ -89,11 +89,11 @@ class RedisChannel:
         return await compare_clocks(read)
 
     async def aclose(self) -> None:
-        """Closes what messages are sent over."""
+        """Closes the connections over which messages are sent."""
         await self._link.aclose()
 
     async def _listen(self, opened: AsyncExitStack) -> list[AbstractConnection]:
-        """Listens to all channels, over one connection to each server that has any of them."""
+        """Subscribes to all channels; returns one connection for each server that has any of them."""
         client, listening = self._make(), []
         is_cluster = isinstance(client, RedisCluster)
         opened.push_async_callback(client.aclose)
@@ -121,7 +121,7 @@ class RedisChannel:
 
 
 async def _has_shards(connection: AbstractConnection, channels: list[str]) -> bool:
-    """Whether a server of a Cluster is new enough for sharded channels."""
+    """Whether a server of a Cluster supports sharded channels."""
     try:
         await _subscribe(connection, "SSUBSCRIBE", channels[:1])
     except ResponseError as error:
@@ -132,8 +132,8 @@ async def _has_shards(connection: AbstractConnection, channels: list[str]) -> bo
 
 
 async def _subscribe(connection: AbstractConnection, command: str, channels: list[str]) -> None:
-    """Returns once messages arrive."""
-    for channel in channels:  # each may be of another slot
+    """Subscribes to channels; returns once messages arrive."""
+    for channel in channels:  # each may be in another slot
         await connection.send_command(command, channel)
     missing = len(channels)
     while missing:
@@ -142,7 +142,7 @@ async def _subscribe(connection: AbstractConnection, command: str, channels: lis
 
 
 async def _pass_on(connection: AbstractConnection, receive: Receive, pause: float) -> None:
-    """Passes messages on until the connection is lost, or is silent for so many seconds after a question."""
+    """Passes messages on; raises if the connection is lost, or silent for ``pause`` seconds after a ping."""
     is_asked = False
     while True:
         reply = await connection.read_response(timeout=pause)
@@ -153,7 +153,7 @@ async def _pass_on(connection: AbstractConnection, receive: Receive, pause: floa
                 await connection.send_command("PING")
             case [b"message" | b"smessage", _, bytes(message)]:
                 at, _, data = message.partition(b" ")
-                with suppress(ValueError):  # something else has published here
+                with suppress(ValueError):  # other programs may publish here
                     receive(int(at) / _MICROSECONDS, data)
             case [b"sunsubscribe" | b"unsubscribe", *_]:
                 raise Lost("the channel's slot has moved to another node")

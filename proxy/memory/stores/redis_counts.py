@@ -1,4 +1,4 @@
-"""Counters and permits on Redis, all of one key in one slot."""
+"""Counters and permits on Redis; those of one key are in one hash slot."""
 
 import asyncio
 import itertools
@@ -15,13 +15,13 @@ from proxy.memory.stores.redis_link import Link, Piggyback, Script
 from proxy.memory.tasks import Tasks, retrieve_exception
 
 _GATHERING: Final = 0.02
-"""Seconds for which a command that is not waited for may be put off: the next one that is takes it along."""
+"""Seconds for which a deferrable command may wait to be sent with the next one that is not."""
 _MOST: Final = 50
-# Longer than sessions are mostly kept. There are two keys of a tenant, and no more.
+# Longer than sessions are usually stored; a tenant has only two such keys.
 _KEPT_MILLISECONDS: Final = 7 * 86400 * 1000
 
-# By the server's clock alone. A Redis that makes room takes the keys that would expire first (volatile-ttl),
-# and a minute is shorter than all that is kept of a session: so both keys outlive what is in them.
+# Uses only the server's clock. A full Redis evicts the keys that expire first (volatile-ttl), and counters of
+# a minute would go before any session. So both keys outlive their contents.
 COUNT: Final = Script("""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -67,17 +67,17 @@ return results
 
 
 class _Counting(NamedTuple):
-    """What is counted of a key at once, as the script takes it, and what comes of it."""
+    """The script's arguments for one count of a key, and the future of its result."""
 
     arguments: list[Argument]
     result: asyncio.Future[list[int] | None]
 
 
 class RedisCounts:
-    """Counters and permits by key. Raises StoreError after one deadline.
+    """Counters and permits by key. ``count`` raises StoreError after one deadline.
 
-    All of one key is one round trip, and takes along what was put off of it for a moment. So may another
-    command do, with ``take_along``.
+    The deferred counts of a key are sent with its next count, in one round trip, or with another command by
+    ``take_along``.
     """
 
     def __init__(self, url: str, *, deadline: float) -> None:
@@ -120,7 +120,7 @@ class RedisCounts:
         return {name: Count(value, left / 1000) for name, (value, left) in zip(amounts, pairs, strict=True)}
 
     def take_along(self, key: str) -> Piggyback | None:
-        """What was put off of a key, to go with another command; ``None`` where that is nothing."""
+        """Returns a call with a key's deferred counts, to be sent with another command; else ``None``."""
         together = self._put_off.pop(key, None)
         if not together:
             return None
@@ -129,22 +129,22 @@ class RedisCounts:
         return Piggyback(call, partial(_settle, together))
 
     async def aclose(self) -> None:
-        """Sends what was put off, then closes all connections."""
+        """Sends the deferred counts, then closes all connections."""
         for key in tuple(self._put_off):
             self._send_later(key, self._put_off[key])
         await asyncio.gather(*self._tasks)
         await self._link.aclose()
 
     def _send_later(self, key: str, together: list[_Counting]) -> None:
-        if self._put_off.get(key) is together:  # nothing has taken it along
+        if self._put_off.get(key) is together:  # not sent meanwhile
             self._start_sending(key)
 
     def _start_sending(self, key: str) -> asyncio.Task[None]:
-        """What others have put off is sent whether the one that takes it along waits any more or not."""
+        """Sends all counts of a key in a task, which continues if the caller that started it is cancelled."""
         return self._tasks.start(self._send(key))
 
     async def _send(self, key: str) -> None:
-        """Counts all of a key; each result, or the error, is set where it is waited for."""
+        """Sends all counts of a key, and sets the result of each, or the error."""
         if piggyback := self.take_along(key):
             try:
                 piggyback.settle(await self._link.script(piggyback.call))

@@ -1,4 +1,4 @@
-"""Turns that are kept for the web page on the Redis of the sessions, so that each host shows those of all."""
+"""Turns for the web page on the Redis of the sessions, so that each host shows the turns of all hosts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -14,7 +14,7 @@ _DAY_MILLISECONDS: Final = 86_400_000
 _ERASURE_MILLISECONDS: Final = 900_000
 
 
-# Beside the turns the hash has the size of all, so that adding one looks at those alone that have to go.
+# The hash also has the total size of its turns, so that adding one reads only the turns that have to go.
 _REMOVE: Final = """
 local function remove(id)
   local report, content = id .. ':report', id .. ':content'
@@ -26,7 +26,7 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 """
-# A turn that was under way when its session, or one of its users, was erased is not kept.
+# A turn is not stored if its session, or one of its users, was erased while it was under way.
 ADD: Final = Script(
     _REMOVE
     + """
@@ -99,7 +99,7 @@ return 1
 class RedisTurns:
     """The newest turns of each tenant: 16 MB at most, as many as the last batch allows, for a day after it.
 
-    All of a tenant's are in one hash slot. Every method may raise StoreError.
+    All turns of a tenant are in one hash slot. Every method may raise StoreError.
     """
 
     def __init__(self, url: str) -> None:
@@ -108,7 +108,7 @@ class RedisTurns:
         self._names = KeyNames(place.prefix)
 
     async def add(self, tenant: str, turns: Sequence[KeptTurn], *, keep: int) -> None:
-        """Adds turns by one command, and removes the oldest of those that are too many."""
+        """Adds turns with one command, and removes the oldest turns beyond the limits."""
         arguments: list[Argument] = [keep, _LARGEST_TENANT, _DAY_MILLISECONDS]
         for turn in turns:
             age = int(max(0.0, turn.age) * 1000)
@@ -116,22 +116,22 @@ class RedisTurns:
         await self._run(ADD, tenant, *arguments)
 
     async def reports(self, tenant: str) -> Mapping[str, bytes]:
-        """A tenant's turns by their ids, the newest first."""
+        """Returns the reports of a tenant's turns by id, the newest first."""
         index, _, _ = self._names.turns(tenant)
         ids = [id_.decode() for id_ in await self._link.command("ZREVRANGE", index, 0, -1)]
         reports = await self._fields(tenant, ids, "report")
         return {id_: report for id_, report in zip(ids, reports, strict=True) if report}
 
     async def contents(self, tenant: str, ids: Sequence[str]) -> Sequence[bytes]:
-        """What was said in turns; empty for one that is not kept."""
+        """Returns the contents of turns, empty for a turn that is not stored."""
         return [content or b"" for content in await self._fields(tenant, ids, "content")]
 
     async def erase(self, tenant: str, names: Sequence[str]) -> int:
-        """Removes the turns that have one of these names, and those under way; how many there were."""
+        """Removes the turns, also those under way, with one of these names; returns the number removed."""
         return int(await self._run(ERASE, tenant, _ERASURE_MILLISECONDS, *names))
 
     async def remove_contents(self, tenant: str, names: Sequence[str]) -> None:
-        """Removes what was said in the turns that have one of these names."""
+        """Removes the contents of the turns with one of these names."""
         await self._run(SILENCE, tenant, *names)
 
     async def aclose(self) -> None:

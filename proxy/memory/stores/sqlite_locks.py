@@ -1,4 +1,4 @@
-"""Which process holds a lock of an SQLite file, as Linux tells it."""
+"""Finds the process that holds a lock of an SQLite file, in Linux's list of locks."""
 
 import os
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 _LOCKS: Final = Path("/proc/locks")
-# Bytes that SQLite locks (os_unix.c, wal.c): in the file, for all that excludes others; in the index of its
-# log ("-shm") one for the writer and one for recovery, and behind these those of readers.
+# The bytes that SQLite locks (os_unix.c, wal.c). In the file, these are the locks that exclude others. In the
+# index of its log ("-shm"), they are one for the writer, one for recovery, and then those of readers.
 _PENDING, _SHARED_LAST = 0x4000_0000, 0x4000_01FF
 _WRITER, _RECOVERY, _LAST_READER = 120, 122, 127
 _FIELDS: Final = 8
@@ -26,10 +26,10 @@ class _Lock(NamedTuple):
 
 
 def locked_by(path: Path, *, for_reading: bool = False) -> str:
-    """A clause that says which process locks a file, or ``for_reading`` which one reads it.
+    """Returns a clause that says which process locks a file, or ``for_reading`` which one reads it.
 
-    Another program is named only where one holds the lock now. The processes of one server, and others that
-    were started by the same command, are called Turnkeeper's own.
+    Another program is named only if it holds the lock now. Processes that were started by the same command as
+    this one, such as those of one server, are called Turnkeeper's own.
     """
     pid = next(_holders(path, for_reading=for_reading), None)
     verb = "in use" if for_reading else "locked"
@@ -45,7 +45,7 @@ def locked_by(path: Path, *, for_reading: bool = False) -> str:
 
 
 def _holders(path: Path, *, for_reading: bool) -> Iterator[int]:
-    """The processes that hold a lock which excludes a writer or, ``for_reading``, the emptying of the log."""
+    """Yields the processes whose locks exclude a writer or, ``for_reading``, the emptying of the log."""
     file, index = _inode(path), _inode(Path(f"{path}-shm"))
     for lock in _locks():
         if lock.inode == file:
@@ -60,9 +60,9 @@ def _holders(path: Path, *, for_reading: bool) -> Iterator[int]:
 
 
 def _locks() -> Iterator[_Lock]:
-    """The locks of all processes that are visible here; none on other systems than Linux."""
+    """Yields the locks of all processes that are visible here; none on systems other than Linux."""
     for line in _read(str(_LOCKS)).splitlines():
-        # "1: POSIX  ADVISORY  WRITE 4711 fe:00:4247008 120 120"; behind "->" one waits for a lock.
+        # "1: POSIX  ADVISORY  WRITE 4711 fe:00:4247008 120 120"; "->" marks a waiting process.
         fields = line.split()
         if len(fields) != _FIELDS or fields[1] != "POSIX":
             continue
@@ -82,7 +82,7 @@ def _inode(path: Path) -> tuple[int, int, int] | None:
 
 
 def _read(path: str) -> str:
-    # Never a file of SQLite's: to close one would drop all locks that this process has on it.
+    # Never read a file of SQLite's: closing it would drop all locks that this process has on it.
     try:
         return Path(path).read_text(errors="replace")
     except OSError:

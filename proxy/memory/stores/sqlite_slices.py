@@ -1,4 +1,4 @@
-"""What is large in an SQLite file, written and removed in many transactions: others come in between."""
+"""Large cold parts in SQLite, written and removed in many transactions, with others in between."""
 
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,9 @@ from typing import Final
 from proxy.memory.stores.sql import EXPIRED, Arguments, id_bytes
 
 SLICE: Final = 500_000
-"""How many bytes of a cold part are written or removed in one transaction."""
+"""The bytes of a cold part that one transaction writes or removes, rounded up to whole entries."""
 _ENTRIES_AT_ONCE: Final = 250
-# A session is staged under a tenant whose name no other has.
+# The tenant of staged sessions, whose name no other tenant has.
 _TENANT: Final = id_bytes("~staged")
 _NEVER_DUE: Final = 1e300
 
@@ -34,7 +34,7 @@ _PUT_IN_PLACE: Final = (
     " updated = :now, expires = :lasting, deleted = :deleted, due = :due, cold = :entries"
     " WHERE tenant = :staged AND session = :name"
 )
-# The size of a row stands in its head, so that what is large is not read for it.
+# SQLite stores a row's size in its header, so that large blobs are not read to sum their sizes.
 _REMOVE: Final = (
     "DELETE FROM turnkeeper_cold WHERE rowid IN (SELECT entry FROM (SELECT entry,"
     " sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM"
@@ -48,7 +48,7 @@ _REMOVE_EXPIRED: Final = _REMOVE % f"id IN ({EXPIRED.named})"
 
 
 def slices(entries: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """Entries as they are written, one transaction each; each with the position of its first."""
+    """Yields the entries of each transaction, with the position of the first."""
     start = size = 0
     for end, entry in enumerate(entries, 1):
         size += len(entry)
@@ -58,27 +58,27 @@ def slices(entries: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
 
 
 def stage(name: bytes, until: float, connection: sqlite3.Connection) -> None:
-    """Begins a session that nothing reads until it is put in place, and that has expired by then."""
+    """Creates a staged session, which expires at ``until``; nothing reads it until it is put in place."""
     connection.execute(_BEGIN, _arguments(name) | {"until": until})
 
 
 def write(name: bytes, start: int, entries: Sequence[bytes], connection: sqlite3.Connection) -> None:
-    """Writes entries of a staged session, the first of which has the position ``start``."""
+    """Writes entries of a staged session, the first at the position ``start``."""
     own = _arguments(name)
     rows = ({**own, "position": start + index, "entry": entry} for index, entry in enumerate(entries))
     connection.executemany(_WRITE, rows)
 
 
 def is_whole(name: bytes, entries: int, connection: sqlite3.Connection) -> bool:
-    """Whether a staged session has so many entries: its file may have been replaced meanwhile."""
+    """Whether a staged session has this number of entries; its file may have been replaced meanwhile."""
     ((count,),) = connection.execute(_COUNT, _arguments(name)).fetchall()
     return bool(count == entries)
 
 
 def put_in_place(name: bytes, entries: int, arguments: Arguments, connection: sqlite3.Connection) -> None:
-    """Puts a staged session with so many entries in the place of the one that ``arguments`` name.
+    """Replaces the session that ``arguments`` name by a staged session with this number of entries.
 
-    That one was just written without a cold part of its own: what it had is staged from now on.
+    The session was just written without new entries; it is staged from now on, with its former cold part.
     """
     both = {**arguments, **_arguments(name), "entries": entries}
     ((lasting, deleted),) = connection.execute(
@@ -89,7 +89,7 @@ def put_in_place(name: bytes, entries: int, arguments: Arguments, connection: sq
 
 
 def remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:
-    """Removes some of what is staged under a name; whether there is more."""
+    """Removes some entries that are staged under a name; returns whether there may be more."""
     if connection.execute(_REMOVE_STAGED, _arguments(name)).rowcount:
         return True
     connection.execute(
@@ -100,12 +100,12 @@ def remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:
 
 
 def remove_deleted(arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    """Removes some of the cold part of a session that was deleted; whether there is more."""
+    """Removes some entries of a deleted session; returns whether there may be more."""
     return bool(connection.execute(_REMOVE_DELETED, arguments).rowcount)
 
 
 def remove_expired(arguments: Arguments, connection: sqlite3.Connection) -> bool:
-    """Removes some of the cold parts of sessions that are swept next; whether there is more."""
+    """Removes some entries of the sessions that are swept next; returns whether there may be more."""
     return bool(connection.execute(_REMOVE_EXPIRED, arguments).rowcount)
 
 

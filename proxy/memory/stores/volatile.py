@@ -1,4 +1,4 @@
-"""Sessions in this process's memory: for tests, and for calls that need not be remembered."""
+"""Sessions in this process's memory, for tests and for calls that need not be remembered."""
 
 import math
 import threading
@@ -27,7 +27,7 @@ _SWEEP_EVERY = 60.0
 
 
 def open(url: str, *, deadline: float) -> Store:  # noqa: A001, ARG001 - what every driver's entry is called
-    """The store at ``memory:``, a new one each time. Raises ValueError where more is written than that."""
+    """Returns a new store for ``memory:``. Raises ValueError for any other address."""
     if url != "memory:":
         raise ValueError("write memory: and nothing behind it")
     return VolatileStore()
@@ -41,7 +41,7 @@ class _Row(msgspec.Struct, frozen=True):
 
 
 class VolatileStore:
-    """A dictionary that is emptied when it is closed."""
+    """Sessions in a dictionary, which is emptied when the store is closed."""
 
     def __init__(self) -> None:
         self._sessions: dict[Key, _Row] = {}
@@ -52,12 +52,12 @@ class VolatileStore:
         self._swapping = threading.Lock()  # an agent's short-term memory may be used in several threads
 
     async def read(self, key: Key, *, background: bool = False) -> StoredBlob | None:  # noqa: ARG002 - it takes no time
-        """The hot part."""
+        """Reads the hot part."""
         row = self._row(key)
         return row.stored if row else None
 
     async def write(self, key: Key, put: BlobWrite) -> bool:
-        """Writes both parts; expired sessions are removed now and then."""
+        """Writes both parts; removes expired sessions once a minute."""
         now = wall_time()
         if time.monotonic() - self._swept >= _SWEEP_EVERY:
             self._swept = time.monotonic()
@@ -74,12 +74,12 @@ class VolatileStore:
         return self._swap(key, put, tuple(put.cold))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
-        """Entries of the cold part."""
+        """Reads entries of the cold part."""
         row = self._row(key)
         return list(row.cold[start : start + limit]) if row else []
 
     async def delete(self, key: Key) -> bool:
-        """Removes the session, and remembers when."""
+        """Removes the session, and remembers the time; returns whether there was a session."""
         row = self._row(key)
         self._sessions.pop(key, None)
         self._due.pop(key, None)
@@ -87,11 +87,11 @@ class VolatileStore:
         return row is not None
 
     async def deleted(self, key: Key) -> float | None:
-        """When the session was deleted last."""
+        """Returns when the session was deleted last, in seconds since 1970; ``None`` without a tombstone."""
         return self._deleted.get(key)
 
     async def list(self, tenant: str, *, after: str = "", limit: int = 100) -> list[ListedSession]:
-        """A tenant's sessions; every session is looked at."""
+        """Lists a tenant's sessions; looks at the sessions of all tenants."""
         now = wall_time()
         lines = [
             ListedSession(key.session, row.updated, len(row.stored.blob))
@@ -102,26 +102,26 @@ class VolatileStore:
 
     async def take_due(
         self,
-        tenants: Sequence[str],  # noqa: ARG002 - an older version left nothing here
+        tenants: Sequence[str],  # noqa: ARG002 - there are no sessions of older versions
         *,
         limit: int,
         lease: float,
     ) -> Sequence[DueSession]:
-        """Sessions that are due; those that are not are looked at where they have work at all."""
+        """Takes sessions that are due; looks at all sessions with work left."""
         now = wall_time()
         keys = sorted((key for key, due in self._due.items() if due <= now), key=self._due.__getitem__)
         self._due |= dict.fromkeys(keys[:limit], now + lease)
         return [DueSession(key, repr(now + lease)) for key in keys[:limit]]
 
     async def settle(self, session: DueSession, due: float) -> DueSession | None:
-        """Sets when a session is due again."""
+        """Sets when a taken session is due again; ``None`` if it was written or taken again since."""
         if repr(self._due.get(session.key)) != session.lease:
             return None
         self._schedule(session.key, due)
         return DueSession(session.key, repr(due))
 
     async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
-        """Takes or renews a lease."""
+        """Takes or renews a lease; returns ``None``, or the token of another holder."""
         holder, expires = self._leases.get(name, (token, 0.0))
         if holder not in {token, former} and expires > time.monotonic():
             return holder
@@ -129,7 +129,7 @@ class VolatileStore:
         return None
 
     async def release(self, name: str, token: bytes) -> None:
-        """Ends a lease."""
+        """Ends a lease if ``token`` holds it."""
         if self._leases.get(name, (b"", 0.0))[0] == token:
             del self._leases[name]
 
@@ -137,7 +137,7 @@ class VolatileStore:
         """Always returns."""
 
     async def aclose(self) -> None:
-        """Removes everything."""
+        """Removes everything from memory."""
         self._sessions.clear()
         self._deleted.clear()
         self._due.clear()
