@@ -1,1 +1,1 @@
-"""Episodes: what an agent did lately, each of which expires by itself."""
+"""Episodes: recent interactions of an agent, each of which expires by itself."""

@@ -1,4 +1,4 @@
-"""Agents' episodes, on a Redis under keys of their own, else in the session store."""
+"""Agents' episodes: on a Redis under keys of their own, or in the session store."""
 
 import asyncio
 import contextlib
@@ -25,22 +25,22 @@ from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.store import BlobWrite, Key, Store
 
 REDIS: Final = ("redis:", "rediss:", "redis+", "rediss+")
-"""How the addresses of a Redis begin."""
+"""The prefixes of a Redis address."""
 MOST: Final = 1000
-"""The most episodes of one agent; the oldest go first."""
+"""The maximum number of episodes of one agent in a session store; the oldest are removed first."""
 
 _REDIS: Final = EntryPoint("redis", "proxy.memory.episodes.redis:RedisEpisodes", "turnkeeper.episodes")
 # The tenant of requests without a key.
 _KEYLESS: Final = "default"
-# Characters of an agent's name that would read as the end of a tenant's name, or as such an escape.
+# Characters of an agent's name that could be read as the end of a tenant's name, or as such an escape.
 _AMBIGUOUS: Final = re.compile("/|%(?=25|2F)")
 _REDACTED_FIELDS: Final = ("interaction_type", "content", "platform", "metadata")
 _SPARE: Final = 100
 _ATTEMPTS: Final = 50
 _MAX_PAUSE: Final = 0.01
-# A call reads so many bytes on its way to the model, in half a millisecond. Beyond, half of it moves.
+# The maximum bytes of the hot part, which a call reads in half a millisecond. Beyond, it keeps half as many.
 _MAX_HOT: Final = 512 * 1024
-# Expired episodes are not returned; in the cold part, they may remain for so long.
+# Expired episodes are not returned, but may remain in the cold part for this many seconds.
 _EXPIRED_COLD: Final = 600.0
 
 DEFAULT_HOURS: Final = 2
@@ -48,7 +48,7 @@ _MAX_HOURS: Final = 100 * 365 * 24
 
 
 def ttl_seconds(hours: float | None) -> float:
-    """The seconds that an episode lasts, two hours by default. Raises ValueError."""
+    """Returns the seconds that an episode is stored, by default two hours. Raises ValueError."""
     hours = DEFAULT_HOURS if hours is None else hours
     if not 0 < hours <= _MAX_HOURS:
         raise ValueError(f"ttl_hours must be a number above 0, and at most {_MAX_HOURS}, a hundred years")
@@ -56,14 +56,14 @@ def ttl_seconds(hours: float | None) -> float:
 
 
 def window_start(now: float, hours: float) -> float:
-    """The time ``hours`` before ``now``, in seconds since 1970. Raises ValueError."""
+    """Returns the time ``hours`` before ``now``, in seconds since 1970. Raises ValueError."""
     if not (math.isfinite(hours) and hours >= 0):
         raise ValueError("hours must be a number, 0 or above")
     return now - hours * 3600.0
 
 
 def checked_limit(limit: int | None) -> int | None:
-    """A limit of episodes; ``None`` is no limit. Raises ValueError for a number below 0."""
+    """Returns a limit of episodes, ``None`` for no limit. Raises ValueError for a number below 0."""
     if limit is not None and limit < 0:
         raise ValueError("limit must be 0 or above")
     return limit
@@ -90,7 +90,7 @@ class EpisodicMemory(BaseModel):
 
     @property
     def episode(self) -> Episode:
-        """The episode for filters."""
+        """The episode as filters see it."""
         return Episode(
             at=self.timestamp.timestamp(),
             interaction_type=self.interaction_type,
@@ -99,47 +99,47 @@ class EpisodicMemory(BaseModel):
         )
 
     def summary(self) -> str:
-        """One line for a prompt, its time in UTC: ``[14:23] posted_tweet on x: Just shipped it``."""
+        """Returns a line for a prompt, its time in UTC: ``[14:23] posted_tweet on x: Just shipped it``."""
         return self.episode.as_line()
 
     def to_json(self) -> bytes:
-        """The episode as JSON. Raises ValueError for metadata that is not JSON."""
+        """Returns the episode as JSON. Raises ValueError for metadata that is not JSON."""
         return self.model_dump_json(exclude_none=True).encode()
 
     def delayed(self, microseconds: int) -> "EpisodicMemory":
-        """The same episode at a later time."""
+        """Returns the episode with a later time."""
         return self.model_copy(update={"timestamp": self.timestamp + timedelta(microseconds=microseconds)})
 
 
 class Episodes(Protocol):
-    """Episodes by agent: a ``Key`` of its tenant and its id. Both methods may raise StoreError.
+    """Episodes by agent, a ``Key`` of its tenant and its id. ``add`` and ``recent`` may raise StoreError.
 
     No call waits for an episode to be added.
     """
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Store an episode for ``ttl`` seconds; returned at the time it got, a little later if taken."""
+        """Stores an episode for ``ttl`` seconds; returns it, at a later time if its own was taken."""
         ...
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """Episodes from ``since`` on (seconds since 1970), newest first; ValueError for one that is invalid.
+        """Returns episodes from ``since`` on (seconds since 1970), newest first.
 
-        A ``background`` read gives all of them; a call may get the newest alone, at least a quarter of a
-        megabyte.
+        A ``background`` read returns all of them. A call may get only the newest, at least a quarter of a
+        megabyte. Raises ValueError for a stored episode that is invalid.
         """
         ...
 
     async def aclose(self) -> None:
-        """Close what was opened here."""
+        """Closes the connections that were opened for episodes."""
         ...
 
 
 def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> Episodes:
-    """The episodes beside a session ``store`` at ``url``; nothing is connected yet.
+    """Returns the episodes beside a session ``store`` at ``url``, not connected yet.
 
-    A call waits ``deadline`` seconds for them at most.
+    A call waits for them ``deadline`` seconds at most.
     """
     if not url.startswith(REDIS):
         return StoredEpisodes(store)
@@ -148,9 +148,9 @@ def open_episodes(url: str, *, deadline: float, codec: Codec, store: Store) -> E
 
 
 def agent_id(agent: Key) -> str:
-    """An agent's id in keys on a Redis: its own, behind the name of a tenant that has a key.
+    """Returns an agent's id in keys on a Redis: its name, behind its tenant's if that has a key.
 
-    No tenant's name has a slash, so that a slash in an agent's own name is escaped.
+    A tenant's name ends at the first slash, so slashes in the name of an agent without one are escaped.
     """
     if agent.tenant != _KEYLESS:
         return f"{agent.tenant}/{agent.session}"
@@ -158,14 +158,14 @@ def agent_id(agent: Key) -> str:
 
 
 def parse_agent_id(agent_id: str) -> Key:
-    """The agent of an id that a program beside the proxy uses."""
+    """Parses the id of an agent as a program beside the proxy writes it."""
     tenant, slash, name = agent_id.partition("/")
     has_tenant = slash and name and tenant not in {"", _KEYLESS}
     return Key(tenant, name) if has_tenant else Key(_KEYLESS, agent_id)
 
 
 class _StoredEpisode(msgspec.Struct, frozen=True, array_like=True):
-    """An episode as JSON, its time and its expiry, both in seconds since 1970."""
+    """An episode as JSON, with its time and its expiry in seconds since 1970."""
 
     at: float
     expires: float
@@ -173,7 +173,7 @@ class _StoredEpisode(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _AgentBlob(Extensible, frozen=True):
-    """The newest episodes of an agent, and the count, newest time and expiries of those in the cold part."""
+    """An agent's newest episodes, and the count, newest time and expiries of those in the cold part."""
 
     episodes: list[_StoredEpisode] = msgspec.field(name="kept")
     cold_count: int = msgspec.field(default=0, name="moved")
@@ -187,24 +187,24 @@ _BLOB: Any = _AgentBlob | list[_StoredEpisode]
 
 
 class StoredEpisodes:
-    """Episodes in a session store, under names that no tenant can have."""
+    """Episodes in a session store, under tenants' names that no real tenant can have."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Store an episode. Raises StoreError where other writers never pause."""
+        """Stores an episode. Raises StoreError if other writers are faster fifty times."""
         for _ in range(_ATTEMPTS):
             added = await self._try_add(agent, episode, ttl)
             if added is not None:
                 return added
-            await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers part
+            await asyncio.sleep(random.uniform(0, _MAX_PAUSE))  # noqa: S311 - so that two writers diverge
         raise StoreError("others are writing this agent's episodes")
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """Episodes from ``since`` on, newest first; without ``background``, those of the hot part."""
+        """Returns episodes from ``since`` on, newest first; a call gets only those of the hot part."""
         hot, _ = await self._load(agent, background=background)
         if not background:
             return _select(hot.episodes, since, limit)
@@ -212,10 +212,10 @@ class StoredEpisodes:
         return await asyncio.to_thread(lambda: _select([*_decode(cold), *hot.episodes], since, limit))
 
     async def aclose(self) -> None:
-        """Leave the store open: it was not opened here."""
+        """Does nothing, because the store was not opened here."""
 
     async def _try_add(self, agent: Key, episode: EpisodicMemory, ttl: float) -> EpisodicMemory | None:
-        """The episode that was added; ``None`` where another writer came first."""
+        """Adds an episode and returns it; ``None`` if another writer was faster."""
         hot, version = await self._load(agent, background=True)
         now, used_times = wall_time(), {one.at for one in hot.episodes}
         if episode.timestamp.timestamp() <= hot.newest_cold:
@@ -227,7 +227,7 @@ class StoredEpisodes:
         write, before = self._store.write, hot
         is_full = len(staying) + hot.cold_count + len(moving) > MOST + _SPARE
         if is_full or hot.first_expiry < now - _EXPIRED_COLD:
-            # The cold part is written anew, without what has expired and what is too much.
+            # The cold part is rewritten without expired and surplus episodes.
             cold = [*_unexpired(await self._load_cold(agent, hot)), *moving]
             cold.sort(key=lambda one: -one.at)
             moving = cold[: max(0, MOST - len(staying))][::-1]
@@ -277,7 +277,7 @@ def _decode(blobs: Iterable[bytes]) -> list[_StoredEpisode]:
 
 @contextlib.contextmanager
 def _decode_errors() -> Iterator[None]:
-    """Raise Unreadable for what cannot be decoded: a newer version may write to the same store."""
+    """Raises Unreadable for bytes that cannot be decoded; a newer version may write to the same store."""
     try:
         yield
     except msgspec.DecodeError as error:
@@ -290,7 +290,7 @@ def _unexpired(episodes: Iterable[_StoredEpisode]) -> list[_StoredEpisode]:
 
 
 def _split(episodes: list[_StoredEpisode]) -> tuple[list[_StoredEpisode], list[_StoredEpisode]]:
-    """The newest episodes for the hot part, and the others, if the hot part has no room for all."""
+    """Returns the newest episodes for the hot part, and the others if it has no room for all."""
     episodes = sorted(episodes, key=lambda one: one.at)
     if sum(len(one.blob) for one in episodes) <= _MAX_HOT and len(episodes) <= MOST:
         return episodes, []
@@ -316,12 +316,12 @@ class RedactedEpisodes:
         self.aclose = episodes.aclose
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Redact an episode and store it."""
+        """Redacts an episode, and stores it."""
         texts = {name: getattr(episode, name) for name in _REDACTED_FIELDS}
         marked = episode.model_copy(update=self._redaction.value(texts))
         return await self._episodes.add(agent, marked, ttl=ttl)
 
 
 def with_redaction(episodes: Episodes, redaction: Redaction) -> Episodes:
-    """The episodes with a redaction; themselves where it redacts nothing."""
+    """Returns the episodes with redaction; the given ones if it is not enabled."""
     return RedactedEpisodes(episodes, redaction) if redaction.enabled else episodes

@@ -1,7 +1,7 @@
-"""Episodes on a Redis: a key for each, and one sorted set by time for each agent.
+"""Episodes on a Redis: a key for each episode, and for each agent a sorted set of these keys by time.
 
-A key expires by itself, its member of the set does not: readers pass over members without a key and remove
-them. No two keys share a slot of a Cluster, and no command names two of them.
+A key expires by itself, but its member of the set does not. Readers skip members without a key, and remove
+them. Keys may be in different slots of a Cluster, so no command names two of them.
 """
 
 import asyncio
@@ -22,8 +22,8 @@ from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
 _PAGE: Final = 200
 _ATTEMPTS: Final = 100
 _MAX_DELAY: Final = 1000
-# The set lives as long as the longest of its members. Each write returns two members to be checked, so that
-# expired ones never outnumber the others by far, however seldom the set is read.
+# The set lives as long as its longest-lived member. Each write returns two members to be checked, so that
+# expired members never outnumber the others by far, even if the set is rarely read.
 _ADD_TO_INDEX = Script("""
 redis.call('ZADD', KEYS[1], ARGV[2], ARGV[1])
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[3]) then redis.call('PEXPIRE', KEYS[1], ARGV[3]) end
@@ -33,13 +33,13 @@ return redis.call('ZRANGE', KEYS[1], first, first + 1)
 
 
 class RedisEpisodes:
-    """Episodes under the keys of ShortTermMemoryManager, behind the address's prefix if it names one.
+    """Episodes under the keys of ShortTermMemoryManager, behind the address's prefix if it has one.
 
-    Background reads and writes have a link of their own.
+    Background reads and writes use a link of their own.
     """
 
     def __init__(self, url: str, *, deadline: float, codec: Codec) -> None:
-        """Nothing is connected yet, and each call waits ``deadline`` seconds at most."""
+        """A call waits ``deadline`` seconds at most. Nothing is connected yet."""
         address = Address.parse(url)
         self._link = Link(address, deadline)
         self._background = Link(address, max(deadline, BACKGROUND_DEADLINE))
@@ -47,20 +47,20 @@ class RedisEpisodes:
         self._codec = codec
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Store an episode for ``ttl`` seconds, microseconds later where another has its time."""
-        episode.to_json()  # what is none is not for the server to refuse
+        """Stores an episode for ``ttl`` seconds, some microseconds later if its time is taken."""
+        episode.to_json()  # raises ValueError before the server is asked
         return await self._background.run(lambda client: self._add(client, agent, episode, ttl))
 
     async def recent(
         self, agent: Key, *, since: float, limit: int | None, background: bool = False
     ) -> list[EpisodicMemory]:
-        """All episodes from ``since`` on, newest first."""
+        """Returns episodes from ``since`` on, newest first; a call gets all of them, too."""
         link = self._background if background else self._link
         blobs = await link.run(lambda client: _recent(client, self._index(agent), since, limit))
         return [EpisodicMemory.model_validate_json(self._codec.decode(agent, blob)) for blob in blobs]
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Closes all connections."""
         await asyncio.gather(self._link.aclose(), self._background.aclose())
 
     def _index(self, agent: Key) -> str:
@@ -80,14 +80,14 @@ class RedisEpisodes:
             raise RedisError("no time is free for this episode")
         score, random = f"{episode.timestamp.timestamp():.6f}", secrets.randbelow(2**31)
         members = await _ADD_TO_INDEX((index,), key, score, milliseconds, random).run(client)
-        # The episode is stored by now: failing to check other members does not concern its writer.
+        # The episode is stored, so a failure to check other members does not concern its writer.
         with contextlib.suppress(RedisError, RedisClusterException):
             await _blobs(client, index, members)
         return episode
 
 
 async def _recent(client: RedisClient, index: str, since: float, limit: int | None) -> list[bytes]:
-    """The episodes from ``since`` on, newest first."""
+    """Returns the encoded episodes from ``since`` on, newest first."""
     blobs: list[bytes] = []
     bound = "+inf"
     while limit is None or len(blobs) < limit:
@@ -104,7 +104,7 @@ async def _recent(client: RedisClient, index: str, since: float, limit: int | No
 
 
 async def _blobs(client: RedisClient, index: str, members: Sequence[bytes]) -> list[bytes]:
-    """The episodes of members in their order; members that have expired are removed from the index."""
+    """Returns the encoded episodes of members, in order; removes expired members from the index."""
     blobs = await asyncio.gather(*(client.execute_command("GET", member) for member in members))
     if expired := [member for member, blob in zip(members, blobs, strict=True) if blob is None]:
         await client.execute_command("ZREM", index, *expired)

@@ -1,4 +1,4 @@
-"""An agent's short-term memory for programs beside the proxy, and the prompt text made of it."""
+"""An agent's short-term memory for programs beside the proxy, and the prompt text that is made of it."""
 
 import asyncio
 import logging
@@ -41,24 +41,24 @@ _log = logging.getLogger("turnkeeper")
 def get_short_term_memory(
     agent_id: str = AGENT, url: str = "", environ: Mapping[str, str] = os.environ
 ) -> "ShortTermMemory":
-    """The short-term memory at ``url``, else at ``MEMORY_URL``, else on this machine's Redis.
+    """Returns the short-term memory at ``url``, else at ``MEMORY_URL``, else on this machine's Redis.
 
-    At an address of another store, episodes are stored among its sessions. Nothing is connected yet.
+    In another store than a Redis, episodes are stored among its sessions. Nothing is connected yet.
     """
     address = url or environ.get("MEMORY_URL", "") or REDIS_URL
     return (ShortTermMemoryManager if address.startswith(REDIS) else ShortTermMemory)(address, agent_id)
 
 
 class ShortTermMemory:
-    """What an agent did within the last hours. Methods that connect raise ConnectionError.
+    """An agent's interactions of the last hours. Methods that connect raise ConnectionError.
 
-    A store that fails is asked again after pauses that grow, for some two seconds. One memory may be used in
-    several threads and event loops: each loop has connections of its own, which are closed when
-    ``asyncio.run`` ends.
+    A store that fails is asked again after growing pauses, for about two seconds. One memory may be used in
+    several threads and event loops. Each loop has its own connections, which are closed when ``asyncio.run``
+    ends.
     """
 
     def __init__(self, url: str, agent_id: str = AGENT) -> None:
-        """Raises ValueError for an address of no store, without the address."""
+        """Raises ValueError for an invalid address, without the address, and for an empty ``agent_id``."""
         if not agent_id:
             raise ValueError("agent_id must not be empty")
         self.agent_id = agent_id
@@ -68,13 +68,13 @@ class ShortTermMemory:
         self._per_loop = _PerLoop(partial(_Opened, url))
 
     async def connect(self) -> None:
-        """Connect, or check the connection. Other methods connect by themselves."""
+        """Connects, or checks the connection. Other methods connect by themselves."""
         await self.get_recent(0.0, 1)
 
     async def disconnect(self) -> None:
-        """Close the connections of this event loop, or empty the store of the process.
+        """Closes the connections of this event loop, or empties the store in this process.
 
-        A later call opens them again; a second time it does nothing.
+        A later call opens them again. A second time, it does nothing.
         """
         await (self._in_process or self._per_loop).aclose()
 
@@ -86,7 +86,7 @@ class ShortTermMemory:
         metadata: dict[str, Any] | None = None,
         ttl_hours: int | None = None,
     ) -> EpisodicMemory:
-        """Store an interaction for two hours, or ``ttl_hours``. Raises ValueError for an invalid one."""
+        """Stores an interaction for two hours, or ``ttl_hours``. Raises ValueError for an invalid one."""
         ttl = ttl_seconds(ttl_hours)
         episode = EpisodicMemory(
             timestamp=datetime.now(UTC),
@@ -99,14 +99,14 @@ class ShortTermMemory:
         return await self._call(lambda episodes: episodes.add(self._agent, episode, ttl=ttl))
 
     async def get_recent(self, hours: float = 2.0, limit: int | None = None) -> list[EpisodicMemory]:
-        """The episodes of the last ``hours``, newest first. Raises ValueError for an invalid one."""
+        """Returns episodes of the last ``hours``, newest first. Raises ValueError for an invalid value."""
         since, limit = window_start(datetime.now(UTC).timestamp(), hours), checked_limit(limit)
         return await self._call(
             lambda episodes: episodes.recent(self._agent, since=since, limit=limit, background=True)
         )
 
     async def get_recent_summaries(self, hours: float = 2.0, limit: int | None = None) -> list[str]:
-        """The same as lines: ``[14:23] posted_tweet on x: Just shipped it``, times in UTC."""
+        """Returns the episodes as lines, times in UTC: ``[14:23] posted_tweet on x: Just shipped it``."""
         return [episode.summary() for episode in await self.get_recent(hours, limit)]
 
     async def _call(self, work: Callable[[Episodes], Awaitable[T]]) -> T:
@@ -132,7 +132,7 @@ class ShortTermMemoryManager(ShortTermMemory):
 
 
 class _Opened:
-    """The episodes at an address, and what closes them."""
+    """The episodes at an address, and their store, which are closed together."""
 
     def __init__(self, url: str) -> None:
         store = open_store(url, deadline=_TIMEOUT, codec=Plain())
@@ -145,9 +145,9 @@ class _Opened:
 
 
 class _PerLoop:
-    """Opened episodes for each event loop that asks for them, closed with their loop.
+    """Opened episodes for each event loop that uses them, closed with their loop.
 
-    ``asyncio.run`` closes the loop's asynchronous generators before the loop: one holds them.
+    ``asyncio.run`` closes a loop's asynchronous generators before the loop, so that one holds the episodes.
     """
 
     def __init__(self, open_: Callable[[], _Opened]) -> None:
@@ -155,11 +155,11 @@ class _PerLoop:
         self._holders: dict[asyncio.AbstractEventLoop, tuple[_Opened, AsyncGenerator[None]]] = {}
 
     async def get(self) -> _Opened:
-        """Those of the running loop."""
+        """Returns the episodes of the running loop, opened if necessary."""
         loop = asyncio.get_running_loop()
         if loop not in self._holders:
             for other in [*self._holders]:
-                if other.is_closed():  # and nothing has closed its generators
+                if other.is_closed():  # without closing its generators
                     self._holders.pop(other, None)
             opened = self._open()
             holder = self._hold(opened)
@@ -168,7 +168,7 @@ class _PerLoop:
         return self._holders[loop][0]
 
     async def aclose(self) -> None:
-        """Close those of the running loop, if it has any."""
+        """Closes the episodes of the running loop, if it has any."""
         _, holder = self._holders.get(asyncio.get_running_loop(), (None, None))
         if holder is not None:
             await holder.aclose()
@@ -182,10 +182,10 @@ class _PerLoop:
 
 
 class ContextManager:
-    """Puts contexts together from an agent's soul, a text file that says who it is, and its memories."""
+    """Builds contexts from an agent's soul, a text file that says who it is, and its memories."""
 
     def __init__(self, soul_path: str | Path = "./SOUL.md", *, hours: float = 2.0, limit: int = 10) -> None:
-        """The file is read with each context; ``limit`` memories of the last ``hours`` go into it."""
+        """The file is read for each context, which has ``limit`` memories of the last ``hours`` at most."""
         self._soul = Path(soul_path)
         self._hours = hours
         self._limit = limit
@@ -193,9 +193,9 @@ class ContextManager:
     async def assemble_context(
         self, input_query: str, short_term_manager: ShortTermMemory | None = None
     ) -> str:
-        """The soul, the memories newest first in a fence, and the query, a paragraph each.
+        """Returns the soul, the memories newest first in a fence, and the query, as paragraphs.
 
-        A missing soul, and memories that cannot be read, are left out and logged.
+        A missing soul and unreadable memories are left out, and logged.
         """
         soul, memories = await asyncio.gather(
             asyncio.to_thread(self._read_soul), self._memories(short_term_manager)
