@@ -7,21 +7,21 @@ from typing import Final, NamedTuple
 
 
 class TimeRange(NamedTuple):
-    """From a time up to another, in seconds since 1970."""
+    """The times from ``begin`` to before ``end``, in seconds since 1970."""
 
     begin: float
     end: float
 
     def contains(self, at: float) -> bool:
-        """Whether a time lies within."""
+        """Whether a time is in the range."""
         return self.begin <= at < self.end
 
 
 def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRange, ...]:
-    """The days, weeks, months and years that a question names, all of them past, counted from ``now``."""
+    """Returns the days, weeks, months and years that a question names, all begun by ``now``."""
     text = question[:1000].lower().replace("\u2019", "'")
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
-    # Most questions name no time: patterns are tried where one of their words is there.
+    # Most questions name no time, so a pattern is tried only if one of its words occurs.
     words = {*_WORDS.findall(text)}
     found: list[tuple[_Reader, re.Match[str], str]] = []
     for marks, pattern, reader in _READERS:
@@ -29,7 +29,7 @@ def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRang
             continue
         for match in pattern.finditer(text):
             found.append((reader, match, text))
-            # What is a part of it is no date of its own: "May 2024" in "2 May 2024".
+            # Blanked, so that later patterns do not match a part of it: "May 2024" in "2 May 2024".
             text = f"{text[: match.start()]}{' ' * len(match[0])}{text[match.end() :]}"
     if not found:
         return ()
@@ -51,7 +51,7 @@ _A_DAY: Final = timedelta(days=1)
 
 
 def _whole(read: _Reader, match: re.Match[str], text: str, today: datetime) -> Iterator[tuple[str, datetime]]:
-    """A year or week that is named, and its end, from which its parts are counted back."""
+    """Yields the unit of a named year or week, and the date from which its parts are counted back."""
     if read in {_year, _period}:
         for begin, end in read(match, today, text):
             if (end - begin).days > 31:  # noqa: PLR2004 - more than a month
@@ -61,14 +61,14 @@ def _whole(read: _Reader, match: re.Match[str], text: str, today: datetime) -> I
 
 
 def _part_of(read: _Reader, match: re.Match[str]) -> str:
-    """What a day or month without a year is a part of, and a weekday, where that is named as well."""
+    """Returns "week" for a weekday, "year" for a day or month without a year, else an empty string."""
     if read is _weekday:
         return "week"
     return "year" if read is _latest_month or (read is _named_day and not match["year"]) else ""
 
 
 def _day(year: int, month: int, day: int, today: datetime) -> _Ranges:
-    """One day, where there is such a one."""
+    """Yields a day, or nothing for an invalid date."""
     try:
         begin = today.replace(year=year, month=month, day=day)
     except ValueError:
@@ -82,7 +82,7 @@ def _month(year: int, month: int, today: datetime) -> _Ranges:
 
 
 def _written_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """2026-03-13, 13.3.2026, 13/3/26; of two orders of day and month either one."""
+    """Yields a day such as 2026-03-13, 13.3.2026 or 13/3/26; with slashes, day and month in both orders."""
     one, two, three = (int(match[i]) for i in (1, 2, 3))
     if one > 31:  # noqa: PLR2004 - no day of a month
         yield from _day(one, two, three, today)
@@ -94,14 +94,14 @@ def _written_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _named_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """13 March, am 13. März 2025, March 13th, 2024年3月13日."""
+    """Yields a day such as 13 March, am 13. März 2025, March 13th or 2024年3月13日."""
     month = match["month"]
     number = _MONTHS.get(month) or int(month)
     day = _ORDINALS.get(match["day"]) or int(match["day"])
     if match["year"]:
         yield from _day(int(match["year"]), number, day, today)
         return
-    # The last one that has begun; 29 February may be eight years ago.
+    # The latest one that has begun; 29 February may be eight years ago.
     for year in range(today.year, today.year - 9, -1):
         for begin, end in _day(year, number, day, today):
             if begin <= today:
@@ -110,17 +110,17 @@ def _named_day(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _named_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """May 2024, mayo de 2024, 2024年5月."""
+    """Yields a month such as May 2024, mayo de 2024 or 2024年5月."""
     number = _MONTHS.get(match["month"]) or int(match["month"])
-    if 1 <= number <= 12:  # noqa: PLR2004 - of a year
+    if 1 <= number <= 12:  # noqa: PLR2004 - the months of a year
         yield from _month(int(match["year"]), number, today)
 
 
 def _latest_month(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """The last month of the name; the current one, if it has begun."""
+    """Yields the latest month with this name or number; the current month counts."""
     name = match[match.lastindex or 0]
     month = _MONTHS.get(name) or int(name)
-    if 1 <= month <= 12:  # noqa: PLR2004 - of a year
+    if 1 <= month <= 12:  # noqa: PLR2004 - the months of a year
         yield from _month(today.year - (month > today.month), month, today)
 
 
@@ -136,7 +136,7 @@ def _day_ago(match: re.Match[str], today: datetime, text: str) -> _Ranges:
 
 
 def _weekday(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """The last one of its name that is over."""
+    """Yields the latest such weekday before ``today``."""
     begin = today - ((today.weekday() - _WEEKDAYS[match[0]] - 1) % 7 + 1) * _A_DAY
     yield begin, begin + _A_DAY
 
@@ -148,7 +148,7 @@ def _weekday_of_last_week(match: re.Match[str], today: datetime, _: str) -> _Ran
 
 
 def _period(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """The last week, month or year, or this one."""
+    """Yields the last week, month or year, or the current one."""
     unit, last = _PERIODS[match[0]]
     if unit == "week":
         begin = today - timedelta(days=today.weekday())
@@ -162,7 +162,7 @@ def _period(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _counted(match: re.Match[str], today: datetime, _: str) -> _Ranges:
-    """A number of days, or of weeks, months or years ago, which are not counted to the day."""
+    """Yields the day so many days ago; for weeks, months and years, which are inexact, a range around it."""
     count, unit = (word for word in match.groups() if word)
     days = _UNITS[unit]
     ago = (_COUNTS.get(count) or int(count)) * days
@@ -187,8 +187,8 @@ _WEEKDAYS: Final = _numbered(
     "月曜日 火曜日 水曜日 木曜日 金曜日 土曜日 日曜日",
 ) | {"sonnabend": 5, "星期天": 6}
 _CHINESE_DAYS: Final = "一二三四五六日 月火水木金土天"
-# "may" and "march" are verbs as well, "mars" a planet and "mayo" a sauce: the name of a month alone counts
-# behind certain words of its own language.
+# "may" and "march" are also verbs, "mars" is a planet and "mayo" a sauce: the name of a month alone counts
+# only after certain words of its language.
 _MONTHS_OF: Final = (
     (
         r"in|(?<!at )last|this|since|of|during",
@@ -265,7 +265,7 @@ _PERIODS: Final = {
 
 
 class _Ago(NamedTuple):
-    """How a language counts back: its pattern, and its words for numbers and units in days."""
+    """The pattern of "N units ago" in a language, its number words, and its units with their days."""
 
     pattern: str
     counts: Mapping[str, int]
@@ -277,7 +277,7 @@ def _units(days: str, weeks: str, months: str, years: str) -> dict[str, int]:
     return {name: length for names, length in lengths for name in names.split()}
 
 
-# "an" is a French year and an English article, so that each language counts in its own words.
+# Each language has its own words, because "an" is a year in French and an article in English.
 _AGO_OF: Final = (
     _Ago(
         r"(?<!half )\b{} ago\b",
@@ -323,14 +323,14 @@ _AGO_OF: Final = (
 _COUNTS: Final = {name: n for ago in _AGO_OF for name, n in ago.counts.items()}
 _UNITS: Final = {name: days for ago in _AGO_OF for name, days in ago.units.items()}
 _HIER: Final = "hier"
-# "Here" in German and Dutch: it is yesterday where other words of the question are French.
+# "hier" means "here" in German and Dutch. It counts as yesterday only beside these French words.
 _FRENCH: Final = re.compile(
     r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
     r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
     r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
     r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
 )
-# Names that are parts of other words.
+# Patterns for names that are also parts of other words or names.
 _EXCEPTIONS: Final = {
     "mardi": r"\bmardi\b(?! gras)",
     "domingo": r"(?<!santo )(?<!plácido )(?<!placido )\bdomingo\b",
@@ -342,7 +342,7 @@ _SPACED: Final = re.compile(r"[a-zà-ÿœ]")
 
 
 def _one_of(names: Iterable[str]) -> str:
-    """A pattern of whole words; in scripts without spaces, of parts of words."""
+    """Returns a pattern of any of the names: of whole words, except in scripts without spaces."""
     ordered = sorted(names, key=len, reverse=True)
     spaced = [re.escape(name) for name in ordered if _SPACED.match(name) and name not in _EXCEPTIONS]
     others = [_EXCEPTIONS.get(name) or re.escape(name) for name in ordered if not _SPACED.match(name)]
@@ -361,13 +361,13 @@ _DAY_NAME: Final = rf"(?P<day>\b\d{{1,2}}(?!\d)|{_one_of(_ORDINALS)})(?:st\b|nd\
 _YEAR_NUMBER: Final = r"(?P<year>(?:19|20)\d\d)(?!\d)"
 _OF: Final = r"(?: de[l']?| of|,)?"
 _CJK_DAY: Final = rf"(?:{_YEAR_NUMBER}年)?(?P<month>\d{{1,2}})月(?P<day>\d{{1,2}})[日号號]"
-# A word of Latin letters, a character of others, and any digit as one mark.
+# Matches a word in Latin letters, one letter of another script, or the first digit of a number.
 _WORDS: Final = re.compile(r"[a-zà-ÿœ]+|[^\W\d_]|(?<!\d)\d")
 _DIGITS: Final = frozenset("0123456789")
 
 
 def _marks(*names: str) -> frozenset[str]:
-    """One word of each name, without which it is not in a text."""
+    """Returns the last word of each name; a text without that word does not contain the name."""
     return frozenset(_WORDS.findall(name)[-1] for name in names)
 
 

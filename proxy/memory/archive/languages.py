@@ -1,4 +1,4 @@
-"""What the archive knows of languages: their stems, their function words, everyday synonyms, courtesies."""
+"""Tables of languages: stemmers, function words, irregular forms, synonyms and courtesies."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Final
 
 ENGLISH: Final = "english"
 COMPOUNDING: Final = ("german", "dutch")
-"""Languages that write several words as one."""
+"""Languages that write compounds as one word."""
 
 STOP_WORDS: Final = frozenset(
     """
@@ -25,8 +25,8 @@ STOP_WORDS: Final = frozenset(
 )
 """English words that hardly distinguish one turn from another."""
 
-# The commonest words of other languages, folded as the index folds them: they tell which language a text is
-# in, and distinguish its turns no better than the English ones.
+# The most frequent words of other languages, folded as in the index. They indicate the language of a text,
+# and hardly distinguish turns.
 FUNCTION_WORDS: Final = {
     "german": frozenset(
         """
@@ -86,7 +86,7 @@ FUNCTION_WORDS: Final = {
         """.split()  # noqa: SIM905
     ),
 }
-# Words and names in English, too: they do not say by themselves in which language a text is.
+# These are English words or names as well, and do not indicate the language of a text.
 _ENGLISH_TOO: Final = frozenset(
     "ben comment dan door ella kim mia pour sage size son soy sue".split()  # noqa: SIM905
 )
@@ -97,8 +97,8 @@ _LANGUAGES_OF: Final = {
 FUNCTION_CHARACTERS: Final = frozenset(
     "我你您他她它们的地得了着过吗呢吧啊哦嗯喂好对是行不没有在也都就还要会能很和跟与把被这那哪谁个네예응저나너그이내제"
 )
-"""Characters that distinguish nothing where they stand alone, as in an answer of one syllable."""
-# Letters that other languages of the table do not write, where function words leave it open.
+"""Characters that distinguish nothing if they stand alone, as in an answer of one syllable."""
+# Letters that indicate a language if function words do not; the first match counts.
 _LETTERS: Final = (
     ("german", re.compile("[äß]")),
     ("turkish", re.compile("[ığş]")),
@@ -106,7 +106,7 @@ _LETTERS: Final = (
     ("spanish", re.compile("[ñ]")),
     ("german", re.compile("[öü]")),
 )
-# A script with cases and endings says which stemmer its words take.
+# Scripts that determine the stemmer of their words.
 _SCRIPTS: Final = (
     ("russian", re.compile("[\u0400-\u04ff]")),
     ("greek", re.compile("[\u0370-\u03ff\u1f00-\u1fff]")),
@@ -117,14 +117,14 @@ _SCRIPTS: Final = (
 )
 _LATIN: Final = re.compile("[a-z\u00df-\u024f]")
 STEMMED: Final = (ENGLISH, *FUNCTION_WORDS, *(name for name, _ in _SCRIPTS))
-"""The languages whose words have stems; the first ones write Latin letters."""
+"""The languages with a stemmer, those in Latin letters first."""
 
 
 def language(words: Sequence[str], spelt: str) -> str:
-    """The language of a text in Latin letters, by its folded words and its spelling; else English."""
+    """Returns the language of a text in Latin letters, by its folded words and its spelling; else English."""
     spoken = [*filter(_LANGUAGES_OF.__contains__, words)]
     english = sum(map(STOP_WORDS.__contains__, words)) if spoken else 0
-    if len(spoken) > english:  # a language has no more words than all of them
+    if len(spoken) > english:  # else no language has more function words than English
         names = [*chain.from_iterable(map(_LANGUAGES_OF.__getitem__, spoken))]
         best = max(FUNCTION_WORDS, key=names.count)
         if names.count(best) > english:
@@ -135,7 +135,7 @@ def language(words: Sequence[str], spelt: str) -> str:
 
 
 def script(word: str) -> str | None:
-    """The language whose stemmer a word takes by its letters alone, empty for Latin ones; else ``None``."""
+    """Returns the language that a word's script determines: empty for Latin letters, ``None`` if unknown."""
     if word.isascii() or _LATIN.match(word):
         return ""
     return next((name for name, letters in _SCRIPTS if letters.search(word)), None)
@@ -161,7 +161,7 @@ _IRREGULAR: Final = """
     wolves | shelf shelves | thief thieves | scarf scarves | ox oxen | die dying dead death | good
     better best | bad worse worst | marry married marriage | choice choices
 """
-# What people ask in other words than they told it in.
+# Groups of related words: a question often uses other words than the turn that it is about.
 _SYNONYMS: Final = """
     child kid son daughter | mother mum mom mama | father dad papa | grandfather grandpa grandad |
     grandmother grandma granny | husband wife spouse partner | brother sister sibling | baby newborn
@@ -195,11 +195,11 @@ def _groups(table: str) -> list[list[str]]:
 
 
 LEMMAS: Final = {form: group[0] for group in _groups(_IRREGULAR) for form in group[1:]}
-"""Irregular English forms, each with the word that it is a form of."""
+"""Irregular English forms, each with its base form."""
 
 
 def synonyms(stem: Callable[[str], str]) -> dict[str, frozenset[str]]:
-    """By the stem of a word, those of the other words of its groups."""
+    """Returns by the stem of each word the stems of the other words in its groups."""
     of: dict[str, set[str]] = {}
     for group in _groups(_SYNONYMS):
         stems = {*map(stem, group)}
@@ -208,7 +208,7 @@ def synonyms(stem: Callable[[str], str]) -> dict[str, frozenset[str]]:
     return {word: frozenset(others) for word, others in of.items()}
 
 
-# Said to anybody, and about nothing; in lower case.
+# Courtesies, which are about no subject; in lower case.
 _COURTESIES: Final = (
     r"good (?:morning|afternoon|evening|night|day|bye)",
     r"thank you(?: (?:so|very) much)?|thanks(?: a lot)?|cheers",
@@ -234,7 +234,7 @@ _COURTESIES: Final = (
     r"i\u0307?yi (?:günler|ak\u015famlar|geceler)|görü\u015fürüz",
     r"привет|алло|пожалуйста",
 )
-# The same in words that nothing stands between.
+# Courtesies that are also matched within words, as many scripts have no spaces.
 _COURTESIES_ANYWHERE: Final = (
     r"здравствуйте|добр(?:ый|ое|ой) (?:день|утро|вечер|ночи)|спасибо|до свидания",  # noqa: RUF001
     r"你好|您好|早上好|下午好|晚上好|晚安|谢谢|再见|拜拜|不客气|(?<!\w)又是我(?!\w)",
@@ -243,7 +243,7 @@ _COURTESIES_ANYWHERE: Final = (
     r"안녕하세요|안녕히(?: ?(?:계|가)세요)?|여보세요|감사합니다|고맙습니다|สวัสดี|ขอบคุณ|धन्यवाद",
     r"السلام عليكم|و?عليكم السلام|مع السلامة|شكرا|مرحبا",
 )
-# They ask for nothing either, and may answer a question.
+# These ask for nothing either, but may answer a question, and so do not count as greetings.
 _ASSENT: Final = (
     r"(?:great|alright|perfect|sorry|no problem|that(?:s| is|'s) (?:all|it|fine)|kein problem|d'accord)",
 )
@@ -251,7 +251,7 @@ _ASSENT_ANYWHERE: Final = r"没关系|(?<!\w)(?:好的|はい|いいえ|ええ)(
 
 
 def _any_of(words: Iterable[str], anywhere: Iterable[str]) -> re.Pattern[str]:
-    """A pattern of whole words, which are looked for where one begins, and of what may begin anywhere."""
+    """Returns a pattern of ``words``, matched only as whole words, and of others, matched ``anywhere``."""
     return re.compile("|".join((rf"\b(?:{'|'.join(words)})\b", *anywhere)))
 
 
@@ -260,10 +260,10 @@ _GREETING: Final = _any_of(_COURTESIES, _COURTESIES_ANYWHERE)
 
 
 def without_courtesies(question: str) -> str:
-    """A question in lower case, without greetings, thanks, farewells and assent, which bear on nothing."""
+    """Returns a question in lower case, without greetings, thanks, farewells and assent."""
     return _COURTESY.sub(" ", question.lower().replace("\u2019", "'"))
 
 
 def is_greeting(text: str) -> bool:
-    """Whether a text is greetings, thanks and farewells alone."""
+    """Whether a text has no words except greetings, thanks and farewells."""
     return not any(map(str.isalnum, _GREETING.sub(" ", text.lower().replace("\u2019", "'"))))

@@ -1,4 +1,4 @@
-"""Numbers and codes, as they are written and as they are said digit by digit."""
+"""Finds numbers and codes in texts, written or said digit by digit."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -26,12 +26,12 @@ NUMBERS.update(
 )
 NUMBERS.update({"zwo": "2", "fuenf": "5", "zwoelf": "12", "fuenfzehn": "15", "fuenfzig": "50"})
 _TEN_WORDS: Final = frozenset(_TENS["en"].split())
-# What is a digit beside others alone.
+# Words for zero, only beside other digits.
 _ZEROS: Final = frozenset({"o", "oh"})
 _DIGITS: Final = frozenset(NUMBERS) | _ZEROS
 _TIMES: Final = {"double": 2, "doppel": 2, "triple": 3}
 _WORDS: Final = frozenset(NUMBERS) | frozenset(_TIMES)
-# What tells a letter by a word, by its own first word.
+# The words between a letter and the word that spells it, by the first of them.
 _AS_IN: Final = {"as": ("as", "in")} | {
     word: (word,) for word in ("like", "for", "wie", "comme", "como", "come", "de")
 }
@@ -46,9 +46,9 @@ _MOST: Final = 24
 
 
 class NumberRun(NamedTuple):
-    """Words that stand side by side and are one number or code, from ``start`` up to ``end``.
+    """Consecutive words that are one number or code, from index ``start`` to before ``end``.
 
-    ``spellings`` are what it is looked up by.
+    ``spellings`` are the forms in which it is indexed and searched for.
     """
 
     start: int
@@ -57,12 +57,12 @@ class NumberRun(NamedTuple):
 
 
 def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
-    """The numbers and codes among the folded words of a text."""
+    """Yields the numbers and codes among the folded words of a text."""
     if _DIGITS.isdisjoint(words) and "".join(words).isalpha():  # most texts have none
         return
     end, count = 0, len(words)
     for start, word in enumerate(words):
-        # Nearly all words are none, and need no more than a look.
+        # The fast path for nearly all words, which begin no number.
         if start < end or (len(word) > 1 and word.isalpha() and word not in _WORDS):
             continue
         end, said, in_words = start, list[str](), False
@@ -92,7 +92,7 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
 
 
 def _clearly(words: Sequence[str], at: int) -> int:
-    """How many words tell which letter stands before them: "B as in Bravo", "B wie Berta"."""
+    """Returns how many words spell the letter at ``at``, as in "B as in Bravo"; 0 if none do."""
     like = _AS_IN[words[at + 1]]
     word = at + 1 + len(like)
     if tuple(words[at + 1 : word]) == like and words[word : word + 1]:
@@ -103,7 +103,7 @@ def _clearly(words: Sequence[str], at: int) -> int:
 
 
 def _digits(words: Sequence[str]) -> list[str]:
-    """The same words, each number in digits."""
+    """Returns the words with numbers in digits: "double two" as 22, "twenty one" as 21."""
     parts: list[str] = []
     times = 1
     tens = False
@@ -121,14 +121,14 @@ def _digits(words: Sequence[str]) -> list[str]:
 
 
 def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
-    """How a run is looked up: as one number or code, and by its parts."""
+    """Returns the spellings of a run: the whole as one number or code, and its parts."""
     whole = "".join(parts)
-    if len(parts) == 1 and len(whole) < _LONG and whole.isdecimal():  # as most are
+    if len(parts) == 1 and len(whole) < _LONG and whole.isdecimal():  # the fast path for most
         return (whole,)
     words, alone, text = list[str](), list[str](), ""
     for part in parts:
         is_number = part.isdecimal()
-        # Numbers side by side are one.
+        # Joins consecutive numbers.
         text += part if is_number else " "
         if len(part) > 1:
             (alone if is_number else words).append(part)
@@ -137,6 +137,6 @@ def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
     codes = [whole, *words] if is_code and len(parts) > 1 and not whole.isdecimal() else words
     found = [code[-_MOST:] for code in codes]
     for number in numbers:
-        # A long one by its end, which no area code changes.
+        # Of a long number only its end, which is the same with and without an area code.
         found += (number[-_LONG:], number[-_LAST:]) if len(number) >= _LONG else (number,)
     return tuple(dict.fromkeys(found))

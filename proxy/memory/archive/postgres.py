@@ -18,10 +18,10 @@ from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
 T = TypeVar("T")
 _Fetch = Callable[[Sequence[BoundStatement | Each]], Awaitable[list[Any]]]
 
-# On a call, only a search waits for the archive, and gives up at its deadline.
+# During a call only a search waits for the archive, until its own deadline.
 _TIMEOUT: Final = 5.0
 _CONNECTIONS: Final = 4
-# A large table takes minutes, and no call waits for it.
+# Vacuuming a large table takes minutes; no call waits for it.
 _VACUUM: Final = 1800.0
 _DEADLOCKS: Final = 3
 _TABLES: Final = (
@@ -39,9 +39,9 @@ _TABLES: Final = (
 
 
 class PostgresDatabase:
-    """Runs each work in one transaction, on a connection of the archive's own pool.
+    """Runs work on connections of the archive's own pool; each write is one transaction.
 
-    What calls read goes with the reads of ``sessions``, where these are in the same database.
+    Reads of calls are batched with those of ``sessions``, if that is in the same database.
     """
 
     def __init__(self, url: str, sessions: PostgresStore | None = None) -> None:
@@ -51,7 +51,7 @@ class PostgresDatabase:
         self._scrubbing = asyncio.Lock()
 
     async def write(self, work: Transaction[T]) -> T:
-        """Run the steps in one transaction."""
+        """Runs the steps in one transaction, and again after a deadlock."""
 
         async def run(connection: Connection) -> T:
             async with connection.transaction():
@@ -60,7 +60,7 @@ class PostgresDatabase:
         return await self._pool.run(partial(_until_no_deadlock, run))
 
     async def read(self, work: Transaction[T]) -> T:
-        """Run the steps outside of a transaction."""
+        """Runs the steps outside of a transaction."""
 
         async def run(connection: Connection) -> T:
             return await _run(work, partial(fetch_all, connection))
@@ -68,7 +68,7 @@ class PostgresDatabase:
         return await self._pool.run(partial(_until_no_deadlock, run))
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run the steps with what else calls read; what fails there is read with the archive's patience."""
+        """Runs the steps together with other reads of calls; on failure, like ``read``."""
 
         async def fetch(steps: Sequence[BoundStatement | Each]) -> list[Any]:
             return await self._calls.fetch(*steps)
@@ -78,12 +78,12 @@ class PostgresDatabase:
         return await self.read(work)
 
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> None:
-        """Return ``None``: a server is always waited for."""
+        """Returns ``None``, because reading from a server always waits."""
 
     async def scrub(self) -> None:
-        """Remove dead rows from tables and indexes, which takes as long as the tables are large.
+        """Removes dead rows from tables and indexes, in a time that grows with the tables.
 
-        The server's own log is out of reach.
+        The server's write-ahead log cannot be cleared.
         """
         async with self._scrubbing:
             for table in _TABLES:
@@ -94,7 +94,7 @@ class PostgresDatabase:
                 await self._pool.run(vacuum, within=_VACUUM)
 
     async def ping(self) -> None:
-        """Return if a write would succeed now."""
+        """Returns if a write would succeed now; else raises StoreError."""
 
         async def is_read_only(connection: Connection) -> bool:
             return bool(await connection.fetchval("SHOW transaction_read_only") == "on")
@@ -103,12 +103,12 @@ class PostgresDatabase:
             raise StoreError("The archive takes no writes: it is a standby, or set to read only.")
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Closes the pool."""
         await self._pool.aclose()
 
 
 async def _until_no_deadlock(run: Work[T], connection: Connection) -> T:
-    """The result of ``run``, which begins again where the server has ended it in favour of another."""
+    """Returns the result of ``run``, which is repeated up to three times after a deadlock."""
     for _ in range(_DEADLOCKS):
         with contextlib.suppress(asyncpg.DeadlockDetectedError):
             return await run(connection)

@@ -18,10 +18,10 @@ from proxy.memory.tasks import retrieve_exception
 
 T = TypeVar("T")
 
-# On a call, only a search waits for the archive, and readers wait for no writer.
+# During a call only a search waits for the archive, and readers do not wait for writers.
 _WAIT: Final = 1.0
 _PATIENCE: Final = 5.0
-# The file may be the one that turns are written to: no transaction is to keep them waiting.
+# Short, because turns may be written to the same file, and would wait for long transactions.
 _LOCK_SECONDS: Final = 0.002
 _THREADS: Final = 2
 _MAX_READS: Final = 64
@@ -41,11 +41,11 @@ class SqliteDatabase:
         self._closed = False
 
     async def write(self, work: Transaction[T]) -> T:
-        """Run the steps in the writer's next batch."""
+        """Runs the steps in the writer's next batch."""
         return await self._submit(partial(_run, work))
 
     async def read(self, work: Transaction[T]) -> T:
-        """Run the steps on a reading thread. Raises StoreError where too many reads are waiting."""
+        """Runs the steps on a reading thread. Raises StoreError if too many reads are waiting."""
         if self._closed:
             raise StoreError("The archive has been closed.")
         if self._reads >= _MAX_READS:
@@ -58,7 +58,7 @@ class SqliteDatabase:
         return await asyncio.shield(reading)
 
     async def read_inline(self, work: Transaction[T]) -> T:
-        """Run the steps on the event loop, which costs less than a thread; on a thread where that fails."""
+        """Runs the steps on the event loop, which costs less than a thread; on failure, like ``read``."""
         if not self._closed and self._file.identity is not None:
             try:
                 return _run(work, self._inline.get())
@@ -67,7 +67,7 @@ class SqliteDatabase:
         return await self.read(work)
 
     def rows_nowait(self, statement: Statement, arguments: Arguments) -> Rows | None:
-        """Return a query's rows, read on the event loop; ``None`` where the file is not open or is locked."""
+        """Returns a query's rows, read on the event loop; ``None`` if the file is not open or is locked."""
         if self._closed or self._file.identity is None:
             return None
         try:
@@ -77,18 +77,18 @@ class SqliteDatabase:
             return None
 
     async def scrub(self) -> None:
-        """Merge the index's segments into one, without what was deleted, and empty the write-ahead log."""
+        """Merges the index's segments into one, without deleted terms, and empties the write-ahead log."""
         more = await self._submit(partial(_merge, -_PAGES_AT_ONCE))
         while more:
             more = await self._submit(partial(_merge, _PAGES_AT_ONCE))
         await sqlite_file.empty_log(self._file.path)
 
     async def ping(self) -> None:
-        """Return if a write would succeed now."""
+        """Returns if a write would succeed now; else raises StoreError."""
         await self._submit(lambda it: it.execute("UPDATE turnkeeper_migrations SET name = name"))
 
     async def aclose(self) -> None:
-        """Finish reads and writes and close all connections."""
+        """Finishes reads and writes and closes all connections."""
         self._closed = True
         await asyncio.to_thread(self._readers.shutdown)
         for connection in (self._inline, *self._connections.values()):
@@ -103,7 +103,7 @@ class SqliteDatabase:
         retrieve_exception(reading)
 
     def _read(self, work: Transaction[T]) -> T:
-        """Run the steps on this thread's own connection."""
+        """Runs the steps on this thread's own connection."""
         thread = threading.get_ident()
         connection = self._connections.get(thread)
         if connection is None:
@@ -137,7 +137,7 @@ def _rows(step: BoundStatement | Each, connection: sqlite3.Connection) -> list[A
 
 
 def _merge(pages: int, connection: sqlite3.Connection) -> bool:
-    """Merge some pages of the index; whether there may be more to merge."""
+    """Merges some pages of the index; returns whether there may be more to merge."""
     before = connection.total_changes
     connection.execute("INSERT INTO turnkeeper_index (turnkeeper_index, rank) VALUES ('merge', ?)", (pages,))
     return connection.total_changes - before > 1

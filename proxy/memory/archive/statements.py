@@ -1,4 +1,4 @@
-"""The SQL of the archive: statements for both databases, and what the two say differently.
+"""The SQL of the archive for both databases, and the differences between these.
 
 Names in the schema are older than those in the code: a row of ``talks`` is an archived session, a row of
 ``people`` is an owner, ``life`` is a call, and ``mark`` is the time as of which a session was saved.
@@ -12,7 +12,7 @@ from proxy.memory.stores.sql import Statement
 
 TURN, FACT, DOCUMENT = 1, 2, 3
 LEXICON: Final = 4
-"""The version of the lexicon. Whoever changes how words become terms raises it, and adds a migration like
+"""The version of the lexicon. A change of how words become terms must raise it, and add a migration like
 ``m016_verbs``, so that older passages are indexed again."""
 USER, SESSION, ANONYMOUS = 0, 1, 2
 """The kinds of tombstones: a user, a session, and the turns of a session that have no user."""
@@ -24,12 +24,12 @@ _POSTGRES_IDS: Final = (
 
 
 def json_array(ids: Iterable[int]) -> str:
-    """Ids in the form that binds to ``:ids``."""
+    """Encodes ids as the argument ``:ids``."""
     return json.dumps(list(ids))
 
 
 def _of_ids(text: str) -> Statement:
-    """A statement in which ``{ids}`` is the list that is bound to ``:ids``."""
+    """Returns a statement in which a query of the argument ``:ids`` replaces ``{ids}``."""
     return Statement(text.replace("{ids}", _SQLITE_IDS), text.replace("{ids}", _POSTGRES_IDS))
 
 
@@ -93,7 +93,7 @@ DELETE_OLD_TOMBSTONES: Final = Statement(
 
 # --- turns
 
-# One statement: of two processes that save one session, the second sees what the first has written.
+# One statement, so that of two processes that save a session the second compares with the first one's row.
 UPSERT_SESSION: Final = Statement(
     "INSERT INTO turnkeeper_talks AS k (tenant, session, created, mark, updated)"
     " VALUES (:tenant, :session, :created, :mark, :updated)"
@@ -105,19 +105,19 @@ _SESSION_HEAD: Final = (
     "SELECT id, {}, updated FROM turnkeeper_talks"
     " WHERE tenant = :tenant AND session = :session AND created = :created"
 )
-# Whoever saves a session in SQLite has another time or other turns, and whoever erases fewer turns. An older
-# state that changes a turn in its place has neither: it is seen once a turn has come.
+# In SQLite, a save changes the time or the number of turns, and an erasure reduces that number. An older
+# state that only updates a turn changes neither, and is noticed once a turn is added.
 SESSION_HEAD: Final = Statement(
     _SESSION_HEAD.format(
         "mark || '/' || (SELECT COUNT(*) FROM turnkeeper_turns t WHERE t.talk = turnkeeper_talks.id)"
     ),
     _SESSION_HEAD.format("xmin::text::bigint"),
 )
-"""A session's row: its id, its version, and ``updated``."""
+"""Selects the id, the version and ``updated`` of a session's row."""
 SAVED_TIME: Final = Statement(
     "SELECT MAX(mark) FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session"
 )
-# The row of all sessions together, which no tenant has: its mark is how often they were compared.
+# A row that belongs to no tenant: its ``mark`` counts the comparisons of the session store with the archive.
 COMPARISONS: Final = Statement(
     "SELECT mark FROM turnkeeper_talks WHERE tenant = :tenant AND session = :session AND created = 0"
 )
@@ -154,8 +154,8 @@ _TURN_TYPES: Final = {
     "blob": "bytea",
 }
 TURN_COLUMNS: Final = tuple(_TURN_TYPES)
-"""The columns of a turn beside its session, the first four of which say where in it the turn stands."""
-# In SQLite, under a lock: ids that are chosen here need not be asked for, which costs more than a row itself.
+"""The columns of a turn except its session; the first four are its position in the session."""
+# For SQLite, under its write lock: reading back the id of each inserted row would cost more than the row.
 NEXT_TURN: Final = Statement("SELECT COALESCE(MAX(id), 0) + 1 FROM turnkeeper_turns")
 INSERT_TURN: Final = Statement(
     f"INSERT INTO turnkeeper_turns (id, talk, {', '.join(TURN_COLUMNS)})"
@@ -178,7 +178,7 @@ SESSION_TURNS: Final = Statement(
     f"SELECT {_TURN_COLUMNS} WHERE k.tenant = :tenant AND k.session = :session"
     " ORDER BY k.created, t.place, t.id LIMIT :limit OFFSET :start"
 )
-# The turn that was saved last may be older than others; a turn without words is in no index.
+# The turn that was saved last may be older than others, and a turn without words has no passage.
 LATEST_SESSION: Final = Statement(
     "SELECT talk FROM (SELECT * FROM (SELECT talk, at FROM turnkeeper_passages"
     " WHERE owner = :owner AND kind = 1 ORDER BY at DESC LIMIT 1) p"
@@ -200,11 +200,11 @@ _SESSION_LOCK: Final = (
     "SELECT 1 FROM pg_advisory_xact_lock{}("
     "hashtextextended(encode(:tenant, 'hex') || '/' || encode(:session, 'hex'), 0))"
 )
-# A session that is being forgotten may have no row to lock yet. SQLite's transactions exclude each other.
+# A session that is being erased may have no row to lock yet. SQLite's write transactions exclude each other.
 LOCK_SESSION: Final = Statement("SELECT :tenant, :session", _SESSION_LOCK.format(""))
-"""Lets the transaction wait until no other saves this session for the first time, or forgets it."""
+"""Locks a session; waits for transactions that save it for the first time, or erase it."""
 SHARE_SESSION: Final = Statement("SELECT :tenant, :session", _SESSION_LOCK.format("_shared"))
-"""Lets the transaction wait until no other forgets this session."""
+"""Locks a session, shared with others that save it; waits for transactions that erase it."""
 RENEW_SESSION: Final = Statement(
     "UPDATE turnkeeper_talks SET mark = mark WHERE tenant = :tenant AND session = :session"
 )
@@ -224,7 +224,7 @@ _DELETE_IF_EMPTY: Final = (
 )
 DELETE_IF_EMPTY: Final = Statement(_DELETE_IF_EMPTY.format(_SESSION_IDS))
 DELETE_EMPTY: Final = _of_ids(_DELETE_IF_EMPTY.format("{ids}"))
-# What is being saved to these sessions is read again.
+# A new version of the rows makes writers that are saving these sessions read them again.
 RENEW_SESSIONS: Final = _of_ids("UPDATE turnkeeper_talks SET mark = mark WHERE id IN ({ids})")
 DELETE_ITEMS: Final = {
     kind: _of_ids(f"DELETE FROM turnkeeper_{table} WHERE id IN ({{ids}})")
@@ -235,7 +235,7 @@ _OLD_TURNS: Final = (
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
     " WHERE t.recorded >= :since AND t.recorded < :before ORDER BY t.recorded, t.id LIMIT :limit"
 )
-# A session is locked before its turns, as everywhere, and one that others write is skipped.
+# Locks sessions before their turns, as every transaction does, and skips those that others are writing.
 OLD_TURNS: Final = Statement(_OLD_TURNS, f"{_OLD_TURNS} FOR UPDATE OF k SKIP LOCKED")
 
 # --- facts and documents
@@ -283,7 +283,7 @@ DELETE_DOCUMENT: Final = Statement(
 # --- the index and its vectors
 
 PASSAGE_COLUMNS: Final = "p.id, p.kind, p.item, p.talk, p.place, p.at, p.terms"
-# A passage that stays as it is keeps its vector.
+# An unchanged passage keeps its vector.
 _RENEW_PASSAGE: Final = (
     "ON CONFLICT (kind, item) DO UPDATE SET owner = excluded.owner, talk = excluded.talk,"
     " place = excluded.place, at = excluded.at, terms = excluded.terms, lexicon = excluded.lexicon,"
@@ -294,7 +294,8 @@ UPSERT_PASSAGE: Final = Statement(
     "INSERT INTO turnkeeper_passages AS p (owner, kind, item, talk, place, at, terms, lexicon)"
     f" VALUES (:owner, :kind, :item, :talk, :place, :at, :terms, {LEXICON}) {_RENEW_PASSAGE}"
 )
-# Both in one statement: SQLite writes the terms that an index has gathered at the begin of each other one.
+# These two insert all passages with one statement: at the beginning of every statement, SQLite writes the
+# terms that the index has collected.
 INSERT_PASSAGES: Final = Statement(
     "INSERT INTO turnkeeper_passages (owner, kind, item, talk, place, at, terms, lexicon)"
     f" SELECT t.owner, 1, t.id, t.talk, t.place, t.at, r.value, {LEXICON}"
@@ -326,13 +327,13 @@ _TSQUERY_MATCH: Final = (
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE p.owner = :owner AND {_VECTOR} @@ {_TSQUERY}"
 )
 MATCH_ALL: Final = Statement(f"{_FTS5_MATCH} LIMIT :limit", f"{_TSQUERY_MATCH} LIMIT :limit")
-"""An owner's passages with any of the terms, in no order."""
+"""Selects an owner's passages with any of the terms, in no order."""
 MATCH_BEST: Final = Statement(
     f"{_FTS5_MATCH} ORDER BY turnkeeper_index.rank LIMIT :limit",
     f"{_TSQUERY_MATCH} ORDER BY ts_rank({_VECTOR}, {_TSQUERY}) DESC, p.id DESC LIMIT :limit",
 )
-"""The likeliest of them, first."""
-# With a plus before what an index has, SQLite begins with the ids, and reads nothing else of the owner's.
+"""Selects the best of these passages, the best first."""
+# The plus keeps SQLite from using the owner's index: it starts with the ids, and reads only their rows.
 PASSAGES_BY_ID: Final = _of_ids(
     f"SELECT {PASSAGE_COLUMNS} FROM turnkeeper_passages p WHERE +p.owner = :owner AND p.id IN ({{ids}})"
 )
@@ -342,7 +343,7 @@ PASSAGES_NEAR: Final = _of_ids(
     f" WHERE h.id IN ({{ids}}) AND +h.owner = :owner AND +h.kind = 1 AND p.talk = h.talk"
     f" AND p.place BETWEEN h.place - {_NEAR} AND h.place + {_NEAR} AND p.owner = h.owner AND p.kind = 1"
 )
-"""An owner's turns among the passages of ``:ids``, and their neighbours in the session."""
+"""Selects an owner's turns among the passages ``:ids``, with their neighbours in the session."""
 TEXTS: Final = {
     TURN: _of_ids(
         "SELECT t.id, k.session, t.at, t.blob FROM turnkeeper_turns t"
@@ -354,8 +355,8 @@ TEXTS: Final = {
     ),
     DOCUMENT: _of_ids("SELECT id, path, added, blob FROM turnkeeper_documents WHERE id IN ({ids})"),
 }
-"""By kind, the items of ``:ids``: id, name, time and blob."""
-# The line before another and the one behind, and itself.
+"""By kind, the statement that selects the items ``:ids``: id, name, time and blob."""
+# A turn, and the turns before and after it.
 _BESIDE: Final = "n.talk = p.talk AND n.place BETWEEN p.place - 1 AND p.place + 1 AND n.kind = 1"
 _WITH_OWNER: Final = (
     "SELECT p.id, p.kind, p.item, p.terms, o.tenant, o.person FROM turnkeeper_passages p"
@@ -369,7 +370,7 @@ REINDEX_PASSAGE: Final = Statement(
     f"UPDATE turnkeeper_passages SET terms = :anew, lexicon = {LEXICON}"
     " WHERE id = :passage AND terms = :terms"
 )
-# A turn waits for the next one, until some time after it was said.
+# A turn from after :until is left out until another one follows it.
 UNEMBEDDED: Final = Statement(
     f"{_WITH_OWNER} WHERE (p.meant < :model OR p.meant > :model) AND (p.kind <> 1 OR p.at <= :until"
     " OR EXISTS (SELECT 1 FROM turnkeeper_passages n WHERE n.talk = p.talk AND n.place > p.place"
@@ -397,11 +398,16 @@ BESIDE: Final = _of_ids(
     f" CROSS JOIN turnkeeper_passages n WHERE p.id IN ({{ids}}) AND p.kind = 1 AND {_BESIDE}"
     " AND n.owner = p.owner ORDER BY p.id, n.place"
 )
-"""Of turns among the passages of ``:ids`` their owner's beside each, and itself: distance, item and terms."""
+"""Selects each turn among the passages ``:ids`` and its owner's turns beside it.
+
+The columns are the passage, and the distance, item and terms of the turn beside it."""
 
 
 def _mark_beside(passages: str, but: str = "") -> str:
-    """What has turns embedded again that stand beside some passages, whose owner may just have changed."""
+    """Returns SQL that has turns and those beside them embedded again, whoever owns these.
+
+    The owner of the ``passages`` may just have changed.
+    """
     return (
         "UPDATE turnkeeper_passages SET meant = '' FROM (SELECT DISTINCT n.id FROM turnkeeper_passages p"
         f" CROSS JOIN turnkeeper_passages n WHERE {passages} AND p.kind = 1 AND {_BESIDE}{but}) AS b"
@@ -410,13 +416,16 @@ def _mark_beside(passages: str, but: str = "") -> str:
 
 
 MARK_BESIDE: Final = _of_ids(_mark_beside("p.item IN ({ids})"))
-"""Has the turns of ``:ids`` embedded again, and those beside them; it returns their passages."""
+"""Has the turns ``:ids``, and those beside them, embedded again; returns the ids of their passages."""
 
-# --- many sessions in one statement, in PostgreSQL alone
+# --- many sessions in one statement, only in PostgreSQL
 
 
 def _turn_rows(prefix: str, *more: str) -> str:
-    """Turns, whose columns come as arrays, with the rows of their sessions; ``reader`` owns the passage."""
+    """Returns SQL that selects turns from arrays, one per column, with the ids of their sessions.
+
+    ``reader`` is the owner of the passage.
+    """
     others = {"reader": "bigint", "terms": "text", **dict.fromkeys(more, "bigint")}
     columns = {"n": "bigint", **_TURN_TYPES, **others}
     arrays = ", ".join(f":{prefix}{name}::{kind}[]" for name, kind in columns.items())
@@ -425,9 +434,9 @@ def _turn_rows(prefix: str, *more: str) -> str:
     )
 
 
-# The version of a session's row is the transaction that wrote it. Nothing is done for a session whose row is
-# not as it was read, and nothing at all where a tombstone or a key of tombstones has come or gone since, or a
-# user: whoever erases one waits for what is written of him, or is waited for.
+# The version of a session's row is the transaction that wrote it. A session is skipped if its row has changed
+# since it was read. Nothing is written if tombstones or their keys have changed, or if a user was removed:
+# the lock on the users' rows makes a write and an erasure wait for each other.
 _SAVED: Final = """WITH people AS (
     SELECT id FROM turnkeeper_people WHERE id = ANY(:people::bigint[]) ORDER BY id FOR SHARE
 ), s AS (
@@ -511,27 +520,27 @@ def _saving(text: str) -> Statement:
 ADD_TURNS: Final = _saving(_SAVED + _WRITTEN)
 """Adds turns to sessions, and to the index."""
 CHANGE_TURNS: Final = _saving(_SAVED + _REVISED + _WRITTEN)
-"""Adds turns, changes some, and drops some."""
+"""Adds, changes and deletes turns, with their passages and vectors."""
 
-# --- what else the two databases do differently
+# --- other differences between the databases
 
 
 class Dialect(NamedTuple):
-    """How one database is asked for terms, and how much it writes at a time."""
+    """The query syntax of one database, and the size of its transactions."""
 
     any_term: Callable[[Iterable[str]], str]
-    """``:terms`` of a match: passages with any of these terms."""
+    """Returns the argument ``:terms`` that matches passages with any of these terms."""
     batch: int
-    """How much one transaction writes or deletes, in characters; a row costs some more beside its text."""
+    """How many characters one transaction writes or deletes; each row adds some to its text."""
 
 
 def _fts5_query(terms: Iterable[str]) -> str:
-    """The terms in FTS5's quoting."""
+    """Returns an FTS5 query for any of the terms."""
     return " OR ".join('"' + term.replace('"', '""') + '"' for term in terms)
 
 
 def _tsquery(terms: Iterable[str]) -> str:
-    """The terms in a tsquery's quoting."""
+    """Returns a tsquery for any of the terms."""
     return " | ".join("'" + term.replace("\\", "\\\\").replace("'", "''") + "'" for term in terms)
 
 
