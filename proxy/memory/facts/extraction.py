@@ -21,22 +21,22 @@ from proxy.memory.stores.session_store import SessionStore, StoredSession
 from proxy.memory.stores.store import NEVER_DUE, Key, Owner
 
 ENOUGH: Final = 100
-"""After so many turns a model is asked though the call goes on without a pause."""
+"""After this many turns of a call a model is asked, even without a pause."""
 _SPOKEN: Final = frozenset({None, "asr", "message"})
 _MAX_TOKENS: Final = 4000
 _TRIES: Final = 3
 _SENTENCE: Final = re.compile(r"(?<=[.!?\u2026])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
 _ASKING: Final = ("?", "\uff1f", "\u061f", "\u037e")
 _SHORT: Final = 12
-"""Words of no more tokens say little by themselves."""
+"""Messages of at most this many tokens say little by themselves."""
 _CONTEXT: Final = 200
 _log = logging.getLogger("turnkeeper")
 
 
 class Utterance(msgspec.Struct, frozen=True):
-    """What a user said in one message: its source (``session/call/turn``), and when, in epoch seconds.
+    """A message of a user, with its source (``session/call/turn``) and its time in seconds since 1970.
 
-    ``answering`` is what the assistant had just asked, where the words need it: no evidence of anything.
+    ``answering`` is the end of the assistant's line before it, if needed to understand it; it is no evidence.
     """
 
     source: str
@@ -46,23 +46,23 @@ class Utterance(msgspec.Struct, frozen=True):
 
 
 class FactFinder(Protocol):
-    """A model that finds facts in what one user said."""
+    """A model that finds facts in the messages of one user."""
 
     async def facts(
         self, utterances: Sequence[Utterance], facts: Sequence[Fact], *, last: str | None
     ) -> Sequence[FactDraft]:
-        """New facts, and changes to those in ``facts``; ``last`` is the model that the session used last.
+        """Returns new facts, and replacements of ``facts``; ``last`` is the model that the session used last.
 
-        Raises InvalidFacts, UpstreamError where no model answers, and NoModel where there is none.
+        Raises InvalidFacts, UpstreamError if no model answers, and NoModel if there is none.
         """
         ...
 
 
 class FactExtraction:
-    """Extracts facts from what the users of a session said.
+    """Extracts facts from the messages of a session's users.
 
-    It is due when nothing was said for ``pause`` seconds, when a call is over, and after a hundred turns of a
-    call that goes on.
+    It is due after ``pause`` seconds without a turn, after the end of a call, and after 100 turns of a call
+    that continues.
     """
 
     name: Final = "facts"
@@ -83,7 +83,7 @@ class FactExtraction:
         self._clock = clock
 
     def due_at(self, session: Session) -> float:
-        """From when on there is anything to extract."""
+        """The time from which on there is something to extract, in seconds since 1970, or ``NEVER_DUE``."""
         entries, since = session.entries, session.learned_until
         start = count_until(entries, since)
         if next(unexamined_entries(session, entries[start:]), None) is None:
@@ -97,14 +97,14 @@ class FactExtraction:
         return session.updated + self._pause
 
     async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
-        """Returns the session as it is: facts take time, and are found by ``run``."""
+        """Returns the session unchanged: a model takes time, so that ``run`` asks it."""
         return stored
 
     async def run(self, key: Key, unusable: int) -> bool:
-        """Extract facts from what is due, or a part of it; whether there was anything.
+        """Extracts facts from the first due messages; returns whether there were any.
 
-        After each unusable answer the model gets half as much; after three in a row, a part that brings
-        another one is skipped. Raises InvalidFacts then, too.
+        ``unusable`` is the number of unusable answers in a row: each halves the tokens that the model gets.
+        After three, messages that lead to another one are skipped. Raises InvalidFacts then as well.
         """
         began = self._clock()
         session = await self._store.session(key)
@@ -117,8 +117,8 @@ class FactExtraction:
             due = [*unexamined_entries(session, entries)]
             batch = _batch(due, _MAX_TOKENS >> min(unusable, _TRIES))
             if len(batch) < len(due):
-                break  # for what comes behind that there is no room
-        if not batch:  # what had moved was deleted meanwhile
+                break  # later messages have no room
+        if not batch:  # the cold part was deleted meanwhile
             return False
         problem = ""
         contexts = _lines_before(entries)
@@ -140,7 +140,7 @@ class FactExtraction:
             if drafts:
                 newest = await self._store.session(key)
                 if newest is None or made_anew(newest, session):
-                    break  # it was deleted meanwhile
+                    break  # the session was deleted meanwhile
             for draft in drafts:
                 # Facts of users who are erased after ``began`` are refused.
                 await self._facts.add(user, draft, key=draft.evidence[0], at=began)
@@ -150,15 +150,15 @@ class FactExtraction:
             raise InvalidFacts(problem)
         return True
 
-    def fallback_is_due(self, session: Session) -> bool:  # noqa: ARG002 - the same of all
-        """Whether anything can be done without a model: nothing."""
+    def fallback_is_due(self, session: Session) -> bool:  # noqa: ARG002 - the same for all
+        """Returns false, because nothing can be done without a model."""
         return False
 
     async def run_fallback(self, key: Key) -> None:
-        """Do nothing: the turns wait for the model."""
+        """Does nothing: the turns wait for a model."""
 
     async def _mark(self, key: Key, former: Session, end: TurnRef) -> None:
-        """Note in the session that facts were extracted from its turns up to ``end``."""
+        """Stores in the session that facts were extracted from its turns up to ``end``."""
 
         def marked(session: Session) -> Session:
             if made_anew(session, former) or session.learned_until >= end:
@@ -170,7 +170,7 @@ class FactExtraction:
 
 
 def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[Entry]:
-    """The messages that known users spoke and that facts were not extracted from."""
+    """Yields the spoken messages of known users from which no facts were extracted yet."""
     for entry in entries:
         if (
             (entry.call, entry.turn) > session.learned_until
@@ -183,19 +183,19 @@ def unexamined_entries(session: Session, entries: Iterable[Entry]) -> Iterator[E
 
 
 def utterance_of(key: Key, entry: Entry, before: str = "") -> Utterance:
-    """A message as the model gets it, with the assistant's line ``before`` it as far as it needs that."""
+    """Returns a message for the model, with the end of the assistant's line ``before`` it if needed."""
     before = before.strip()
     pieces = [piece for piece in _SENTENCE.split(before) if piece.strip()]
     if pieces and pieces[-1].rstrip().endswith(_ASKING):
-        context = pieces[-1]  # the question alone
-    else:  # the end of it, where short words answer it
+        context = pieces[-1]  # only the question
+    else:  # the end of the line, if the message is short
         context = before if in_text(entry.text) <= _SHORT else ""
     source = f"{key.session}/{entry.call}/{entry.turn}"
     return Utterance(source, entry.text, entry.at, context[-_CONTEXT:])
 
 
 def _lines_before(entries: Iterable[Entry]) -> dict[TurnRef, str]:
-    """By turns, what the assistant said last before their first words of the user."""
+    """Returns by turn the assistant's last line before the turn's first message of the user."""
     lines: dict[TurnRef, str] = {}
     last = ""
     for entry in entries:
@@ -207,7 +207,7 @@ def _lines_before(entries: Iterable[Entry]) -> dict[TurnRef, str]:
 
 
 def _batch(entries: Sequence[Entry], tokens: int) -> list[Entry]:
-    """The first whole turns, at least one, of so many tokens at most."""
+    """Returns the first whole turns of together at most ``tokens``, but at least one turn."""
     batch: list[Entry] = []
     for _, group in groupby(entries, key=lambda entry: entry.turn_ref):
         turn = list(group)

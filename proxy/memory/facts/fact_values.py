@@ -1,4 +1,4 @@
-"""Facts beside the sessions, where no archive keeps them: on Redis alone, and in the process."""
+"""Stores facts in the session store if there is no archive: on Redis alone, and in the process."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,21 +19,20 @@ class _Facts(UserValue, frozen=True):
 
 
 class FactValues:
-    """The facts of users in a session store, one value for each user. Every method may raise StoreError.
+    """The facts of users in a session store, one value per user. Every method may raise StoreError.
 
-    Of superseded facts, the newest hundred are kept. One that was found in what a user said before being
-    erased is dropped.
+    The newest hundred superseded facts are kept. A fact from before its user was erased is dropped.
     """
 
     def __init__(self, store: Store) -> None:
         self._values = UserValues(store, "facts", _Facts())
 
     def users(self, tenant: str) -> AsyncIterator[str]:
-        """The users of a tenant of whom facts are kept."""
+        """Yields the users of a tenant who have facts."""
         return self._values.users(tenant)
 
     async def add_fact(self, user: Owner, fact: Fact) -> None:
-        """Add a fact, or replace the one with its id; the one it ``replaces`` is superseded."""
+        """Adds a fact, or replaces the one with the same id; the one that it ``replaces`` is superseded."""
 
         def change(stored: _Facts) -> _Facts:
             others = [
@@ -51,7 +50,7 @@ class FactValues:
             return
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
-        """A user's facts that have not expired, the oldest first."""
+        """Reads a user's facts that have not expired, the oldest first."""
         if not user.user:
             return []
         facts = (await self._values.read(user)).facts
@@ -62,10 +61,10 @@ class FactValues:
         ]
 
     def facts_nowait(self, user: Owner, *, now: float) -> None:
-        """Return ``None``: the store is waited for."""
+        """Returns ``None``, because reading from the store always waits."""
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
-        """Remove a fact; whether there was one."""
+        """Removes a fact; returns whether there was one."""
 
         def change(stored: _Facts) -> _Facts:
             facts = tuple(fact for fact in stored.facts if fact.id != fact_id)
@@ -74,7 +73,7 @@ class FactValues:
         return await self._values.change(user, change)
 
     async def export(self, user: Owner) -> Mapping[str, Sequence[Any]]:
-        """All facts of a user, superseded ones too."""
+        """Reads all facts of a user, including superseded ones."""
         try:
             facts = await self.facts(user, now=0.0, superseded=True)
         except Unreadable:
@@ -82,7 +81,7 @@ class FactValues:
         return {"facts": [fact.as_dict() for fact in facts]}
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
-        """Delete all facts of a user; how many there were."""
+        """Deletes all facts of a user; returns how many there were."""
         count = 0
         with suppress(Unreadable):
             count = len((await self._values.read(user, background=True)).facts)
@@ -90,15 +89,15 @@ class FactValues:
         return {"facts": count}
 
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
-        """Delete nothing: facts belong to users."""
+        """Deletes nothing, because facts belong to users."""
         return {}
 
     async def scrub(self) -> None:
-        """Do nothing: it has no files of its own."""
+        """Does nothing, because the facts have no files of their own."""
 
 
 def _unexpired(facts: Iterable[Fact], *, now: float) -> list[Fact]:
-    """The facts in order, without those that have expired, and the oldest of many that are superseded."""
+    """Returns the facts, the oldest first, without expired ones and all but the newest superseded ones."""
     kept = sorted(
         (one for one in facts if one.expires is None or one.expires > now), key=lambda one: one.created
     )
