@@ -1,1 +1,1 @@
-"""How a window and an answer become part of a session."""
+"""Merges windows and answers into sessions."""

@@ -1,4 +1,4 @@
-"""Merges an answer into its session, behind the words that it answers."""
+"""Merges an answer into its session, after the words that it answers."""
 
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -15,11 +15,11 @@ _NEAR: Final = 6
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An answer as it left the answer filters.
+    """An answer that has passed the answer filters.
 
-    ``question`` refers to the words that it answers. ``finished`` is false where the stream broke off, or
-    where the turn was ``cancelled`` by a hang-up or a newer request. ``ended_at`` is when it ended, in
-    seconds since 1970, 0 where that is not known. ``turn_id`` and ``user`` are those of the request.
+    ``question`` refers to the words that it answers. ``finished`` is false if the stream broke off, or if the
+    turn was ``cancelled`` by a hang-up or a newer request. ``ended_at`` is when it ended, in seconds since
+    1970, or 0 if unknown. ``turn_id`` and ``user`` are those of the request.
     """
 
     question: QuestionRef | None = None
@@ -34,10 +34,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
-    """The session with an answer, which is pending until a window shows what was heard of it.
+    """Returns the session with an answer, which is pending until a window shows how much of it was heard.
 
-    ``now`` is when the request arrived, in seconds since 1970. Nothing changes where nothing of the answer
-    reached the client, or where its question was superseded or retracted.
+    ``now`` is when the request arrived, in seconds since 1970. Nothing changes if nothing of the answer
+    reached the client, or if its question was superseded or retracted.
     """
     question = answer.question
     if question is None or not (answer.text.strip() or answer.tool_calls):
@@ -54,7 +54,7 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
     entry = answer_entry(answer, words, now)
     latest = session.latest_request
     if latest is not None and now < latest.at:
-        # A newer request may go on from other words than these.
+        # The newer request may have another question.
         newer = None if latest.question is None else question_place(session.entries, latest.question)
         if newer != place or latest.question is None:
             return _put_overtaken(session, entry, place)
@@ -67,7 +67,7 @@ def apply_answer(session: Session, answer: Answer, *, now: float) -> Session:
 
 
 def answer_entry(answer: Answer, words: Entry, now: float) -> Entry:
-    """The entry of an answer to these words; the request arrived ``now``, in seconds since 1970."""
+    """Returns the entry of an answer to words; its request arrived ``now``, in seconds since 1970."""
     return _entry_of(answer, now, turn=words.turn, call=words.call, turn_id=_turn_id(answer, words))
 
 
@@ -89,14 +89,14 @@ def _entry_of(answer: Answer, now: float, *, turn: int, call: int, turn_id: int 
 
 
 def _turn_id(answer: Answer, words: Entry) -> int | None:
-    """The turn id of an answer: that of its question, or that of its request where it is newer."""
+    """Returns the turn id of an answer: that of its question, or that of its request if it is newer."""
     if words.turn_id is None or answer.turn_id is None:
         return words.turn_id
     return max(words.turn_id, answer.turn_id)
 
 
 def _with_asking_user(session: Session, place: int, user: str | None) -> Session:
-    """The session, its question's speaker set to the request's user, where the words name none."""
+    """Returns the session with the request's user as the speaker of a question that names none."""
     if user is None or (user == session.user and not session.shared):
         return session
     words = session.entries[place]
@@ -109,14 +109,14 @@ def _with_asking_user(session: Session, place: int, user: str | None) -> Session
 
 
 def _put(session: Session, answer: Entry, question: int) -> Session:
-    """Puts the answer behind all that follows its question, or in the place of an earlier answer."""
+    """Inserts an answer after the confirmed entries that follow its question, in place of pending ones."""
     entries, end = session.entries, question + 1
     while end < len(entries) and entries[end].role != "user" and entries[end].turn == entries[question].turn:
         end += 1
     following = entries[question + 1 : end]
     if not following:
         return _with_entries(session, (*entries[:end], answer, *entries[end:]), (), now=answer.recorded_at)
-    # An answer that stands before what was heard is of an earlier request.
+    # Only the last ones: a pending answer before a confirmed entry is of an earlier request.
     last_pending: Iterator[Entry] = takewhile(lambda entry: entry.pending, reversed(following))
     if any(entry.recorded_at > answer.recorded_at for entry in last_pending):
         return session
@@ -127,7 +127,7 @@ def _put(session: Session, answer: Entry, question: int) -> Session:
 
 
 def _put_unasked(session: Session, answer: Entry) -> Session:
-    """Puts what a model says on an instruction alone behind all that was said before."""
+    """Inserts an answer to a request without words, only instructions, after all that was said before."""
     entries, latest, now = session.entries, session.latest_request, answer.recorded_at
     if not entries or latest is None or now >= latest.at:
         replaced = [e for e in entries if latest is not None and e.pending and e.recorded_at >= latest.at]
@@ -151,7 +151,7 @@ def _put_unasked(session: Session, answer: Entry) -> Session:
 
 
 def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
-    """Puts an answer as a newer window shows it; where the window skips it, it counts as unheard."""
+    """Inserts an answer as a newer window shows it; if the window skips it, it counts as unheard."""
     entries = session.entries
     place = _place_where_shown(entries, answer, question)
     if place is None:
@@ -161,7 +161,7 @@ def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
     shown = entries[place]
     as_shown = shown
     if shown.original is not None and not continues(shown.original, shown.text):
-        # What is recorded as its original is another answer.
+        # The recorded original is of another answer.
         as_shown = msgspec.structs.replace(shown, original=None, interrupted=False, interrupt_timestamp=None)
     heard = msgspec.structs.replace(
         renew_entry(answer, message_of(as_shown)),
@@ -174,7 +174,7 @@ def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
 
 
 def _place_where_shown(entries: Sequence[Entry], answer: Entry, question: int) -> int | None:
-    """The place of the answer as heard: behind its question, or behind the words that cut it."""
+    """Returns the place of the answer as heard: after its question, or after the words that cut it."""
     line = Line(answer)
     near = range(question + 1, min(len(entries), question + 1 + _NEAR))
     heard = (i for i in near if entries[i].role == "assistant" and not entries[i].pending)
@@ -200,7 +200,7 @@ def _with_entries(
     latest, more = session.latest_request, len(entries) - len(session.entries)
     start = -1 if latest is None else latest.start - session.cold_count
     if latest is not None and more and 0 <= start < len(session.entries):
-        # The latest window begins where its first line stands now, or what was put in the place of that.
+        # The latest window still begins with its first line, or with the entry that replaced that.
         first = session.entries[start]
         if start >= len(entries) or entries[start] is not first:
             place = next((i for i, entry in enumerate(entries) if entry is first), start + more)
@@ -215,7 +215,7 @@ def _with_entries(
 
 
 def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
-    """The place of the words that a reference names; ``None`` where they are gone, or there are none."""
+    """Returns the place of the words that a reference names; ``None`` if they are gone or it names none."""
     if ref.unasked:
         return None
     behind = -ref.question - 1
@@ -228,15 +228,15 @@ def question_place(entries: Sequence[Entry], ref: QuestionRef) -> int | None:
 
 
 def question_ref(entries: Sequence[Entry], place: int) -> QuestionRef:
-    """The reference to the words at a place."""
+    """Returns the reference to the words at a place."""
     call, turn = entries[place].call, entries[place].turn
     return QuestionRef(call, turn, -sum(_is_question(entry, call, turn) for entry in entries[place:]))
 
 
 def question_before(entries: Sequence[Entry], place: int, call: int, next_turn: int) -> QuestionRef:
-    """A reference to the user's last words before a place, in the same call.
+    """Returns a reference to the user's last words up to a place, in the same call.
 
-    Where there are none, it stands for an answer to no words, behind all of ``call``.
+    Without such words, it is the reference of an unasked answer at the end of ``call``.
     """
     words = next((i for i in range(place, -1, -1) if entries[i].role == "user"), None)
     if words is not None and entries[words].call == entries[place].call:

@@ -18,7 +18,7 @@ from proxy.memory.wording import continues_by_words
 class SessionBuilder:
     """Interleaves a session's entries with the new lines of a window, and numbers their turns.
 
-    ``indices`` has for each of the ``entries`` the index of the line that shows it.
+    ``indices`` has for each of the ``entries`` the index of the line that shows it, or ``None``.
     """
 
     def __init__(self, session: Session, alignment: Alignment, retracted: set[int], *, now: float) -> None:
@@ -36,7 +36,7 @@ class SessionBuilder:
         self._calls_end = 0
 
     def build(self, fingerprint: bytes) -> Session:
-        """The session with the window's new lines in their places, and without retracted entries.
+        """Returns the session with the window's new lines in their places, and without retracted entries.
 
         ``fingerprint`` is the request's.
         """
@@ -102,7 +102,7 @@ class SessionBuilder:
         )
 
     def _pass_to(self, end: int) -> None:
-        """Adds the entries before ``end`` that the window does not show."""
+        """Adds the entries before ``end`` that the window does not show, except retracted ones."""
         for place in range(self._end, end):
             if place not in self._retracted:
                 self.entries.append(self._alignment.entries[place])
@@ -110,17 +110,17 @@ class SessionBuilder:
         self._end = max(self._end, end)
 
     def _add_new(self, index: int, following: int) -> None:
-        """Adds a line that is not recorded; the next recorded line has the place ``following``."""
+        """Adds a new line; ``following`` is the place of the next recorded line."""
         if following > self._end:
             self._pass_to(following)
         is_last = following == len(self._alignment.entries)
-        # What stands before the oldest entry of a session that was cut is in its cold part.
+        # Lines before the oldest entry are in the cold part, if there is one.
         if not following and not is_last and self._older_is_cold:
             return
         alignment = self._alignment
         message = alignment.whole_line(index) if alignment.split_answers else alignment.lines[index]
         if isinstance(message.tool_call_id, str):
-            # A call that a result came back for was carried out, though no window may show it.
+            # A tool call with a result was executed, even if no window shows the call.
             for i in range(self._calls_end, len(self.entries)):
                 self._calls |= dict.fromkeys(map(call_id, self.entries[i].tool_calls or ()), i)
             self._calls_end = len(self.entries)
@@ -151,7 +151,7 @@ class SessionBuilder:
         self.indices.append(index)
 
     def _join_continued_words(self) -> None:
-        """Drops unanswered words with which newer words begin: they count under the newer turn.
+        """Drops unanswered words with which newer words begin, and which count as part of the newer turn.
 
         Words that the window shows as a line of their own stay.
         """
@@ -174,7 +174,7 @@ class SessionBuilder:
 
 
 def _leading_run(alignment: Alignment, revised: int | None) -> int:
-    """How many first lines are recorded one after the other, unrevised, before the other lines."""
+    """Returns how many of the first lines are consecutive, unrevised entries; 0 if a later line is older."""
     places = alignment.places
     first = places[0] if places else NEW
     if first < 0:
@@ -185,9 +185,9 @@ def _leading_run(alignment: Alignment, revised: int | None) -> int:
 
 
 def _speaking_order(alignment: Alignment, start: int) -> list[int]:
-    """The window's lines from ``start`` on, in the order of their entries.
+    """Returns the indices of the window's lines from ``start`` on, in the order of their entries.
 
-    Words of the user that the window shows between a question and its answer come after the answer.
+    New words of the user that the window shows between a question and its answer come after the answer.
     """
     entries, places = alignment.entries, alignment.places
     if start == len(places):

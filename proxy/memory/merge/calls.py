@@ -1,7 +1,7 @@
-"""Webhook events of a voice platform, merged into a session: an agent joins or leaves, a history arrives.
+"""Merges webhook events of a voice platform into a session: an agent joins or leaves, a history arrives.
 
-Events may come late, twice and in any order; each has the same effect, once. An event belongs to the call of
-the agent that it names, else to the call with its words, and else to the call at its time.
+Events may come late, twice and in any order, with the same result. An event belongs to the call of the agent
+that it names, else to the call with its words, and else to the call at its time.
 """
 
 import math
@@ -22,7 +22,7 @@ from proxy.memory.speech import Speech, as_tool_call, is_speech, speech_of
 
 _MAX_EVENTS: Final = 32
 _MAX_AGENTS: Final = 16
-# So many seconds an agent may seem to begin late, and to be gone early, though the call is its own.
+# How many seconds turns may precede the start of a running agent, and lie outside the run of a stopped one.
 _EARLY, _SLACK = 2.0, 60.0
 _MESSAGE_KEYS: Final = frozenset({"role", "content", "turn_id", "timestamp", "metadata"})
 _SPEECH_TIME: Final = "speech_start_ms"
@@ -34,7 +34,7 @@ T = TypeVar("T", Entry, Segment)
 class Agent(msgspec.Struct, frozen=True, kw_only=True):
     """One run of an agent in a channel.
 
-    Times are in seconds since 1970 by the clock of this machine, ``None`` where they are not known.
+    Times are in seconds since 1970 by the clock of this machine, ``None`` if unknown.
     """
 
     id: str
@@ -43,12 +43,12 @@ class Agent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_seen(session: Session, event_id: str) -> bool:
-    """Whether this event was merged already."""
+    """Whether an event was merged before."""
     return event_id in _agents(session).event_ids
 
 
 def with_event(session: Session, event_id: str, agent: Agent, call: int | None) -> Session:
-    """The session with an event marked as merged, and its agent's call."""
+    """Returns the session with an event marked as merged, and with its agent's call."""
     agents = _agents(session)
     event_ids = (*agents.event_ids, event_id)[-_MAX_EVENTS:]
     calls = agents.calls | ({agent.id: call} if agent.id and call is not None else {})
@@ -58,7 +58,7 @@ def with_event(session: Session, event_id: str, agent: Agent, call: int | None) 
 
 
 def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
-    """The session once an agent has joined, and the agent's call: a new one, unless it has begun already."""
+    """Returns the session after an agent joined, and the agent's call, a new one unless it has begun."""
     call = _agents(session).calls.get(agent.id)
     if call is None:
         call = _call_of(session, agent)
@@ -69,7 +69,7 @@ def agent_joined(session: Session, agent: Agent) -> tuple[Session, int | None]:
 
 
 def agent_left(session: Session, agent: Agent) -> tuple[Session, int | None]:
-    """The session once an agent has left: what is said from now on is of another call."""
+    """Returns the session after an agent left, and the agent's call; later words belong to another call."""
     call = _call_of(session, agent)
     if call == session.call and not _went_on(session, agent):
         session = _begin_call(session)
@@ -79,11 +79,11 @@ def agent_left(session: Session, agent: Agent) -> tuple[Session, int | None]:
 def apply_history(
     session: Session, agent: Agent, contents: Sequence[Message], *, now: float
 ) -> tuple[Session, int | None]:
-    """Merges a whole history of an agent's call, as the platform reports it; returns the call as well.
+    """Merges the whole history of an agent's call, as the platform reports it; returns session and call.
 
-    Entries that are recorded keep their marks. Other lines are added in their places, except for what the
-    platform says by itself. A call of which nothing is stored is added behind all others, or before the
-    current one where that has entries since. The call of an agent that has stopped is over.
+    Recorded entries keep their marks. Other lines are added in their places, except what the platform says by
+    itself. A call without stored entries is added after all others, or before the current one if that has
+    entries from after the agent's start. The call of a stopped agent is over.
     """
     messages = [as_tool_call(message) for message in without_prompts(session, contents) if is_speech(message)]
     call = _call_of(session, agent, messages)
@@ -98,9 +98,9 @@ def apply_history(
 
 
 def merge_history(session: Session, history: Sequence[Message], *, now: float) -> Session:
-    """The session with a history of its current call merged in; it never begins another call.
+    """Merges a history of the current call into its session; never begins another call.
 
-    Nothing changes where no line of the history surely matches an entry: it is another call's.
+    Nothing changes if no line of the history surely matches an entry: it is another call's.
     """
     speech = speech_of(history)
     by_words = _renumbered(speech, None)
@@ -110,14 +110,14 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
     sure = [(line, entry) for line, entry in matched if similarity(Line(line), Line(entry)) >= CUT]
     if alignment.entries and not sure:
         return session
-    # How far the recorded turn ids are ahead of the history's: engines count one from 0, the other from 1.
+    # By how much the recorded turn ids exceed the history's: engines count one from 0, the other from 1.
     turn_ids = ((turn_id_of(line), entry.turn_id) for line, entry in sure)
     offsets = Counter(own - other for other, own in turn_ids if other is not None and own is not None)
     ((offset, count),) = offsets.most_common(1) or [(0, not sure)]
-    if 2 * count <= offsets.total():  # most of the lines that say the same do not agree on it
+    if 2 * count <= offsets.total():  # not even half of the matching lines agree on it
         if alignment.matched:
-            # The history may be told late, or not to the end: words of the user that it shows last, and that
-            # are not recorded, stand for as many that are.
+            # The history may be late or incomplete: words of the user at its end that are not recorded stand
+            # for as many recorded ones.
             last = max(i for i, place in enumerate(alignment.places) if place >= 0)
             more = sum(message.role == "user" for message in alignment.lines[last + 1 :])
             rest = range(max(alignment.matched) + 1, len(alignment.entries))
@@ -131,7 +131,7 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
 
 
 def history_messages(contents: Sequence[Any]) -> list[Message]:
-    """The messages of a history as the platform encodes it."""
+    """Returns the messages of a history in the platform's format; skips items that are none."""
     messages = []
     for item in contents:
         if not isinstance(item, dict) or not isinstance(item.get("role"), str):
@@ -152,10 +152,10 @@ def history_messages(contents: Sequence[Any]) -> list[Message]:
 
 
 def with_speech_times(messages: Sequence[Message]) -> list[Message]:
-    """The messages, with the times at which they were spoken as timestamps.
+    """Returns the messages, with the times at which they were spoken as timestamps.
 
-    Where other messages have such a time, words of a user without one were injected by a program, as were
-    those whose source says so.
+    A program has injected words of a user that begin with ``[think API injected]``, or that have no such time
+    although other messages do. These are marked, unless they have marks already.
     """
     timed = any(_SPEECH_TIME in message.others for message in messages)
     result = []
@@ -171,7 +171,7 @@ def with_speech_times(messages: Sequence[Message]) -> list[Message]:
 
 
 def plausible_time(timestamp: object) -> float | None:
-    """A timestamp in seconds since 1970; ``None`` for an implausible value."""
+    """Returns a timestamp in seconds since 1970; ``None`` for an implausible value."""
     seconds = epoch_seconds(timestamp)
     return seconds if seconds is not None and _EARLIEST <= seconds < _LATEST else None
 
@@ -181,9 +181,9 @@ def _agents(session: Session) -> Agents:
 
 
 def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -> int | None:
-    """The call of an agent: by the agent's id, else by the words of its history, else by its time.
+    """Returns the call of an agent: by the agent's id, else by the words of its history, else by its time.
 
-    A call in which nothing was said before another agent joined belongs to that other agent.
+    If nothing was said in a call before another agent joined, it belongs to that other agent.
     """
     calls = _agents(session).calls
     if agent.id in calls:
@@ -194,7 +194,7 @@ def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -
     others = set(calls.values())
     entries = [entry for entry in session.entries if entry.call not in others]
     if messages:
-        # The one that shares most with what was said; at least half of the call, or of the words.
+        # The call that shares most messages with the history, at least half of the call's or the history's.
         words = {(message.role, message.text.strip()) for message in messages}
         spoken: dict[int, set[tuple[str, str]]] = {}
         for entry in entries:
@@ -214,13 +214,13 @@ def _said_since(session: Session, at: float) -> bool:
 
 
 def _went_on(session: Session, agent: Agent) -> bool:
-    """Whether something was said after an agent left, if it is not known when that agent joined."""
+    """Whether something was said over a minute after an agent left; false if the agent's call is stored."""
     is_known = agent.id in _agents(session).calls
     return not is_known and agent.stop is not None and _said_since(session, agent.stop + _SLACK)
 
 
 def _begin_call(session: Session) -> Session:
-    """The session with a new call; the current call, where nothing was said in it."""
+    """Returns the session with a new call; unchanged if nothing was said in the current one."""
     if not session.cold_count and not any(entry.call == session.call for entry in session.entries):
         return session
     return msgspec.structs.replace(
@@ -231,10 +231,10 @@ def _begin_call(session: Session) -> Session:
 def _insert_call(
     session: Session, agent: Agent, messages: Sequence[Message], now: float
 ) -> tuple[Session, int | None]:
-    """The session with a call inserted before its current one, whose number grows by one.
+    """Inserts a call before the current one, whose number grows by one; returns the session and the call.
 
-    What was said before a deletion stays deleted. Nothing changes where the current call has entries in the
-    cold part.
+    Nothing changes, and the call is ``None``, if it began before a deletion, or if the current call has
+    entries in the cold part.
     """
     call, first = session.call, sum(entry.call < session.call for entry in session.entries)
     deletion = session.deletion
@@ -259,7 +259,7 @@ def _insert_call(
         learned_until = session.learned_until._replace(call=call + 1)
         shifted = msgspec.structs.replace(shifted, learned_until=learned_until)
     if session.noted_until.call == call:
-        # The call before it is listed anew, and this one once more.
+        # Then the inserted call is listed as a past call, and the current one again.
         shifted = msgspec.structs.replace(shifted, noted_until=NO_CALL)
     if (shown := session.shown_call) is not None and shown.call == call:
         shown = msgspec.structs.replace(shown, call=call + 1)
@@ -283,11 +283,11 @@ def _question_in_next_call(ref: QuestionRef | None, call: int) -> QuestionRef | 
 
 
 def _merge_call(session: Session, call: int, messages: Sequence[Message], now: float) -> Session:
-    """The session with the history of one of its calls."""
+    """Returns the session with the history of one of its calls merged in."""
     if call == session.call:
         return merge_history(session, messages, now=now)
     own = [entry for entry in session.entries if entry.call == call]
-    if not own:  # all of it has moved to the cold part, which only grows
+    if not own:  # the whole call is in the cold part, which is append-only
         return session
     first = session.entries.index(own[0])
     alone = Session(
@@ -306,7 +306,7 @@ def _merge_call(session: Session, call: int, messages: Sequence[Message], now: f
 
 
 def _renumbered(speech: Speech, offset: int | None) -> Speech:
-    """The speech with its turn ids shifted by ``offset``, or without turn ids."""
+    """Returns the speech with its turn ids shifted by ``offset``; without turn ids if that is ``None``."""
     lines = []
     for line in speech.lines:
         turn_id = turn_id_of(line)

@@ -1,6 +1,6 @@
-"""The usual next window of a call: the latest one, its answer, and new words of the user.
+"""The fast path for the usual next window of a call: the latest one, its answer, and new words of the user.
 
-Nearly every window is one. It is recognised by comparing encoded bytes, and only its new lines are aligned
+Nearly every window is one. A comparison of encoded bytes recognises it, and only its new lines are aligned
 and merged.
 """
 
@@ -30,7 +30,7 @@ from proxy.memory.session import (
 from proxy.memory.speech import Speech, speech_of
 
 NEW_LINES: Final = 2
-"""How many lines such a window adds: the answer, and the new words."""
+"""The number of lines that such a window adds: the answer and the new words."""
 _role: Final = attrgetter("role")
 _tool_calls: Final = attrgetter("tool_calls")
 
@@ -38,11 +38,11 @@ _tool_calls: Final = attrgetter("tool_calls")
 def continuation(
     session: Session, latest_line_bytes: bytes, window: Sequence[Message], arrival: Arrival
 ) -> tuple[Speech, bytes, bytes, Alignment] | None:
-    """The speech, the encoded lines, the fingerprint and the alignment of a window that continues a session.
+    """Returns the speech, encoded lines, fingerprint and alignment of a window that continues a session.
 
-    ``latest_line_bytes`` are the encoded lines of the session's latest request, where it
-    ``can_be_continued``. ``None`` where the window does not end with these, with the answer to them, and with
-    words of the user.
+    ``latest_line_bytes`` are the encoded lines of the session's latest request, if it ``can_be_continued``.
+    After system messages, the window must consist of the last of these lines, the answer, and words of the
+    user. For other windows the result is ``None``.
     """
     start, end = 0, len(window) - NEW_LINES
     while start < end and window[start].role in SYSTEM:
@@ -57,7 +57,7 @@ def continuation(
     if (
         session.deletion is not None
         or entries[0].call != session.call
-        # Its bytes may be those of a field within a line.
+        # Equal bytes may begin in the middle of a line.
         or lines[0].content != entries[-count - 1].content
     ):
         return None
@@ -103,10 +103,10 @@ def append_turn(  # noqa: PLR0913 - the turn, and what is known of it already
     attempt: Attempt,
     now: float,
 ) -> Session | None:
-    """The session after such a window and its answer: two entries more.
+    """Returns the session after such a window and its answer, with two more entries.
 
-    The result is that of ``apply_request`` and ``apply_answer``. ``None`` where the window is no such one,
-    was overtaken or begins no turn, and where the answer has no words or may be another user's.
+    The result equals that of ``apply_request`` and ``apply_answer``. It is ``None`` if the window is no such
+    one, was overtaken or begins no turn, or if the answer has no words or may be another user's.
     """
     latest, entries = session.latest_request, session.entries
     if not alignment.unchanged or latest is None or now < latest.at or not answer.text.strip():

@@ -1,4 +1,4 @@
-"""Entries as a window changes them: added, confirmed, cut, reworded or retracted."""
+"""Adds, confirms, cuts, rewords and retracts entries according to a window."""
 
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ from proxy.memory.session import Entry
 from proxy.memory.speech import without_media
 from proxy.memory.wording import ELLIPSES, ELLIPSIS_CHARACTERS, continues, ends_alike, reordered, same_words
 
-_SIGNED: Final = "extra_content"  # where Gemini signs a tool call
+_SIGNED: Final = "extra_content"  # the field with Gemini's signature of a tool call
 _ABSENT: Final = (UNSET, None)
 _NOT_INTERRUPTED: Final[dict[str, Any]] = {
     "interrupted": False,
@@ -23,8 +23,8 @@ _NOT_INTERRUPTED: Final[dict[str, Any]] = {
 
 
 def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
-    """The entry of a message that is recorded ``now``, in seconds since 1970."""
-    # The first window of a call may show a long history: what is not there is not asked for.
+    """Returns the entry of a message that is recorded ``now``, in seconds since 1970."""
+    # Skips absent marks for speed: the first window of a call may show a long history.
     content, turn_id, at = message.content, message.turn_id, message.timestamp
     name, calls, result_of = message.name, message.tool_calls, message.tool_call_id
     is_marked = bool(message.metadata or message.others)
@@ -48,10 +48,10 @@ def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
 
 
 def renew_entry(entry: Entry, message: Message) -> Entry:
-    """An entry updated by a later window, which shows what was heard."""
+    """Returns an entry, updated from a later window that shows what was heard."""
     if shows_as_recorded(entry, message):
         return entry
-    # What the engine tells beside the words; what it told before stays where it tells it no more.
+    # The fields beside the words; one that the engine no longer sends keeps its value.
     fields = {
         "turn_id": turn_id_of(message),
         "timestamp": _value(message.timestamp),
@@ -64,7 +64,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
         changes |= {"pending": False, "broken": False}
         if message.tool_calls:
             changes["tool_calls"] = with_signatures(message.tool_calls, entry)
-        # Edited words are what was heard, however much of the former was.
+        # Edited words count as heard, however much of the former ones was.
         is_as_generated = entry.content == message.content and not message.interrupted
         if (
             not is_as_generated
@@ -81,7 +81,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
 
 
 def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str, Any]]:
-    """Tool calls of a window, with the model's signatures where the client dropped them."""
+    """Returns tool calls of a window, with signatures of the model that the client dropped."""
     signatures = {call_id(call): call[_SIGNED] for call in entry.tool_calls or () if call.get(_SIGNED)}
     if not signatures:
         return calls
@@ -94,7 +94,7 @@ def with_signatures(calls: list[dict[str, Any]], entry: Entry) -> list[dict[str,
 
 
 def without_ellipsis(message: Message, generated: str) -> Message:
-    """A cut answer without the ellipsis that some platforms append; a generated one stays."""
+    """Returns a cut answer without the ellipsis that some platforms append; a generated one stays."""
     text = message.content
     if not isinstance(text, str) or not text.endswith(ELLIPSES) or generated.startswith(text):
         return message
@@ -106,7 +106,7 @@ def without_ellipsis(message: Message, generated: str) -> Message:
 
 
 def shows_as_recorded(entry: Entry, message: Message) -> bool:
-    """Whether a line equals its entry in all that is recorded, as most lines do."""
+    """Whether a line equals its entry in all recorded fields; false for pending answers and tool calls."""
     if (
         entry.content != message.content
         or entry.pending
@@ -140,7 +140,7 @@ def shows_as_recorded(entry: Entry, message: Message) -> bool:
 
 
 def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
-    """The fields of an answer that the platform marks as interrupted; empty where it does not."""
+    """Returns the changed fields of an answer that the platform marks as interrupted; else none."""
     if not message.interrupted:
         return {}
     longer = generated if continues(generated, message.text) else None
@@ -153,7 +153,7 @@ def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
 
 
 def _cut_by_comparison(entry: Entry, message: Message) -> dict[str, Any]:
-    """The fields of an answer whose cut is found by comparing it with what was generated."""
+    """Returns the changed fields of an answer whose cut shows in a comparison with the generated text."""
     text, generated = message.text, entry.generated
     if same_words(text, entry.text) or reordered(text, entry.text):
         return {}
@@ -170,7 +170,7 @@ def _value(field: Any) -> Any:
 
 
 def retracted(alignment: Alignment) -> set[int]:
-    """The places of entries that a window retracts: superseded words, and answers that were never heard.
+    """Returns the places of entries that a window retracts: superseded words, and answers never heard.
 
     Entries before the window's start are not retracted: windows slide. A confirmed answer stays, unless its
     whole turn is retracted.
@@ -184,8 +184,8 @@ def retracted(alignment: Alignment) -> set[int]:
     entries = alignment.entries
     absent = [place for place in range(alignment.end) if place not in matched]
     users: set[int] = set()
-    # Calls alone take nothing back: without turn ids, another turn may have made the same. Engines may count
-    # roles apart, so the user's words have a span of their own.
+    # Without turn ids, matched tool calls alone retract nothing, as another turn may have made the same ones.
+    # Engines may count roles separately, so the user's words have a span of their own.
     has_turn_ids = any(turn_id_of(message) is not None for message in alignment.lines)
     if has_turn_ids or not all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
         first = min((i for i in matched if entries[i].role == "user"), default=max(matched))

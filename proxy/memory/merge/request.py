@@ -32,11 +32,11 @@ def apply_request(  # noqa: PLR0913 - the request, and what is known of it alrea
     fingerprint: bytes | None = None,
     alignment: Alignment | None = None,
 ) -> tuple[Session, QuestionRef | None]:
-    """The session after a request, and its question: the words to answer, ``None`` where superseded.
+    """Returns the session after a request, and the words to be answered; ``None`` if these are superseded.
 
-    The same request again changes nothing. ``now`` is when it arrived, in seconds since 1970; a request that
-    was overtaken by a newer one retracts nothing. ``fingerprint`` and ``alignment`` are the request's, if
-    they were computed already.
+    A repeated request changes nothing, and a request that a newer one has overtaken retracts nothing. ``now``
+    is when the request arrived, in seconds since 1970. ``fingerprint`` and ``alignment`` are the request's,
+    if already computed.
     """
     arrival, fingerprint = Arrival(attempt, now), fingerprint or request_fingerprint(speech, attempt)
     latest = session.latest_request
@@ -56,9 +56,9 @@ def apply_request(  # noqa: PLR0913 - the request, and what is known of it alrea
 
 
 def repair_clock(session: Session, now: float) -> Session:
-    """The session, with its latest request dated 0 if that lies after ``now``.
+    """Returns the session; a latest request from after ``now`` gets the time 0.
 
-    The clock was set back then; with the date 0, each request that comes is newer.
+    The clock was set back then, and with the time 0 every further request is newer.
     """
     latest = session.latest_request
     if latest is None or latest.at <= now + CLOCK_TOLERANCE:
@@ -120,7 +120,7 @@ def _merge(
 
 
 def _question_of(session: Session, speech: Speech, arrival: Arrival) -> QuestionRef | None:
-    """The question of a request that is recorded already."""
+    """Returns the question of a request that is already recorded; ``None`` if it is superseded."""
     alignment = align(session, speech, arrival, WindowKind.OVERTAKEN)
     if alignment.new_call or alignment.is_stale or alignment.revised is not None:
         return None
@@ -137,10 +137,10 @@ def _question_of(session: Session, speech: Speech, arrival: Arrival) -> Question
 
 
 def _merge_overtaken(session: Session, alignment: Alignment, latest: LatestRequest, *, now: float) -> Session:
-    """Merges what an overtaken window shows before the first line of the latest window.
+    """Merges the lines of an overtaken window that precede the first line of the latest window.
 
-    Pending answers there were heard as it shows them, and lines that are not recorded are added. For all that
-    follows, the latest window counts.
+    Pending answers among them were heard as shown, and lines that are not recorded are added. The latest
+    window decides about everything after them.
     """
     if alignment.new_call or not alignment.entries:
         return session
@@ -168,10 +168,10 @@ def _merge_overtaken(session: Session, alignment: Alignment, latest: LatestReque
 def _missing_lines(
     alignment: Alignment, start: int, now: float, *, older_is_cold: bool
 ) -> list[tuple[int, Message]]:
-    """The lines to add before the first line of the latest window, and their places.
+    """Returns the places and the lines to add before the first line of the latest window.
 
-    Lines before all entries may be in the cold part, and are not added. Words with which the next recorded
-    ones begin are an early transcript of these, and are not added either.
+    Lines before all entries may be in the cold part, and are not added. The same goes for an early transcript
+    of the next recorded words, which begin with it.
     """
     missing: list[tuple[int, Message]] = []
     first = 0
@@ -184,7 +184,7 @@ def _missing_lines(
         is_question = not alignment.matched and i == alignment.question
         if known != NEW or not (first or not older_is_cold or is_question):
             continue
-        # Before the next line that is recorded; where the latest window shows that, by arrival.
+        # Before the next recorded line; if the latest window shows that line, by the time of arrival.
         place = next((place for place in alignment.places[i:] if place >= first), start)
         if place >= start:
             earlier = (p for p in range(start, first, -1) if alignment.entries[p - 1].recorded_at <= now)
