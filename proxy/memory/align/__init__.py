@@ -1,1 +1,1 @@
-"""Which entry of a session each line of a window is."""
+"""Aligns the lines of a window with the entries of a session."""

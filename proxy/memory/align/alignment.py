@@ -21,7 +21,7 @@ from filters.tool_groups import call_id
 from proxy.memory.session import Entry
 from proxy.memory.wording import continues, continues_by_words, same_words
 
-# About as fast as a voice speaks.
+# The approximate speed of speech.
 _CHARACTERS_A_SECOND: Final = 15
 _BETWEEN: Final = " \n\t.,;:!?"
 _role: Final = attrgetter("role")
@@ -46,7 +46,7 @@ class SplitAnswer(NamedTuple):
         return len(self.pieces) - 1 - bool(self.pieces[-1].tool_calls)
 
     def last_of(self, original: str) -> str:
-        """The part of ``original`` from the beginning of the last piece on."""
+        """Returns the part of ``original`` from the beginning of the last piece on."""
         before = sum(len(bare(piece.text)) for piece in self.pieces[: self.last])
         return original[offset_of_letters(original, before) :].lstrip(_BETWEEN)
 
@@ -54,14 +54,14 @@ class SplitAnswer(NamedTuple):
 class Alignment(msgspec.Struct, frozen=True, gc=False):
     """Where each line of a window's speech is recorded.
 
-    ``entries`` are those of the window's call, none where the window begins a new one. ``lines`` are in the
+    ``entries`` are those of the window's call, none if the window begins a new one. ``lines`` are in the
     order of their turns. For each of them, ``places`` has its place in ``entries``, or ``NEW``, ``REPEATED``
     or ``DELETED``, and ``positions`` its position in the window. Entries from the place ``end`` on are newer
     than the window. ``shows_answers`` is whether the window shows what the assistant said. ``pause`` is how
     many seconds before the window the last answer ended, 0 while it was under way. ``split_answers`` are
     answers in several pieces, by the index of their first piece, which alone has a place.
-    Nearly every window shows the newest entries to the letter, without tools, and then new words of the user.
-    There, ``unchanged`` is how many of its first lines are as they were recorded; elsewhere it is 0.
+    Nearly every window shows the newest entries unchanged, without tools, and then new words of the user. For
+    these, ``unchanged`` is how many of the first lines equal their entries; for others it is 0.
     """
 
     entries: Sequence[Entry]
@@ -76,7 +76,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     unchanged: int = 0
 
     def whole_line(self, index: int) -> Message:
-        """The line at an index; where an answer is in pieces, the whole answer for its first piece."""
+        """Returns the line at an index; for the first piece of an answer in pieces, the whole answer."""
         split = self.split_answers.get(index)
         return self.lines[index] if split is None else split.whole
 
@@ -87,7 +87,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def start(self) -> int:
-        """The place of the first entry that the window shows; the number of entries where it shows none."""
+        """The place of the first entry that the window shows; the number of entries if it shows none."""
         return min(self.matched, default=len(self.entries))
 
     @property
@@ -100,7 +100,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def revised(self) -> int | None:
-        """The place of the user's newest words, where the window shows other words for them."""
+        """The place of the user's newest words, if the window shows other words for them; else ``None``."""
         question = self.question
         place = NEW if question is None else self.places[question]
         if question is None or place < 0:
@@ -150,7 +150,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
         return not is_later_turn and continues(entry.text, words.text)
 
     def without(self, removed: set[int]) -> "Alignment":
-        """The alignment without the lines at these indices."""
+        """Returns the alignment without the lines at these indices."""
         kept = [i for i in range(len(self.lines)) if i not in removed]
         gone = sorted(self.positions[i] for i in removed)
         splits = self.split_answers
@@ -168,7 +168,7 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
     def with_deleted(
         self, lines: Sequence[Message], positions: Sequence[int], deleted: set[int]
     ) -> "Alignment":
-        """The alignment of all ``lines``, made of one without the ``deleted`` ones."""
+        """Returns the alignment of all ``lines``; this one is without the ``deleted`` ones."""
         rest = iter(zip(self.lines, self.places, self.positions, strict=True))
         merged = [
             (line, DELETED, position) if i in deleted else next(rest)
@@ -185,9 +185,9 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
 
 def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int]:
-    """How many lines each message is shown in; an empty result where no message is in pieces.
+    """Returns in how many lines each message is shown; an empty list if no message is in pieces.
 
-    Lines are pieces of one answer where their letters together begin a recorded one. So are the words and
+    Lines are pieces of one answer if their letters together begin a recorded one. So are the words and
     the tool calls of a recorded answer that has both.
     """
     if not any(
@@ -217,12 +217,12 @@ def piece_counts(entries: Sequence[Entry], lines: Sequence[Message]) -> list[int
 
 
 def join_pieces(lines: Sequence[Message], counts: Sequence[int]) -> list[Message]:
-    """The lines, with the pieces of each answer joined."""
+    """Returns the lines, with the pieces of each answer joined."""
     return [_joined(lines[start : start + count]) for start, count in _spans(counts)]
 
 
 def spread_places(places: Sequence[int], counts: Sequence[int], other: int) -> list[int]:
-    """Places for pieces: the first piece gets the place of the joined line, each further one ``other``."""
+    """Returns the places of pieces: that of the joined line for the first, ``other`` for each further one."""
     spans = zip(places, counts, strict=True)
     return [place if not i or place < 0 else other for place, count in spans for i in range(count)]
 
@@ -230,7 +230,7 @@ def spread_places(places: Sequence[int], counts: Sequence[int], other: int) -> l
 def split_answers(
     lines: Sequence[Message], places: Sequence[int], counts: Sequence[int]
 ) -> dict[int, SplitAnswer]:
-    """The recorded answers that the window shows in pieces, by the index of the first piece."""
+    """Returns the recorded answers that the window shows in pieces, by the index of the first piece."""
     return {
         start: SplitAnswer(_joined(lines[start : start + count]), lines[start : start + count])
         for place, (start, count) in zip(places, _spans(counts), strict=True)
@@ -239,7 +239,7 @@ def split_answers(
 
 
 def _spans(counts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    return zip(accumulate(counts, initial=0), counts)  # noqa: B905 - the sum of all begins nothing
+    return zip(accumulate(counts, initial=0), counts)  # noqa: B905 - the total is no start
 
 
 def _is_answer(message: Message) -> bool:

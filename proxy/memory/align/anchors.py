@@ -10,15 +10,15 @@ from proxy.memory.align.alignment import NEW, REPEATED
 from proxy.memory.align.line import CUT, Line, LineKey, repeats, similarity
 from proxy.memory.wording import same_words
 
-# To compare all lines of a gap with each other blocks the loop for a tenth of a second from so many pairs on.
-# A turn of hundreds of calls makes such gaps; a conversation does not.
+# Comparing this many pairs of lines blocks the event loop for a tenth of a second. Only a turn of hundreds of
+# tool calls has such gaps.
 _MAX_PAIRS: Final = 100_000
 _NEWEST: Final = 300
-# What it costs to pass over a shown and a recorded line, and over both behind the last match: there new lines
-# are to be expected, and answers wait to be shown.
+# The costs of skipping a shown or a recorded line, and of skipping them after the last match. New lines are
+# expected there, and answers that no window has shown yet.
 _SHOWN_COST, _RECORDED_COST, _NEXT_COST, _WAITING_COST = 6, 5, 2, 3
-# A window with more words of the user than a cut session has left shows older lines first. Were they dearer
-# than new ones, a long history would be taken for new, behind the first of its lines that happen to be equal.
+# A window with more words of the user than the hot part begins with older lines. If these cost more than new
+# ones, a long history would count as new after the first of its lines that is equal by chance.
 _OLDER_COST: Final = _NEXT_COST
 # Shorter answers may be repeated by chance.
 _SENTENCE_WORDS: Final = 3
@@ -31,7 +31,7 @@ _Group = tuple[int | None, tuple[str | None, ...]]
 
 
 def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
-    """The place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a second copy of an answer.
+    """Returns the place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a copy of an answer.
 
     Lines that occur once on both sides and are equal to the letter are anchors. Between two anchors, lines
     are matched by similarity, first in order, then out of order. Tool results go with their calls. ``moved``
@@ -88,14 +88,14 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
         ):
             places[indices[i]] = gap[place]
     first = next((i for i, place in enumerate(places) if place >= 0), 0)
-    # Of equal words of the user in a row, the first are the recorded ones and the last are new; what stands
-    # before all that is recorded may be older, and stays so.
+    # Of equal consecutive words of the user, the first are the recorded ones and the last are new. Lines
+    # before all recorded ones may be older, and are left alone.
     for i in range(len(window) - 1, first if older else 0, -1):
         equal = window[i - 1].role == "user" and window[i - 1].key == window[i].key
         if equal and places[i] >= 0 and places[i - 1] == NEW:
             places[i - 1], places[i] = places[i], NEW
-    # What stands close by in another order; not what stands before all that has not moved. Ids of calls are
-    # counted anew, so calls stay in order.
+    # Matches nearby lines in another order, except before the first match if there is a cold part. Tool calls
+    # stay in order, because engines may use their ids again.
     left = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
     for i, line in enumerate(window):
@@ -114,7 +114,7 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
 
 
 def _anchors_and_gaps(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[list[Pair], list[Gap]]:
-    """The anchors, and the gaps between them.
+    """Returns the anchors, and the gaps between them.
 
     Lines that occur once on both sides are anchors. In a wide gap, calls and then equal lines from its
     beginning are anchors too, and only the newest of the other lines are compared.
@@ -125,7 +125,7 @@ def _anchors_and_gaps(recorded: Sequence[Line], window: Sequence[Line]) -> tuple
         if not _is_wide(gap):
             gaps.append(gap)
             continue
-        # An id that is counted anew would mislead; hundreds of them in their order do not.
+        # A single id that is used again would mislead; hundreds of them in order do not.
         indices, places = gap
         calls = [
             (indices[i], places[place])
@@ -151,7 +151,7 @@ def _is_wide(gap: Gap) -> bool:
 
 
 def _equal_once(recorded: Sequence[Line], window: Sequence[Line], *, calls: bool = False) -> list[Pair]:
-    """The longest rising run of pairs of lines that occur once on both sides (patience sorting)."""
+    """Returns the longest increasing run of pairs that occur once on both sides (patience sorting)."""
     once = _singles(recorded, calls=calls)
     pairs = [(i, once[key]) for key, i in _singles(window, calls=calls).items() if key in once]
     tops: list[int] = []
@@ -171,7 +171,7 @@ def _equal_once(recorded: Sequence[Line], window: Sequence[Line], *, calls: bool
 
 
 def _singles(lines: Sequence[Line], *, calls: bool) -> dict[LineKey, int]:
-    """The positions of the lines that occur once, by their keys."""
+    """Returns the positions of the lines that occur once, by their keys."""
     keys = [line.key for line in lines]
     count = Counter(keys)
     return {key: i for i, key in enumerate(keys) if count[key] == 1 and (calls or key[0] != "call")}
@@ -190,7 +190,7 @@ def _gaps(anchors: Sequence[Pair], within: Gap) -> list[Gap]:
 def gap_pairs(
     window: Sequence[Line], recorded: Sequence[Line], *, at_start: bool, at_end: bool, older: bool
 ) -> list[Pair]:
-    """The most similar pairs of a gap that keep the order.
+    """Returns the most similar pairs of a gap that keep the order.
 
     ``at_start`` and ``at_end`` are whether the gap is at the start and at the end of the window. ``older`` is
     whether the window may begin with lines that are older than all entries.
@@ -203,11 +203,11 @@ def gap_pairs(
     similar = [by_key[line.key] for line in window]
     scores = _scores(similar, len(recorded), at_end=at_end, older=older)
     pairs: list[Pair] = []
-    # Windows slide, so what is recorded before a window costs nothing, and the last best place is its start.
+    # Windows slide, so entries before a window cost nothing; it starts at the last of the best places.
     i, j = 0, max(range(len(recorded) + 1), key=lambda j: (scores[0][j], j)) if at_start else 0
     while i < len(window) and j < len(recorded):
         best = scores[i][j]
-        # What a window shows before the oldest that is recorded may be equal to it: the latest is the one.
+        # Older lines may equal the oldest entry, so the latest equal line is matched with it.
         if at_start and best == scores[i + 1][j] - (_OLDER_COST if older and not j else _SHOWN_COST):
             i += 1
         elif j in similar[i] and best == similar[i][j] + scores[i + 1][j + 1]:
@@ -223,10 +223,10 @@ def gap_pairs(
 
 
 def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, older: bool) -> list[list[int]]:
-    """For each pair of positions, the best score of what follows."""
+    """Returns for each pair of positions the best score of the lines that follow."""
     height = len(similar)
     new_cost, waiting_cost = (_NEXT_COST, _WAITING_COST) if at_end else (_SHOWN_COST, _RECORDED_COST)
-    # Where older lines cost what new ones do, the last line decides: it is rather new than recorded.
+    # Older lines cost as much as new ones. The last line costs nothing: it is rather new than recorded.
     free = at_end and older
     waiting = [-waiting_cost * (width - j) for j in range(width + 1)]
     rows = [waiting]
@@ -283,13 +283,13 @@ class _Results:
                 self._unanswered[callers.get(place), line.ids].append(place)
 
     def first(self, line: Line, caller: int) -> int:
-        """The call's first result with the line's words, else its first one; ``NEW`` where none is left."""
+        """Returns the call's first result with the line's words, else its first; ``NEW`` if none is left."""
         left = self._unanswered.get((caller, line.ids), [])
         equal = (i for i, place in enumerate(left) if self._recorded[place].text == line.text)
         return left.pop(next(equal, 0)) if left else NEW
 
     def last(self, line: Line, end: int) -> int:
-        """The last result, before ``end``, of the last call with the line's id."""
+        """Returns the last result, before ``end``, of the last call with the line's id; else ``NEW``."""
         calls = self._calls.get(line.ids[-1], [])
         before = bisect_left(calls, end)
         left = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
@@ -298,7 +298,7 @@ class _Results:
 
 
 def _callers(lines: Sequence[Line]) -> dict[int, int]:
-    """The call of each result: the nearest before it with its id, if there is one."""
+    """Returns the call of each result: the nearest before it with its id, if there is one."""
     calls: dict[str | None, int] = {}
     callers = {}
     for i, line in enumerate(lines):

@@ -1,8 +1,7 @@
 """Recognises deleted lines that a platform still replays, by digests, so that they stay deleted.
 
-A platform goes on sending what it has, whatever was deleted here. So all lines of the first window after a
-deletion are taken for deleted ones, except for the newest words. The digests of these lines stay in the
-session as long as the session lives.
+A platform continues to send lines that were deleted here. So all lines of the first window after a deletion
+are taken for deleted ones, except the newest words. The digests of these lines stay in the session.
 """
 
 from collections import Counter
@@ -17,24 +16,24 @@ from proxy.memory.align.line import Line, similarity
 from proxy.memory.session import Deletion, Entry, LineDigests, Session
 
 _DIGEST_BYTES: Final = 8
-# As much of an answer as is heard of most that are cut off.
+# The part of an answer that is heard even of most interrupted ones.
 _PREFIX_LETTERS: Final = 16
 _MAX_MARKS: Final = 1000
 
 
 def deleted_session(at: float) -> Session:
-    """The session that takes the place of one that was deleted ``at`` a time, in seconds since 1970."""
+    """Returns the session that replaces one that was deleted ``at`` a time, in seconds since 1970."""
     return Session(deletion=Deletion(at=at, whole=True, open=True))
 
 
 def forget_entries(session: Session, entries: Iterable[Entry], *, now: float) -> Session:
-    """The session with the digests of entries that are being deleted from it."""
+    """Returns the session with the digests of entries that are being deleted from it."""
     deletion = session.deletion or Deletion(at=now)
     return _with_marks(session, deletion, map(Line, entries))
 
 
 def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
-    """The session with the digests of the first window's lines since the deletion."""
+    """Returns the session with the digests of the lines in the first window since the deletion."""
     deletion = session.deletion
     if deletion is None or not deletion.open or not lines:
         return session
@@ -44,7 +43,7 @@ def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
 
 
 def without_marks(session: Session) -> Session:
-    """The session without digests of deleted lines, to be aligned with a window without these lines."""
+    """Returns the session without digests of deleted lines, for a window without these lines."""
     deletion = session.deletion
     return msgspec.structs.replace(
         session, deletion=deletion and msgspec.structs.replace(deletion, marks=(), open=False)
@@ -52,7 +51,7 @@ def without_marks(session: Session) -> Session:
 
 
 def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
-    """The indices of a window's lines that were deleted; the user's newest words are never among them."""
+    """Returns the indices of a window's deleted lines; the user's newest words are never among them."""
     if session.deletion is None:
         return set()
     deletion = close_deletion(session, messages).deletion
@@ -64,7 +63,7 @@ def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
         return set()
     recorded = [Line(entry) for entry in session.entries if entry.call == session.call]
     own = [_mark(line, deletion.at) for line in recorded]
-    # Of words that were said again since, the first ones were deleted.
+    # If deleted words were said again since, the first ones are the deleted ones.
     history = marks[: _end_of_history(messages)]
     stamps = {mark.stamp for mark in deletion.marks} - {mark.stamp for mark in own} - {b""}
     left = Counter(mark.words for mark in deletion.marks)
@@ -78,14 +77,14 @@ def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
             spare[mark.words] -= 1
     if not matching or not deletion.whole:
         return matching
-    # The answers behind the last of these lines go with it.
+    # The answers after the last of these lines are deleted as well.
     behind = range(max(matching) + 1, len(lines))
     ends = (i for i in behind if lines[i].role == "user" or _is_recorded(lines[i], recorded))
     return set(range(next(ends, len(lines))))
 
 
 def _end_of_history(lines: Sequence[Message]) -> int:
-    """The index of the words that are new; the number of lines where there are none."""
+    """Returns the index of the new words; the number of lines if there are none."""
     return len(lines) - (bool(lines) and lines[-1].role == "user")
 
 
@@ -99,7 +98,7 @@ def _with_marks(session: Session, deletion: Deletion, lines: Iterable[Line]) -> 
 
 
 def _mark(line: Line, at: float) -> LineDigests:
-    """The digests of a line, salted so that those of one deletion do not match those of another."""
+    """Returns the digests of a line, salted so that those of two deletions never match."""
     salt = repr(at)
     if line.role in {"call", "tool"}:
         words: tuple[object, ...] = line.ids

@@ -1,4 +1,4 @@
-"""One line of speech as it is compared, and how surely two lines are one."""
+"""Lines of speech for comparison, and the similarity of two lines."""
 
 from typing import Any
 
@@ -11,14 +11,14 @@ from proxy.memory.session import Entry
 from proxy.memory.wording import continues, reordered, same_words, shares_words, text_hash
 
 EQUAL, WORDS, CUT, ALIKE = 30, 25, 20, 12
-"""How sure a pair is: equal to the letter, the same words, one the beginning of the other, or alike."""
+"""Values of ``similarity``: identical, the same words, one begins with the other, or only alike."""
 
 FunctionCall = tuple[str | None, str, str]
 LineKey = tuple[str, str, tuple[object, ...]]
 
 
 class Line:
-    """A message or an entry, as far as alignment compares them.
+    """The parts of a message or an entry that alignment compares.
 
     ``role`` is "call" for an assistant's message with tool calls. ``ids`` are the ids of its calls, and of
     the call whose result it is.
@@ -64,7 +64,7 @@ class Line:
 
     @property
     def key(self) -> LineKey:
-        """Equal for lines that are equal to the letter; of a call, its functions and arguments count."""
+        """Equal for identical lines; of a tool call, its functions and arguments count."""
         return (self.role, "" if self.role == "call" else self.text, self.calls)
 
     def replaces(self, text: str) -> bool:
@@ -73,14 +73,14 @@ class Line:
 
 
 def function_call(call: dict[str, Any]) -> FunctionCall:
-    """The id, the name and the arguments of a tool call."""
+    """Returns the id, the name and the arguments of a tool call."""
     function = call.get("function")
     fields = function if isinstance(function, dict) else {}
     return call_id(call), str(fields.get("name")), str(fields.get("arguments"))
 
 
 def similarity(line: Line, recorded: Line) -> int:
-    """How sure it is that a line of a window is a recorded one; 0 where it is not."""
+    """Returns how surely a line of a window is a recorded one; 0 if it is not."""
     if line.role != recorded.role:
         return 0
     if recorded.role == "call":
@@ -120,7 +120,7 @@ def repeats(text: str, recorded: Line) -> bool:
 
 
 def _arguments(text: str) -> object:
-    """Arguments as values, since engines may encode them anew; the text itself where it is no JSON."""
+    """Decodes arguments, which engines may encode differently; returns the text itself if it is no JSON."""
     try:
         return msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):

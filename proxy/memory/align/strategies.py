@@ -30,7 +30,7 @@ from proxy.memory.wording import continues
 # A client that hangs up to replace a request sends the other one within this time; a user who interrupts an
 # answer has to speak first.
 _REPLACED_WITHIN: Final = 0.3
-# So many lines may be of turns that failed: nothing of them is recorded.
+# The most lines at a window's end that are taken for turns that failed, of which nothing is recorded.
 _FAILED: Final = 6
 _role: Final = attrgetter("role")
 
@@ -77,12 +77,12 @@ class Comparison:
         return any(turn_id_of(message) is not None for message in self.lines)
 
     def aligned(self, places: list[int], end: int | None = None) -> Alignment:
-        """The alignment with these places; entries from the place ``end`` on are newer than the window."""
+        """Returns an alignment with these places; entries from ``end`` on are newer than the window."""
         end = len(self.entries) if end is None else end
         return Alignment(self.entries, self.lines, places, end, self.speech.shows_answers)
 
     def another_call(self) -> Alignment:
-        """The alignment of a window that begins another call: all of its lines are new."""
+        """Returns the alignment of a window that begins another call: all of its lines are new."""
         places = align_lines((), self.window_lines)
         return Alignment((), self.lines, places, 0, self.speech.shows_answers, new_call=True)
 
@@ -93,7 +93,7 @@ def align(
     arrival: Arrival = ARRIVES_NOW,
     kind: WindowKind = WindowKind.LATEST,
 ) -> Alignment:
-    """The alignment of a window's speech with a session."""
+    """Aligns a window's speech with a session."""
     order = order_by_turn(speech.lines)
     lines: Sequence[Message] = [speech.lines[i] for i in order] if order else speech.lines
     positions = [speech.positions[i] for i in order] if order else speech.positions
@@ -137,7 +137,7 @@ def align(
 
 
 def entries_of_call(session: Session) -> Sequence[Entry]:
-    """The entries of the current call."""
+    """Returns the entries of the current call."""
     entries = session.entries
     if not entries or entries[0].call == session.call:
         return entries
@@ -145,9 +145,9 @@ def entries_of_call(session: Session) -> Sequence[Entry]:
 
 
 def pause_since(answer: Entry | None, latest: LatestRequest | None, at: float) -> float:
-    """How many seconds before a window the last ``answer`` ended, 0 while it was under way.
+    """Returns how many seconds before a window the last ``answer`` ended; 0 if it was still under way.
 
-    Where its end is not known, its request's time counts. ``at`` is when the window came, in seconds since
+    If its end is not known, the time of its request counts. ``at`` is when the window came, in seconds since
     1970.
     """
     if answer is None or answer.role == "user":
@@ -193,7 +193,7 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     if not lines or not entries or lines[-1].role != "user":
         return None
     count, size = len(lines), len(entries)
-    # Where the talk repeats itself, either may fit: a window that is longer than the entries says more.
+    # Several fit if the conversation repeats itself; a window longer than the entries likely has new lines.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
     if (newest := entries[-1].turn_id) is not None:
@@ -234,10 +234,10 @@ def revised_words(c: Comparison) -> Alignment | None:
 
 
 def suffix_and_new_words(c: Comparison) -> Alignment | None:
-    """A window without turn ids that shows the end of the entries and new words of the user behind it.
+    """A window without turn ids that shows the last entries and then new words of the user.
 
     Applies to latest requests. Platforms show what was said last, so lines that equal the last entries are
-    these entries, even where others are equal too. Pending answers may be missing: they were not heard. Words
+    these entries, even if others are equal too. Pending answers may be missing: they were not heard. Words
     before the newest that are not recorded belong to turns that failed.
     """
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
@@ -257,8 +257,8 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
     ends = (before[-count:], confirmed[-count:])
     if any(len(end) == count and shows_exactly(end, c.lines) for end in ends) and is_latest_again(c):
         return None
-    # It tells what the assistant said where the request before did, in words, and was no longer: answers
-    # without words are no lines.
+    # It counts as showing answers if the latest window, which had slid and was no longer, did so in words:
+    # answers without words are no lines.
     latest = c.latest
     told = latest is not None and latest.shows_answers and not latest.wordless
     slid = latest is not None and not latest.shows_call_start and latest.line_count <= len(c.lines)
@@ -269,7 +269,7 @@ def suffix_and_new_words(c: Comparison) -> Alignment | None:
 def content(c: Comparison) -> Alignment | None:
     """Any window without turn ids: by anchors, and by similarity in the gaps between them.
 
-    Applies where the window or the entries have no turn ids. The latest request may begin another call. An
+    Applies if the window or the entries have no turn ids. The latest request may begin another call. An
     alignment that retracts several turns because of a few equal lines is taken for a mistake: then these
     lines are new.
     """
@@ -278,7 +278,7 @@ def content(c: Comparison) -> Alignment | None:
     places = align_lines(c.recorded_lines, c.window_lines, moved=c.session.has_older)
     if c.kind is not WindowKind.LATEST or not c.entries or c.has_turn_ids:
         return c.aligned(places)
-    # Calls alone are rather new ones than those of a former turn: the last words made the same.
+    # Tool calls alone are rather new than those of an earlier turn: the last words led to the same ones.
     last = newest_user(c.entries)
     only_calls = all(message.tool_calls or message.role == "tool" for message in c.lines)
     if only_calls and last is not None and max(places, default=NEW) < last:
@@ -313,8 +313,8 @@ def is_single(lines: Sequence[Message]) -> bool:
 def is_other_turn(latest: LatestRequest, arrival: Arrival) -> bool:
     """Whether a request with the single words of the latest one is another turn.
 
-    The requests' names decide where both have one. Otherwise it is another turn where OpenAI's client says
-    that this is no retry, and the answer to the latest one had ended.
+    The requests' names decide if both have one. Otherwise it is another turn if OpenAI's client says that
+    this is no retry, and the answer to the latest one had ended.
     """
     attempt, at = arrival
     if attempt.is_retry:
@@ -326,7 +326,7 @@ def is_other_turn(latest: LatestRequest, arrival: Arrival) -> bool:
 
 
 def has_slid(latest: LatestRequest, arrival: Arrival) -> bool:
-    """Whether a request with the window of the latest one is another turn, whose window had slid to it.
+    """Whether a request with the same window as the latest one is another turn, as the window has slid.
 
     In a window of few lines, a user may hear and say the same again.
     """
@@ -429,8 +429,9 @@ def _possibly_heard(recorded: Sequence[Line], *, confirmed: bool) -> Iterator[Se
 def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bool:
     """Whether an alignment retracts more turns than it matches lines.
 
-    In a window that does not begin at ``start``, as the latest one does, as many turns as lines are too much
-    already. So is an alignment where the newest words are older than other entries and a line is new.
+    As many turns as lines are too much if several lines are new and the window does not begin at ``start``,
+    where the latest one does. So is any alignment with a new line, whose newest words are matched before the
+    last recorded words of the user.
     """
     matched = {place for place in places if place >= 0}
     if not matched:
@@ -439,7 +440,7 @@ def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bo
     users = [i for i, line in enumerate(recorded) if line.role == "user"]
     first = min(matched.intersection(users), default=max(matched))
     accounted = set(matched)
-    # Words that the window shows in the same place, and more, are not taken back.
+    # Words are not retracted if the window shows them in the same place, with more words.
     for (_, before), (line, place) in pairwise(zip(lines, places, strict=True)):
         if before >= 0 and place == NEW and line.role == "user":
             after = next((i for i in range(before + 1, len(recorded)) if recorded[i].role == "user"), None)
@@ -457,9 +458,9 @@ def _takes_back_too_much(c: Comparison, places: Sequence[int], start: int) -> bo
 def _starts_over(c: Comparison, places: Sequence[int]) -> bool:
     """Whether a window without turn ids is the beginning of another call.
 
-    Such a window has a greeting and the first words alone. It shows the recorded greeting, but not the heard
-    answer after it; or it shows nothing that is recorded, though windows have not slid so far and were no
-    shorter.
+    Such a window has only a greeting and the first words. It shows the recorded greeting, but not the heard
+    answers after it. Or it shows nothing that is recorded, although the latest window still reached back to
+    the start of its call and was no shorter.
     """
     entries, lines, latest = c.entries, c.lines, c.latest
     if len(lines) < 2 or lines[-1].role != "user":  # noqa: PLR2004 - a greeting and words

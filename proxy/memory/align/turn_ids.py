@@ -10,11 +10,11 @@ from proxy.memory.align.anchors import mark_repeated
 from proxy.memory.align.line import ALIKE, CUT, Line, LineKey, similarity
 from proxy.memory.wording import continues, same_words
 
-# So many pairs of lines of one turn and role are not compared with each other: that would block the loop.
+# More pairs of lines of one turn and role are not compared by similarity, which would block the event loop.
 _MAX_PAIRS: Final = 100_000
-# So many lines of one turn and role tell whether it is another turn.
+# Of many lines of one turn and role, so many at either end show whether it is another turn.
 _TELLING: Final = 8
-# Words are corrected within seconds: after so many, no turn was revised.
+# Words are corrected within seconds; after this many, other words are no revision.
 _LONG_AFTER: Final = 300.0
 _AGREES, _DIFFERS, _RETIMED = 0, 1, 2
 _BEST_FIRST = (_AGREES, _RETIMED, _DIFFERS)
@@ -25,10 +25,10 @@ Fit = Callable[[Line, Line], bool]
 
 
 def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int]:
-    """The place of each line in ``recorded``, or ``NEW``.
+    """Returns the place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a copy of an answer.
 
-    Lines are known by turn id and role; within these by time and words, and only then by their order. A line
-    without an id counts to the turn of the line before it.
+    Lines are matched by turn id and role; within these by time and words, and then by order. A line without
+    an id belongs to the turn of the line before it.
     """
     places = [NEW] * len(window)
     entries, lines = _grouped(recorded), _grouped(window)
@@ -44,8 +44,8 @@ def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int
                 [place for place in entries.get(group, []) if place not in taken],
             )
             for i, place in _pairs(recorded, window, free, fits, cut=group[0] == opening):
-                # What stands before the first id may be of the turn before; a pair has to be on the same side
-                # of all matched words of the user.
+                # Lines before the first id may be of an earlier turn. Their pairs, and unsure ones, must be
+                # on the same side of all matched words of the user.
                 if (fits is _SURE and i >= first) or all(
                     (u < i) == (p < place)
                     for u, p in enumerate(places)
@@ -58,9 +58,9 @@ def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int
 
 
 def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
-    """The indices of lines in the order of their turns; ``None`` where they are in that order.
+    """Returns the indices of lines in the order of their turns; ``None`` if they are in that order.
 
-    A line without an id stays behind the line before it.
+    A line without an id stays after the line before it.
     """
     ids = [*map(_turn_id, lines)]
     if not any(ids):
@@ -70,7 +70,7 @@ def order_by_turn(lines: Sequence[Message]) -> list[int] | None:
 
 
 def first_newer(recorded: Sequence[Line], window: Sequence[Line]) -> int:
-    """The place from which on entries are of newer turns than the window's newest."""
+    """Returns the place from which on entries are of newer turns than all of the window's."""
     newest = max(_turns(window), default=0)
     return next((i for i, turn in enumerate(_turns(recorded)) if turn > newest), len(recorded))
 
@@ -78,8 +78,8 @@ def first_newer(recorded: Sequence[Line], window: Sequence[Line]) -> int:
 def begins_call(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
     """Whether the turn ids of a latest request are those of another call.
 
-    One revised text is no other call. An id that goes back is, with other words at another time; so are
-    several turns that say something else, more of them than say the same.
+    One revised text does not make another call. Ids that go back do, with other words or at another time; so
+    do several turns with other words, if more turns have other words than the same.
     """
     newest, last = _newest(window), _newest(recorded)
     if newest is None or last is None:
@@ -98,10 +98,11 @@ def begins_call(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
 
 
 def contradicts(recorded: Sequence[Line], window: Sequence[Line]) -> bool:
-    """Whether the turn ids of a window are those of other turns than are recorded.
+    """Whether a window has recorded turn ids, but for other turns.
 
-    More lines of the same id and role differ in words and time than agree, two at the least; or one does,
-    none agrees, and others differ in time alone or all of the window was said long after the entries.
+    That is so if more lines with the same id and role differ in words and time than agree, and at least two.
+    One is enough if none agrees, and if others differ only in time or the whole window was said long after
+    the entries.
     """
     agreeing, differing, retimed = _evidence(recorded, window)
     if differing > max(1, agreeing):
@@ -119,7 +120,7 @@ def _turns(lines: Sequence[Line]) -> list[int]:
 
 
 def _filled(ids: Sequence[object]) -> list[int]:
-    """The turn of each line: its own id, else that of the line before it; before the first id, that one."""
+    """Returns each line's turn: its own id, else that of the line before; before the first id, the first."""
     turns: list[int] = []
     last: int | None = None
     for turn_id in ids:
@@ -135,7 +136,7 @@ def _filled(ids: Sequence[object]) -> list[int]:
 
 
 def _grouped(lines: Sequence[Line]) -> dict[Group, list[int]]:
-    """The indices of lines by turn and role, those of calls and results by their ids as well."""
+    """Returns the indices of lines by turn and role; those of tool calls and results by their ids as well."""
     groups: dict[Group, list[int]] = {}
     for i, (turn, line) in enumerate(zip(_turns(lines), lines, strict=True)):
         ids = line.ids if line.role in {"call", "tool"} else None
@@ -151,9 +152,9 @@ def _pairs(
     *,
     cut: bool,
 ) -> list[tuple[int, int]]:
-    """Pairs of one group, the surest first; where the window cuts its turn, its last lines count.
+    """Returns the pairs of one group, the surest first; a group that the window cuts is paired from its end.
 
-    In a wide group only lines that are equal to the letter are paired.
+    In a large group only identical lines are paired.
     """
     indices, places = free
     if len(indices) * len(places) > _MAX_PAIRS:
@@ -177,21 +178,21 @@ def _pairs(
 
 
 def _has_same_source(line: Line, recorded: Line) -> bool:
-    """A line that came about in another way is another line."""
+    """Whether a line has the same source as an entry; an absent source fits any."""
     return None in {line.source, recorded.source} or line.source == recorded.source
 
 
 _SURE: tuple[Fit, ...] = (
     lambda line, recorded: line.key == recorded.key and line.time in {recorded.time, None},
     lambda line, recorded: line.time is not None and line.time == recorded.time,
-    # A line that has only its neighbour's id needs to be more like another turn's words.
+    # A line that has only its neighbour's id must be more similar, as it may be of another turn.
     lambda line, recorded: similarity(line, recorded) >= (CUT if line.turn_id is None else 1),
 )
 _LIKELY: tuple[Fit, ...] = (_has_same_source,)
 
 
 def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
-    """Finds lines without an id in other turns than their neighbours', on either side."""
+    """Sets the places of new lines in other turns than their neighbours', if either side has no id."""
     left = set(range(len(recorded))).difference(places)
     unnumbered = {recorded[place].key for place in left if recorded[place].turn_id is None}
     following, upcoming = len(recorded), []
@@ -211,12 +212,12 @@ def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Seque
 
 
 def _nearest(line: Line, recorded: Sequence[Line], free: set[int], near: int, around: range) -> int | None:
-    """The place nearest to a line's neighbour where it may be recorded."""
+    """Returns the place nearest to that of a line's neighbour at which the line may be recorded."""
     fitting = []
     if line.turn_id is not None:
         fitting = [p for p in free if recorded[p].turn_id is None and recorded[p].key == line.key]
     else:
-        # An answer may be shown behind the words that cut it; what stands before all others is older.
+        # An answer may be shown after the words that cut it; lines before the first match are older.
         swapped = 1 if line.role == "assistant" and around.start else 0
         for place in free.intersection(range(around.start - swapped, around.stop)):
             other = recorded[place]
@@ -235,10 +236,10 @@ def _nearest(line: Line, recorded: Sequence[Line], free: set[int], near: int, ar
 
 
 def _evidence(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[int, int, int]:
-    """How many lines agree, how many have other words and time, how many another time alone.
+    """Counts the lines that agree, those with other words and time, and those with only another time.
 
-    Several lines of one turn and role count once, as what agrees best; a line that came about in another way
-    than the recorded one says nothing.
+    Several lines of one turn and role count once, by the best agreement. Lines with another source than the
+    recorded ones do not count.
     """
     known, counts = _by_turn(recorded), [0, 0, 0]
     for key, lines in _by_turn(window).items():
@@ -254,7 +255,7 @@ def _evidence(recorded: Sequence[Line], window: Sequence[Line]) -> tuple[int, in
 
 
 def _ends(lines: Sequence[Line]) -> Sequence[Line]:
-    """The first and the last of many lines: only a program says so much in one turn."""
+    """Returns the first and the last of many lines: only a program says so much in one turn."""
     return lines if len(lines) <= 2 * _TELLING else [*lines[:_TELLING], *lines[-_TELLING:]]
 
 
