@@ -1,4 +1,4 @@
 """The filters that Turnkeeper ships, one file each."""
 
 DISTRIBUTION = "turnkeeper"
-"""Tells this package from another distribution's of the same name."""
+"""The distribution of this package; another distribution may have a package of the same name."""

@@ -1,4 +1,4 @@
-"""What a filter is: a frozen value made from its options, and pure functions over what passes by."""
+"""The base classes of filters, which are frozen values of options with pure functions, and their inputs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -12,22 +12,22 @@ from filters.tokens import CountTokens, in_text
 
 Messages = Sequence[Message]
 Fields = Mapping[str, msgspec.Raw]
-"""A request's top level less its messages, as raw JSON by name."""
+"""The top-level fields of a request without its messages, as raw JSON by name."""
 Delta = Mapping[str, Any]
-"""What one event adds to one choice; a whole answer's message is one large delta."""
+"""The delta of one choice in one event; the message of a whole answer is one large delta."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
-    """What memory holds of a session at the moment of a turn; empty where nothing is remembered.
+    """A session in memory at the time of a turn; empty if nothing is remembered.
 
-    ``dropped`` is what was heard in this call and stands before the window that the client
-    replays; ``summaries`` stand for what was said before it, oldest first. ``began`` is when this call began,
-    in seconds since 1970; ``speakers`` are the names of its speakers. ``episodes`` is what the agent
-    did lately, newest first. ``state`` is what the client keeps with the session. ``recalled`` is what
-    memory holds beyond this conversation that may bear on the newest words, best first. ``facts`` are what is
-    known of the caller and stays as it is from turn to turn, oldest first; ``news`` came to be known since.
-    ``profile`` is what the operator tells of the caller, and ``last_call`` an earlier call under any session;
-    both stay as they are until the call ends.
+    ``dropped`` are the messages of this call before the window that the client replays, as they were heard.
+    ``summaries`` replace the messages before those, oldest first. ``began`` is the start of this call in
+    seconds since 1970, and ``speakers`` are the names of its speakers. ``episodes`` are the agent's recent
+    ones, newest first. ``state`` is data that the client keeps with the session. ``recalled`` are items from
+    outside this conversation that may be relevant to the newest words, best first. ``facts`` about the
+    caller stay the same from turn to turn, oldest first, and ``news`` are newer facts. ``profile`` is the
+    operator's text about the caller, and ``last_call`` an earlier call under any session; neither changes
+    until the call ends.
     """
 
     dropped: tuple[Message, ...] = ()
@@ -45,9 +45,9 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False):
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a filter may know beside the messages. ``now`` is in seconds since 1970.
+    """The data that a filter gets beside the messages. ``now`` is in seconds since 1970.
 
-    ``count`` tells how many tokens a text has: an estimate, where nothing better is at hand.
+    ``count`` counts the tokens of a text; by default it estimates them.
     """
 
     now: float
@@ -59,9 +59,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Example(msgspec.Struct, frozen=True):
-    """A conversation before and after a filter: its documentation, and its test.
+    """A conversation before and after a filter, which is both its documentation and a test.
 
-    Messages are written as a client sends them, and so are the request's other fields.
+    Messages and the other fields of the request are written as a client sends them.
     """
 
     title: str
@@ -74,9 +74,9 @@ class Example(msgspec.Struct, frozen=True):
 
 
 class Spoken(msgspec.Struct, frozen=True):
-    """An answer as it comes from the model and as it goes to the client: documentation, and a test.
+    """An answer from the model and as the client gets it, which is both documentation and a test.
 
-    ``before`` is content in the pieces in which it streams; cut anywhere else, ``after`` must be the same.
+    ``before`` is the content in streamed pieces; other pieces of the same text must give the same ``after``.
     """
 
     title: str
@@ -101,34 +101,34 @@ class RequestFilter(Filter):
     examples: ClassVar[tuple[Example, ...]] = ()
 
     idempotent: ClassVar[bool] = True
-    """A second time changes nothing more, whatever the options."""
+    """Whether a second application changes nothing more, with any options."""
     keeps_system: ClassVar[bool] = True
-    """System and developer messages come out as they went in, and no others."""
+    """Whether system and developer messages stay unchanged, and none are added."""
     keeps_words: ClassVar[bool] = True
-    """The newest words of the user come out as the end of the newest user message."""
+    """Whether the newest user message still ends with the newest words of the user."""
     keeps_past: ClassVar[bool] = True
-    """What comes out for a turn stays the same, whatever turns follow it."""
+    """Whether the result for a turn stays the same when more turns follow."""
     leaves_out: ClassVar[str | None] = None
-    """What the client is told when fewer messages come out than went in; ``None`` where nothing is lost."""
+    """The word that tells the client that messages were left out; ``None`` if nothing is lost."""
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages as the next step sees them."""
+        """Returns the messages for the next step."""
         return messages
 
     def set(self, fields: Fields, context: Context) -> Fields:
-        """The request's other fields as the next step sees them."""
+        """Returns the other fields of the request for the next step."""
         return fields
 
 
 class Stage(Protocol):
-    """One choice of one answer on its way through one filter."""
+    """One filter's state for one choice of one answer."""
 
     def feed(self, delta: Delta) -> Delta:
-        """What goes on of a delta; the very same object where nothing changes, so that its bytes pass."""
+        """Returns the delta to send on; the same object if nothing changes, so that its bytes are kept."""
         ...
 
     def close(self) -> Delta:
-        """What was held back, if anything. Called exactly once, whichever way the answer ends."""
+        """Returns what was held back, if anything. Called exactly once, however the answer ends."""
         ...
 
 
@@ -138,9 +138,9 @@ class AnswerFilter(Filter):
     spoken: ClassVar[tuple[Spoken, ...]] = ()
 
     def open(self, context: Context) -> Stage | None:
-        """A fresh stage for one choice; ``None`` where the filter has nothing to do with deltas."""
+        """Returns a new stage for one choice; ``None`` if the filter does not change deltas."""
         return None
 
     def first(self, context: Context) -> Mapping[str, Any] | None:
-        """An event to stand before all others of a stream, if any."""
+        """Returns an event to be sent before all others of a stream, or ``None``."""
         return None

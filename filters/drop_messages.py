@@ -68,7 +68,7 @@ class DropMessages(RequestFilter):
         return self
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages that stay."""
+        """Returns the messages that are not dropped."""
         sources, roles = self.sources, self.roles
         matching = {
             i

@@ -57,5 +57,5 @@ class Filler(AnswerFilter):
     )
 
     def phrase(self, context: Context) -> str:
-        """What to say in this turn, with a space behind it, so that the model's words stand apart."""
+        """Returns the phrase for this turn, with a space that separates it from the model's words."""
         return self.phrases[int(context.now) % len(self.phrases)].strip() + " "

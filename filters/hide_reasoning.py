@@ -74,7 +74,7 @@ class HideReasoning(AnswerFilter):
     )
 
     def open(self, context: Context) -> Stage:
-        """A stage for one choice."""
+        """Returns a stage for one choice."""
         steps = [Reasoning(self.tags, anywhere=self.where == "anywhere", opened=self.opened)]
         return _Stage(self.fields, TextStage(*(steps if self.tags else ())))
 
@@ -160,7 +160,10 @@ class Reasoning(Rewriter):
 
 
 def _end_of_tag(arriving: Arriving, i: int, name: str) -> int | None:
-    """The end of the tag ``<name>`` at ``i``, or ``None``; ignores case and blanks. Raises Undecided."""
+    """Returns the end of the tag ``<name>`` at ``i``, or ``None``.
+
+    Ignores case, and blanks before the ``>``. Raises Undecided.
+    """
     if not arriving.begins(i, f"<{name}"):
         return None
     end = arriving.past(_BLANKS, i + 1 + len(name))

@@ -20,7 +20,7 @@ class InjectEpisodes(RequestFilter):
     Episodes come in through ``POST /v1/memory/agents/{id}/episodes``, or from the agent's own process.
     """
 
-    # A second time they would stand there twice.
+    # A second application would inject the episodes twice.
     idempotent: ClassVar[bool] = False
 
     agent: str = ""
@@ -70,7 +70,7 @@ class InjectEpisodes(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, the newest of the user's with the episodes before its words."""
+        """Returns the messages, with the episodes before the newest words of the user."""
         since = context.now - 3600 * self.hours
         recent = [one for one in context.memory.episodes if one.at >= since][: self.limit]
         lines = (one.as_line(self.timezone, self.max_length) for one in recent)

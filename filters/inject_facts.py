@@ -27,7 +27,7 @@ class InjectFacts(RequestFilter):
     """
 
     keeps_system: ClassVar[bool] = False
-    # A second time they would stand there twice.
+    # A second application would inject the facts twice.
     idempotent: ClassVar[bool] = False
 
     introduction: str = Field(
@@ -88,9 +88,9 @@ class InjectFacts(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with what is known at their head.
+        """Returns the messages with known facts after the client's own instructions.
 
-        What is new stands at the tail: in each message of the user's that which was told with it, first.
+        Newer facts are put before the words of the user message with which they were first told.
         """
         known, news = context.memory.facts, context.memory.news
         if not messages or not (known or news):
@@ -111,7 +111,7 @@ class InjectFacts(RequestFilter):
         return [*own, *front, *rest]
 
     def _lines(self, facts: Sequence[Remembered], instructions_text: Stated) -> list[str]:
-        """A line for each, less what the client's own instructions tell."""
+        """Returns one line for each fact that the client's own instructions do not state."""
         whole = (defused(one_line(fact.text, len(fact.text))) for fact in facts)
         return [
             line[: self.max_length].strip() for line in whole if line and not instructions_text.contains(line)

@@ -65,7 +65,7 @@ class InjectLastCall(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with the profile and the last call at their head."""
+        """Returns the messages, with the profile and the last call after the client's own instructions."""
         memory = context.memory
         if not messages or not (memory.profile or memory.last_call):
             return messages
@@ -81,7 +81,7 @@ class InjectLastCall(RequestFilter):
 
 
 def profile_block(profile: str, own: Sequence[Message] = ()) -> str:
-    """A user's profile in its fence, less the lines that the client's ``own`` instructions state."""
+    """Returns a user's profile in its fence, without lines that the client's ``own`` instructions state."""
     stated = Stated(message.text for message in own)
     lines = [line for line in profile.splitlines() if line.strip() and not stated.contains(defused(line))]
     return fence("profile", _PROFILE, lines)

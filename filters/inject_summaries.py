@@ -64,7 +64,7 @@ class InjectSummaries(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with summaries in the place of what they stand for."""
+        """Returns the messages, with summaries in the place of the turns that they cover."""
         summaries, kept = context.memory.summaries, messages
         if Covered in map(type, messages):
             newest = newest_user(messages)

@@ -1,4 +1,4 @@
-"""What memory hands to filters, and how it stands in a prompt: fenced as data, a line each, not repeated."""
+"""Items of memory for filters, and their form in a prompt: fenced as data, a line each, not repeated."""
 
 import re
 import unicodedata
@@ -13,19 +13,19 @@ import msgspec
 from filters.message import SYSTEM, Message, newest_user
 from filters.option_types import time_zone
 
-# A role, perhaps with a name, as a transcript would tell who speaks.
+# A role, perhaps with a name, at the beginning of a line, as in a transcript.
 _SPEAKER: Final = re.compile(
     r"[\W_]*(?:system|developer|user|human|assistant|ai|tool|function)\b[^:\uff1a]{0,64}[:\uff1a]",
     re.IGNORECASE,
 )
-# They end a sentence wherever they stand: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
+# Full stops that need no space after them: of Chinese, Hindi, Urdu, Armenian, Amharic, Khmer and Burmese.
 _STOPS: Final = "\u3002\uff01\uff61\u0964\u0965\u06d4\u0589\u1362\u17d4\u104b"
 _ENDS: Final = f".!\u2026\uff0e{_STOPS}"
 _END: Final = re.compile(
     rf" ?(?:[.!\u2026\uff0e]+[\"'\u201d\u2019\u00bb)]*(?=\s|\Z)|[{_STOPS}]|\n|\Z|(?<=[?\uff1f])(?=\s|\Z))"
 )
 _NOTED: Final = re.compile(r"\s*[\[(]")
-# What a sentence, or the mark of an item, ends with before another sentence begins.
+# The ends of a sentence, and the marks of list items, after which a sentence begins.
 _BEFORE: Final = (*".!?\u2026", "\n-", "\n*", "\n\u2022", "\n\u2013", "\n+")
 _RIGHT_BEFORE: Final = (*_STOPS, "\uff1f", "\n")
 _LABELS: Final = (":", "]", ")")
@@ -36,40 +36,40 @@ _LONGEST_NAME = 128
 
 
 def fence(name: str, note: str, lines: Iterable[str]) -> str:
-    """The lines between ``<name>`` and ``</name>``, the note first; empty where there are none.
+    """Returns the lines between ``<name>`` and ``</name>``, after the note; empty without lines.
 
-    Each stands on one line, closes no fence, and begins as no message of somebody does.
+    Each is defused: it is one line, cannot close the fence, and does not begin like a message with a role.
     """
     kept = [defused(line) for line in lines]
     return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
 
 
 def defused(line: str) -> str:
-    """The line as it stands in a fence."""
-    # Two searches take a thousandth of a table's time where a letter is beyond ASCII.
+    """Returns a text as one line that is safe within a fence."""
+    # With letters beyond ASCII, two calls of replace are a thousand times as fast as translate.
     plain = one_line(line, len(line)).replace("<", "\u2039").replace(">", "\u203a")
     return f"- {plain}" if _SPEAKER.match(plain) and not plain.startswith("- ") else plain
 
 
 class Injected(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Facts or summaries, which no speaker of this conversation said, whatever the role.
+    """A message with facts or summaries, which no speaker of this conversation said, in any role.
 
-    No client can send one, and nothing tells it from another message on the wire: only its type says it.
+    No client can send one, and it looks like any other message on the wire: only its type differs.
     """
 
 
 def instructions(messages: Sequence[Message]) -> list[Message]:
-    """The client's own instructions: the system and developer messages with which the conversation begins."""
+    """Returns the client's own instructions: the system and developer messages at the beginning."""
     return list(takewhile(lambda m: m.role in SYSTEM and not isinstance(m, Injected), messages))
 
 
 def users(messages: Sequence[Message]) -> list[int]:
-    """Where words of the user stand."""
+    """Returns the positions of the user's messages."""
     return [i for i, m in enumerate(messages) if m.role == "user" and not isinstance(m, Injected)]
 
 
 def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
-    """The messages, with a block before the newest words of the user; as they are where either is missing."""
+    """Returns the messages with a block before the newest words of the user; unchanged if one is missing."""
     newest = newest_user(messages)
     if newest is None or not block:
         return messages
@@ -77,27 +77,30 @@ def before_newest(messages: Sequence[Message], block: str) -> Sequence[Message]:
 
 
 def one_line(value: str, max_length: int) -> str:
-    """The value as one line: line breaks and control characters become spaces, and it is cut."""
+    """Returns the value as one line of at most ``max_length`` characters, without control characters.
+
+    Spaces replace line breaks and control characters.
+    """
     if not value.isprintable():
         value = " ".join(value.split())
-        if not value.isprintable():  # beside line breaks that is rare
+        if not value.isprintable():  # control characters other than white space are rare
             blanks = {ord(c): " " for c in set(value) if not c.isprintable()}
             value = " ".join(value.translate(blanks).split())
     return value.strip()[:max_length].strip()
 
 
 def comparable(text: str) -> str:
-    """The text in one case, with single spaces and no full stop; what else tells statements apart stays."""
+    """Returns the text casefolded, with single spaces, and without full stops and ``!`` at its end."""
     words = " ".join(_folded(text).split())
     return words.rstrip(f" {_ENDS}") or words
 
 
 class Stated:
-    """What some texts state.
+    """The statements in some texts: whole sentences and lines.
 
-    Letters that merely occur within a sentence state nothing: "Offer vegetarian dishes" does not say
-    "Vegetarian." Case, white space and the full stop may differ. In ``annotated`` texts, labels such as
-    ``ann: `` and ``[10:30] `` may stand before a statement, and a note in brackets behind it.
+    Words within a longer sentence are no statement: "Offer vegetarian dishes" does not state "Vegetarian."
+    Case, white space and the full stop may differ. In ``annotated`` texts, labels such as ``ann: `` and
+    ``[10:30] `` may precede a statement, and a note in brackets may follow it.
     """
 
     def __init__(self, texts: Iterable[str], *, annotated: bool = False) -> None:
@@ -106,7 +109,7 @@ class Stated:
         self._annotated = annotated
 
     def contains(self, statement: str) -> bool:
-        """Whether it is stated; only its first hundred occurrences are looked at."""
+        """Whether the texts contain a statement; only its first hundred occurrences are checked."""
         words = _lines(statement).strip().rstrip(f" {_ENDS}")
         place = -1
         for _ in range(_MOST_PLACES if words else 0):
@@ -124,12 +127,12 @@ class Stated:
 
     @cached_property
     def _text(self) -> str:
-        """Prepared when it is asked for."""
+        """The normalised texts, which are prepared at the first use."""
         return "\n" + "\n".join(map(_lines, self._texts))
 
 
 def _lines(text: str) -> str:
-    """The text in one case, with single spaces in its lines."""
+    """Returns the text casefolded, with single spaces within its lines."""
     return "\n".join(" ".join(line.split()) for line in _folded(text).split("\n"))
 
 
@@ -139,12 +142,12 @@ def _folded(text: str) -> str:
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A turn of an earlier talk, a fact about the person, or a part of a document.
+    """A turn of an earlier conversation, a fact about the user, or a part of a document.
 
-    ``score`` is about 1 where it holds every word of what the caller just said; ``source`` is the session or
-    the document, ``at`` when it was said or added, in seconds since 1970. ``place`` is which message of the
-    user, counted from 0, a fact was first told with in this talk, where that is not the newest. What
-    ``follows`` was said right after the turn before it.
+    ``score`` is about 1 for a text with every word that the caller just said. ``source`` is the session or
+    the document, and ``at`` the time at which it was said or added, in seconds since 1970. ``place`` is the
+    user message, counted from 0, with which this conversation first told a fact; ``None`` is the newest one.
+    ``follows`` is whether the turn was said right after the one before it in the list.
     """
 
     kind: Literal["turn", "fact", "document"]
@@ -157,7 +160,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     follows: bool = False
 
     def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
-        """One line: ``2026-11-12 the caller said: My dog is called Rex.``; the text cut at ``max_length``."""
+        """Returns one line, such as ``2026-11-12 the caller said: My dog is called Rex.``.
+
+        The text has at most ``max_length`` characters.
+        """
         words = one_line(self.text, max_length)
         if self.kind == "document":
             return f"{one_line(self.source or 'a document', max_length)}: {words}"
@@ -166,10 +172,10 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What an earlier call was about, line by line; it ended ``at``, in seconds since 1970.
+    """Notes on an earlier call, line by line; ``at`` is its end in seconds since 1970.
 
-    By its ``record``, as in ``(record 0123456789ab-7)``, a prompt in which it stands already is found: the
-    call's own name, and its last turn.
+    ``record`` consists of the call's own name and its last turn. It is part of the prompt, as in
+    ``(record 0123456789ab-7)``, and shows whether a prompt already contains the call.
     """
 
     record: str
@@ -177,18 +183,18 @@ class LastCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     at: float
 
     def is_in(self, text: str) -> bool:
-        """Whether a text tells this call."""
+        """Whether a text contains the record of this call, at any turn."""
         return f"(record {self.record.partition('-')[0]}-" in text
 
     def as_block(self, introduction: str, timezone: str = "UTC") -> str:
-        """The lines in their fence, below the day and the record."""
+        """Returns the lines in their fence, below the day and the record."""
         day = datetime.fromtimestamp(self.at, time_zone(timezone))
         note = f"{introduction} It was on {day:%Y-%m-%d}. (record {self.record})"
         return fence("last_conversation", note, self.lines)
 
 
 class Episode(msgspec.Struct, frozen=True, kw_only=True):
-    """One interaction of an agent, wherever it happened. ``at`` is in seconds since 1970."""
+    """One interaction of an agent, on any platform. ``at`` is in seconds since 1970."""
 
     at: float
     interaction_type: str
@@ -196,7 +202,10 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     platform: str | None = None
 
     def as_line(self, timezone: str = "UTC", max_length: int = 1_000_000) -> str:
-        """One line: ``[14:23] posted_tweet on x: Just shipped it``; the content cut at ``max_length``."""
+        """Returns one line, such as ``[14:23] posted_tweet on x: Just shipped it``.
+
+        The content has at most ``max_length`` characters.
+        """
         time = datetime.fromtimestamp(self.at, time_zone(timezone))
         kind = one_line(self.interaction_type, _LONGEST_NAME)
         where = f" on {one_line(self.platform, _LONGEST_NAME)}" if self.platform else ""

@@ -36,7 +36,7 @@ class Interruptable(AnswerFilter):
     )
 
     def first(self, context: Context) -> Mapping[str, Any]:
-        """Agora's event of metadata."""
+        """Returns Agora's metadata event."""
         metadata: dict[str, Any] = {"interruptable": self.value}
         if self.tts_params:
             metadata["tts_params"] = {"params": copy.deepcopy(self.tts_params)}

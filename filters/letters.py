@@ -34,7 +34,7 @@ WORD: Final = re.compile(f"[\\w{_SIGNS}]+")
 
 
 def bare(text: str) -> str:
-    """The letters and digits of a text, in lower case and without accents."""
+    """Returns the letters and digits of a text, in lower case and without accents."""
     return text.translate(_LETTERS) if text.isascii() or _SINGLY.fullmatch(text) else _normalized(text)
 
 
@@ -47,12 +47,12 @@ _LETTERS: Final = {code: _normalized(chr(code)) or None for code in _SINGLES}
 
 
 def offset_of_letters(text: str, letters: int) -> int:
-    """The offset at which a text has this number of letters."""
+    """Returns the offset up to which a text has this number of letters."""
     return bisect_left(range(len(text)), letters, key=lambda end: len(bare(text[:end])))
 
 
 def unheard(prefix: str, original: str) -> str:
-    """The part of ``original`` after ``prefix``; empty if there is none, or if the beginnings differ.
+    """Returns the part of ``original`` after ``prefix``; empty if there is none, or if the beginnings differ.
 
     Case, accents, punctuation and white space may differ. A word that was cut in the middle counts as
     unheard, except in scripts without spaces between words.
@@ -69,7 +69,7 @@ def unheard(prefix: str, original: str) -> str:
 
 
 def _end_of_last_word(prefix: str, original: str) -> int:
-    """The offset of the first word that was not heard to its end; the length of the text if there is none."""
+    """Returns the offset of the first word not heard to its end; the length of the text if there is none."""
     done = 0
     for chunk in _CHUNK.finditer(original):
         word = bare(chunk.group())
@@ -81,7 +81,7 @@ def _end_of_last_word(prefix: str, original: str) -> int:
 
 
 def _within(chunk: str, prefix: str) -> int:
-    """The number of characters of a chunk that were heard, without the word in which the cut is."""
+    """Returns how many characters of a chunk were heard, without the word in which the cut is."""
     position = offset_of_letters(chunk, len(prefix))
     while position and not _UNSPACED.match(chunk[position - 1]):
         position -= 1

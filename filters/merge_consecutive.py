@@ -66,7 +66,7 @@ class MergeConsecutive(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, less the seams."""
+        """Returns the messages with runs of one speaker merged."""
         runs: list[list[Message]] = []
         for message in messages:
             if runs and self._goes_on(runs[-1][-1], message):
@@ -104,5 +104,5 @@ def _unknown(message: Message) -> Mapping[str, Any]:
 
 
 def _has_content(message: Message) -> bool:
-    """Whether there is something to merge: what stands in other fields alone cannot be."""
+    """Whether a message has content, which alone can be merged."""
     return isinstance(message.content, str | list)

@@ -1,4 +1,4 @@
-"""A message as filters see it, its roles, and those that a summary covers."""
+"""The messages that filters work on, with their roles, and messages that a summary covers."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, Literal, Protocol
@@ -6,14 +6,14 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-# No clock and no engine counts further, and stores hold 64 bits.
+# No clock or engine has larger numbers, and stores have 64 bits.
 LARGEST = 2**62
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
-"""Stands for what was no character, such as half an emoji."""
+"""Replaces what is not a character, such as half an emoji."""
 Content = str | list[dict[str, Any]] | None
-# Below this a timestamp counts seconds: as milliseconds it would lie before April 1973.
+# A smaller timestamp is in seconds: in milliseconds it would be before April 1973.
 _MILLISECONDS_FROM = 1e11
-# What Chat Completions keeps in fields of its own.
+# Chat Completions has these in separate fields.
 _SAID_ELSEWHERE = ("refusal", "audio", "function_call")
 _WORDS = frozenset({"text", "refusal"})
 _WEIGHT_OF_A_VALUE = 8
@@ -21,16 +21,16 @@ Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 SYSTEM: Final = frozenset({"system", "developer"})
 """The roles of instructions."""
 MARKS: Final = frozenset({"source", "user", "interrupted", "interrupt_timestamp", "original"})
-"""What voice platforms say of a message, in its ``metadata`` or beside its role."""
+"""The fields that voice platforms add to a message, in its ``metadata`` or beside its role."""
 TurnId = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """A Chat Completions message with the fields that voice platforms add to it.
 
-    A field that the client did not send is ``UNSET``, which is not the same as ``null``. What no field
-    here names is kept in ``others``, so that it can be sent on where the upstream allows it. The marks of a
-    voice platform are read from ``metadata``, else from there.
+    A field that the client did not send is ``UNSET``, which is not the same as ``null``. Unknown fields are
+    in ``others``, so that they can be sent on if the upstream allows them. The marks of a voice platform are
+    read from ``metadata``, else from ``others``.
     """
 
     role: str
@@ -41,12 +41,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     turn_id: TurnId | UnsetType | None = UNSET
     timestamp: TurnId | float | UnsetType | None = UNSET
     metadata: dict[str, Any] | UnsetType | None = UNSET
-    # A client that sends this very name only adds to the unknown fields, which face the allow-list anyway.
+    # A client that sends a field of this name only adds unknown fields, which must be allowed anyway.
     others: dict[str, Any] = msgspec.field(default_factory=dict, name="*")
 
     @property
     def text(self) -> str:
-        """What is said: the content, or its text parts joined by a line break."""
+        """The content, or its text parts joined by a line break."""
         if isinstance(self.content, str):
             return self.content
         if isinstance(self.content, list):
@@ -55,12 +55,12 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def seconds(self) -> float | None:
-        """When it was said, in seconds since 1970, whichever unit the engine used."""
+        """The timestamp in seconds since 1970, from either unit; ``None`` without one."""
         return epoch_seconds(self.timestamp)
 
     @property
     def source(self) -> str | None:
-        """How it came about: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
+        """The origin: ``asr``, ``llm``, ``greeting``, ``silence``, … (Agora's ``metadata.source``)."""
         metadata = self.metadata
         source = metadata.get("source") if isinstance(metadata, dict) else None
         if source is None and self.others:
@@ -74,7 +74,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         user = metadata.get("user") if isinstance(metadata, dict) else None
         if user is None and self.others:
             user = self.others.get("user")
-        # Of names that lost a character, two could be one.
+        # Two names could be the same after each lost a character.
         return user if isinstance(user, str) and REPLACEMENT not in user else None
 
     @property
@@ -88,19 +88,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def interrupt_timestamp(self) -> int | float | None:
-        """When the caller cut it short, in the engine's unit."""
+        """The time at which the caller cut this answer short, in the engine's unit."""
         at = self._mark("interrupt_timestamp")
         is_time = isinstance(at, int | float) and not isinstance(at, bool) and abs(at) <= LARGEST
         return at if is_time else None
 
     @property
     def original(self) -> str | None:
-        """All that the model generated, where the caller heard only a part."""
+        """The whole generated answer, of which the caller heard only a part."""
         original = self._mark("original")
         return original if isinstance(original, str) else None
 
     def saying(self, text: str) -> "Message":
-        """The same message with other words; parts that are not text stay where they are."""
+        """Returns the message with other words; parts that are not text keep their order."""
         parts = self.content
         if not isinstance(parts, list):
             return msgspec.structs.replace(self, content=text)
@@ -112,7 +112,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, content=content)
 
     def prefixed(self, prefix: str) -> "Message":
-        """The same message with ``prefix`` before its words."""
+        """Returns the message with ``prefix`` before its words."""
         parts = self.content
         if isinstance(parts, str):
             return msgspec.structs.replace(self, content=prefix + parts)
@@ -130,19 +130,22 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def is_text(part: dict[str, Any]) -> bool:
-    """Whether a content part carries text."""
+    """Whether a content part is text."""
     return part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def parts_of(content: object) -> list[Any]:
-    """Content as parts: a text is one, and an empty one none."""
+    """Returns content as a list of parts: one for a text, none for an empty text."""
     if isinstance(content, list):
         return content
     return [{"type": "text", "text": content}] if isinstance(content, str) and content else []
 
 
 def says_something(message: Message) -> bool:
-    """Whether there is anything in it: words, parts, tool calls, or what stands in fields of its own."""
+    """Whether a message has words, other parts, tool calls, a refusal, audio or a function call.
+
+    An assistant's message with a name counts too.
+    """
     content = message.content
     if isinstance(content, str) and content and not content.isspace():
         return True
@@ -154,7 +157,7 @@ def says_something(message: Message) -> bool:
 
 
 def epoch_seconds(timestamp: object) -> float | None:
-    """A timestamp of seconds or milliseconds as seconds; ``None`` for anything else."""
+    """Returns a timestamp in seconds or milliseconds as seconds; ``None`` for anything else."""
     if not isinstance(timestamp, int | float) or isinstance(timestamp, bool):
         return None
     try:
@@ -165,7 +168,7 @@ def epoch_seconds(timestamp: object) -> float | None:
 
 
 def turn_id_of(message: Message) -> int | None:
-    """The platform's number of a message's turn; ``None`` where it gives none."""
+    """Returns the platform's id of a message's turn; ``None`` if it has none."""
     turn_id = message.turn_id
     return turn_id if isinstance(turn_id, int) else None
 
@@ -180,7 +183,7 @@ class HasRole(Protocol):
 
 
 def newest_user(lines: Sequence[HasRole]) -> int | None:
-    """Where the newest words of the user stand; ``None`` when there are none."""
+    """Returns the position of the user's newest message; ``None`` if there is none."""
     for i in range(len(lines) - 1, -1, -1):
         if lines[i].role == "user":
             return i
@@ -188,9 +191,9 @@ def newest_user(lines: Sequence[HasRole]) -> int | None:
 
 
 def weight(message: Message) -> int:
-    """How much of a message is to be read: the length of its texts and names, and eight for each other value.
+    """Returns the size of a message for filters: the length of texts and names, and 8 for each other value.
 
-    Pictures, sounds and files have none: no filter looks into them.
+    A picture, sound or file counts as one value, since no filter reads it.
     """
     total, values = 0, list[Any]()
     if isinstance(message.content, str):
@@ -215,7 +218,7 @@ def weight(message: Message) -> int:
 
 
 def newest_words(messages: Sequence[Message]) -> str:
-    """The newest words of the user; empty when there are none."""
+    """Returns the newest words of the user; empty if there are none."""
     return next((message.text for message in reversed(messages) if message.role == "user"), "")
 
 
@@ -227,5 +230,5 @@ class Covered(Message, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def as_covered(message: Message) -> Covered:
-    """The same message, marked."""
+    """Returns the message marked as covered."""
     return Covered(**msgspec.structs.asdict(message))

@@ -15,11 +15,11 @@ _BYTES = {"b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 _SPELT = {"b": "B", "kb": "KB", "mb": "MB", "kib": "KiB", "mib": "MiB"}
 _WRITTEN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-zA-Z]{1,3})")
 DURATION = r"^\s*[0-9]+(\.[0-9]+)? ?(ms|s|m|h|d)\s*$"
-"""What a duration looks like; text that does not match is none."""
+"""The form of a duration."""
 SIZE = r"^\s*[0-9]+(\.[0-9]+)? ?([kKmM][iI]?)?[bB]\s*$"
-"""What a size looks like; text that does not match is none."""
+"""The form of a size."""
 STATE = "state."
-"""With this before it, any plain name is one: what the client keeps with its session."""
+"""The prefix of names for the data that a client keeps with its session; any plain name may follow."""
 _STATE_NAME = re.compile(r"state\.[A-Za-z_][A-Za-z0-9_]{0,63}")
 
 
@@ -40,20 +40,20 @@ Whole = Annotated[int, BeforeValidator(_whole, json_schema_input_type=int)]
 Number = Annotated[float, BeforeValidator(_number, json_schema_input_type=float)]
 """Any number."""
 Bound = Annotated[int | float, BeforeValidator(_number, json_schema_input_type=int | float)]
-"""Any number, whole as it was written."""
+"""Any number; an integer stays one."""
 
 
 def seconds(written: object) -> float:
-    """The seconds in ``50ms``, ``5s``, ``2m``, ``1h`` or ``90d``. Raises ValueError for anything else."""
+    """Returns the seconds in ``50ms``, ``5s``, ``2m``, ``1h`` or ``90d``; raises ValueError otherwise."""
     number, unit = _parts(written)
     if unit not in _SECONDS or not number:
         example = "such as 50ms, 5s, 30m, 1h or 90d"
         raise ValueError(f"write a duration above zero, with its unit, {example}{_number_part(written)}")
-    return round(number * _SECONDS[unit], 9)  # 1400 ms are 1.4 s to the last digit
+    return round(number * _SECONDS[unit], 9)  # so that 1400 ms are exactly 1.4 s
 
 
 def size(written: object) -> int:
-    """The bytes in ``512KB``, ``16MB``, ``16MiB``. Raises ValueError for anything else."""
+    """Returns the bytes in ``512KB``, ``16MB`` or ``16MiB``; raises ValueError for anything else."""
     number, unit = _parts(written)
     count = int(number * _BYTES.get(unit.lower(), 0))
     if not count:
@@ -64,19 +64,19 @@ def size(written: object) -> int:
 
 
 def _number_part(written: object) -> str:
-    """The number that stands there without a unit; of a text, which may be a secret, nothing."""
+    """Returns the end of a message that quotes a bare number; empty for a text, which may be a secret."""
     return f"; got {written}" if isinstance(written, int | float) and not isinstance(written, bool) else ""
 
 
 def as_duration(count: float) -> str:
-    """Seconds as one writes them, in the largest unit that leaves a whole number."""
+    """Returns seconds as a duration such as ``90d``, in the largest unit that gives a whole number."""
     fitting = ((round(count / each, 6), unit) for unit, each in reversed(_SECONDS.items()))
     whole = (f"{int(number)}{unit}" for number, unit in fitting if number >= 1 and number % 1 == 0)
     return next(whole, f"{count:.6f}".rstrip("0") + "s")
 
 
 def as_size(count: int) -> str:
-    """Bytes as one writes them, in the largest unit that leaves a whole number."""
+    """Returns bytes as a size such as ``16MB``, in the largest unit that gives a whole number."""
     units = sorted(_BYTES.items(), key=lambda each: -each[1])
     return next(f"{count // each}{_SPELT[unit]}" for unit, each in units if count % each == 0)
 
@@ -87,7 +87,7 @@ def _parts(written: object) -> tuple[float, str]:
 
 
 def time_zone(name: str) -> tzinfo:
-    """The time zone of an IANA name. Raises ValueError where there is none."""
+    """Returns the time zone with an IANA name; raises ValueError for an unknown name."""
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -104,12 +104,12 @@ Timezone = Annotated[str, AfterValidator(_is_timezone)]
 
 
 def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator:
-    """A validator for a template: it may hold ``names`` in braces, and holds all that are ``required``.
+    """Returns a validator for a template, which may use ``names`` in braces, and must use ``required`` ones.
 
-    Where ``state.`` is among the names, it may hold ``state.`` and a name of the client's own.
+    With ``state.`` among the names, a template may also use ``state.`` and any name of the client's choice.
 
-    What passes can be filled by ``str.format``: no attribute, index, conversion or format is in it. Values
-    are never read as a template themselves.
+    A valid template can be filled by ``str.format``, since it has no attribute, index, conversion or format.
+    Values are never read as templates themselves.
     """
 
     def check(text: str) -> str:
@@ -126,7 +126,7 @@ def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator
 
 
 def names_in(text: str) -> tuple[str, ...]:
-    """The names that a template holds, in order, each once.
+    """Returns the names in a template, in order and without repeats.
 
     Raises ValueError for a lone brace, and for ``{name!r}`` or ``{name:>9}``.
     """
@@ -140,7 +140,7 @@ def names_in(text: str) -> tuple[str, ...]:
 
 
 def fill_template(template: str, values: Mapping[str, str]) -> str:
-    """A template that passed, with values in the places of names; a name is looked up whole."""
+    """Replaces the names in a valid template by their values; ``state.x`` is looked up as one name."""
     pieces = _pieces(template)
     return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in pieces)
 
@@ -157,7 +157,10 @@ def _listed(names: Collection[str]) -> str:
 
 
 def state_text(state: Mapping[str, Any], name: str) -> str:
-    """The value behind ``state.NAME`` as text; empty where there is none, or one that is no plain value."""
+    """Returns the value of ``state.NAME`` as text, with ``yes`` or ``no`` for a boolean.
+
+    It is empty if there is none, or if the value is a list, an object or null.
+    """
     value = state.get(name.removeprefix(STATE))
     if isinstance(value, bool):
         return "yes" if value else "no"

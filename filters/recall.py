@@ -27,7 +27,7 @@ class Recall(RequestFilter):
     another said.
     """
 
-    # A second time they would stand there twice.
+    # A second application would inject the items twice.
     idempotent: ClassVar[bool] = False
 
     limit: Annotated[Whole, Field(ge=1, le=50)] = 5
@@ -87,7 +87,7 @@ class Recall(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, the newest of the user's with what is remembered before its words."""
+        """Returns the messages, with the recalled items before the newest words of the user."""
         if not context.memory.recalled:
             return messages
         shown = Stated((message.text for message in messages), annotated=True)

@@ -17,8 +17,8 @@ from filters.text.rewriter import TextStage
 
 V = TypeVar("V", str, dict[str, Any])
 
-# A string of JSON, and the colon behind it that makes it a name and, taken together, no JSON. One without an
-# end reaches to the end of the text: else each quotation mark within it would be tried as another beginning.
+# A JSON string, together with a colon after it, which marks a name: the two cannot be decoded as JSON. An
+# unclosed string extends to the end of the text; otherwise a search would start at each quotation mark in it.
 _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?:\s*:)?|\\?\Z)', re.DOTALL)
 
 
@@ -134,7 +134,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     @cached_property
     def sensitive(self) -> Sensitive:
-        """The search for these kinds and patterns."""
+        """The search for the configured kinds and patterns."""
         return Sensitive(self.kinds, self.patterns, self.max_length)
 
     @cached_property
@@ -148,7 +148,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """Returns the messages with marks in place of personal data."""
-        # Summaries and facts repeat the user's words, whatever role their message has.
+        # Summaries and facts repeat the user's words, in messages of any role.
         roles, injected = self._all_roles, "user" in self.roles
         redacted = [
             self._message(m) if m.role in roles or (injected and isinstance(m, Injected)) else m
@@ -158,12 +158,12 @@ class Redact(RequestFilter, AnswerFilter):
         return messages if same else redacted
 
     def open(self, context: Context) -> Stage | None:
-        """A stage for one choice; ``None`` where the assistant's words are not redacted."""
+        """Returns a stage for one choice; ``None`` if the assistant's words are not redacted."""
         return TextStage(StreamRedaction(self.sensitive, self.marks)) if "assistant" in self.roles else None
 
     @cached_property
     def text(self) -> Callable[[str], str]:
-        """A function that replaces personal data in a text; it returns the very same object where none is."""
+        """A function that replaces personal data in a text; it returns the same object if there is none."""
         return Replacer(lambda text: self.sensitive.marked(text, self.marks))
 
     def _message(self, message: Message) -> Message:
@@ -199,7 +199,7 @@ class Redact(RequestFilter, AnswerFilter):
         return _with(function, "arguments", str, lambda text: _STRING.sub(self._string, text))
 
     def _string(self, string: re.Match[str]) -> str:
-        """A string of JSON with marks; unchanged if it cannot be decoded, such as a name with its colon."""
+        """Returns a JSON string with marks; unchanged if it cannot be decoded, as a name with its colon."""
         written = string.group()
         try:
             value = json.loads(written, strict=False)
@@ -210,7 +210,7 @@ class Redact(RequestFilter, AnswerFilter):
 
 
 def _with(fields: dict[str, Any], name: str, kind: type[V], change: Callable[[V], V]) -> dict[str, Any]:
-    """The fields with the named one changed, if it is of this type; the very same object if it stays."""
+    """Returns the fields with the named one changed, if it has this type; the same object if it stays."""
     value = fields.get(name)
     if not isinstance(value, kind) or (new := change(value)) == value:
         return fields
@@ -220,7 +220,7 @@ def _with(fields: dict[str, Any], name: str, kind: type[V], change: Callable[[V]
 def _changed(
     parts: list[dict[str, Any]], change: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The parts, each changed; the very same list where none changes."""
+    """Returns the parts, each changed; the same list if none changes."""
     changed = [change(part) for part in parts]
     same = all(new is old for new, old in zip(changed, parts, strict=True))
     return parts if same else changed

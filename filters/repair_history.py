@@ -113,7 +113,7 @@ class RepairHistory(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, put right; groups first, for they are judged by where they stood."""
+        """Returns the repaired messages; tool groups first, since they depend on the original positions."""
         messages = _without_nulls(messages)
         if self.tools and _has_calls(messages):
             whole = close_groups(messages, self.stub if self.unanswered == "stub" else None, waits=True)
@@ -135,11 +135,11 @@ class RepairHistory(RequestFilter):
 
     @cached_property
     def _no_words(self) -> frozenset[str]:
-        """What may have to go; most histories hold none of it."""
+        """The texts of messages that may have to be removed; most conversations contain none of them."""
         return self._control_words | {""}
 
     def _without_empty(self, messages: Messages) -> Messages:
-        """The messages, less control words and those that say nothing."""
+        """Returns the messages without control words and without those that say nothing."""
         for message in messages:
             if not isinstance(message.content, str) or message.content.strip() in self._no_words:
                 break
@@ -164,7 +164,7 @@ class RepairHistory(RequestFilter):
 
 
 def _without_nulls(messages: Messages) -> Messages:
-    """The messages, less a name and calls that are ``null``: Groq and older OpenAI models refuse them."""
+    """Removes names and calls that are ``null``, since Groq and older OpenAI models refuse them."""
     repaired: list[Message] | None = None
     for i, message in enumerate(messages):
         others = message.others
@@ -188,7 +188,7 @@ def _without_nulls(messages: Messages) -> Messages:
 
 
 def _has_calls(messages: Messages) -> bool:
-    """Whether there is a tool call or a tool's result, of OpenAI's first form too."""
+    """Whether there is a tool call or a result, or a ``function_call``."""
     for message in messages:
         if (
             isinstance(message.tool_calls, list)
@@ -200,7 +200,7 @@ def _has_calls(messages: Messages) -> bool:
 
 
 def _is_repeat(earlier: Message, later: Message) -> bool:
-    """Whether the second of two answers is the first one again."""
+    """Whether the second of two answers repeats the first, in one turn or without turn ids."""
     if earlier.name != later.name:
         return False
     if earlier.content != later.content and _words(earlier) != _words(later):
@@ -212,5 +212,5 @@ def _is_repeat(earlier: Message, later: Message) -> bool:
 
 
 def _words(message: Message) -> object:
-    """The words of a text, whatever white space is between them; other content as it is."""
+    """Returns the words of a text, without white space; other content unchanged."""
     return message.content.split() if isinstance(message.content, str) else message.content

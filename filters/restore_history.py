@@ -81,11 +81,11 @@ class RestoreHistory(RequestFilter):
         ),
     )
 
-    # What comes back the second time stands there already.
+    # A second application would restore the same turns again.
     idempotent: ClassVar[bool] = False
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with what was dropped behind the leading system messages."""
+        """Returns the messages, with the dropped turns after the leading system messages."""
         dropped = context.memory.dropped
         if not dropped:
             return messages

@@ -84,7 +84,7 @@ class RestoreInterrupted(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with interrupted answers put as ``show`` says."""
+        """Returns the messages, with interrupted answers shown as ``show`` says."""
         if self.show == "heard":
             return messages
         restored: list[Message] | None = None
@@ -99,7 +99,7 @@ class RestoreInterrupted(RequestFilter):
         return restored or messages
 
     def _words(self, message: Message) -> str | None:
-        """What the model is shown of a cut answer; ``None`` where it stays as it is."""
+        """Returns the words of an interrupted answer that the model is shown; ``None`` to keep its own."""
         heard, original = message.text.strip(), (message.original or "").strip()
         if self.show == "original" or not (heard or original):
             return original or None

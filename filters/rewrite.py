@@ -37,7 +37,7 @@ class Replacement(BaseModel):
 
     @cached_property
     def rewritten(self) -> Callable[[str], str]:
-        """The text with every match replaced; the very same object where there is none."""
+        """A function that replaces every match in a text; it returns the same object if there is none."""
         finditer, pieces = compiled(self.pattern).finditer, _pieces(self.by)
 
         def rewritten(text: str) -> str:
@@ -57,7 +57,7 @@ class Replacement(BaseModel):
 
 
 def _pieces(written: str) -> list[str | int]:
-    """What stands in the place of a match: texts, and groups by their number."""
+    """Returns the parts of a replacement: texts, and the numbers of groups."""
     pieces: list[str | int] = []
     done = 0
     for escape in _ESCAPE.finditer(written):
@@ -127,7 +127,7 @@ class Rewrite(RequestFilter):
         return self
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with what matches replaced."""
+        """Returns the messages with all matches replaced."""
         shown: list[Message] | None = None
         for i, message in enumerate(messages):
             if message.role not in self.roles or (self.sources and message.source not in self.sources):
@@ -145,7 +145,7 @@ class Rewrite(RequestFilter):
         return shown or messages
 
     def _part(self, part: dict[str, Any]) -> dict[str, Any] | None:
-        """A part with other words; ``None`` where none are left."""
+        """Returns a part with its matches replaced; ``None`` if no words are left."""
         if not is_text(part):
             return part
         text = self._text(part["text"])

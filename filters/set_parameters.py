@@ -86,7 +86,7 @@ class SetParameters(RequestFilter):
         return _encoded(self.fixed), _encoded(self.default), _encoded(self.at_most)
 
     def set(self, fields: Fields, context: Context) -> Fields:
-        """The fields, as the options say."""
+        """Returns the fields, changed by the options."""
         fixed, default, most = self._raw
         changed = {name: raw for name, raw in fixed.items() if fields.get(name) != raw}
         missing = [name for name in default if bytes(fields.get(name, _NULL)).strip() == _NULL]
@@ -105,7 +105,7 @@ def _encoded(values: Mapping[str, Any]) -> Fields:
 
 
 def _exceeds(raw: Raw | None, bound: float) -> bool:
-    """Whether a field holds a higher number; what is no number is the upstream's to refuse."""
+    """Whether a field is a number above the bound; anything else is left for the upstream to refuse."""
     try:
         return raw is not None and msgspec.json.decode(raw, type=int | float) > bound
     except msgspec.DecodeError:

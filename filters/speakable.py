@@ -9,7 +9,7 @@ from filters.text.markdown import Markdown
 from filters.text.rewriter import Arriving, Rewriter, TextStage, TextStep
 
 _ROLES = ("assistant", "system", "user")
-# After a letter, an ``h`` is within a word. In Chinese there is no space before an address.
+# After a Latin letter, an ``h`` is within a word. In Chinese there is no space before an address.
 _MAYBE = re.compile(
     r"""[hHwW<](?:
         (?<=<)(?=[hHwW]|\Z)
@@ -108,7 +108,7 @@ class Speakable(AnswerFilter):
     )
 
     def open(self, context: Context) -> Stage | None:
-        """A stage for one choice; ``None`` where all is switched off."""
+        """Returns a stage for one choice; ``None`` if everything is switched off."""
         # Emoji after Markdown, whose marks depend on the characters around them; a prefix may be in bold.
         steps: list[TextStep] = []
         if self.links is not None:

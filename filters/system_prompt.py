@@ -91,7 +91,7 @@ class SystemPrompt(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with the prompt where ``mode`` says; a prompt that stands there already stays one."""
+        """Returns the messages with the prompt placed by ``mode``; an equal prompt there is not repeated."""
         own = instructions(messages)
         if not messages or (own and self.mode == "if_missing"):
             return messages

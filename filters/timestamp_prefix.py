@@ -88,7 +88,7 @@ class TimestampPrefix(RequestFilter):
     )
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with the time before the words."""
+        """Returns the messages, with the time before the words."""
         prefix_at = self._since_start(messages, context) if self.relative else self._clock
         timed: list[Message] | None = None
         for i, message in enumerate(messages):
@@ -110,7 +110,7 @@ class TimestampPrefix(RequestFilter):
 
     @cached_property
     def _step(self) -> int:
-        """How many seconds share one prefix; none where fractions are written."""
+        """How many seconds share one prefix; 0 if the format has fractions of a second."""
         directives = frozenset(_DIRECTIVE.findall(self.format))
         if "f" in directives:
             return 0

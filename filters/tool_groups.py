@@ -10,7 +10,7 @@ from msgspec import UNSET
 from filters.message import Message, says_something
 
 FUNCTION: Final = "function:"
-"""The prefix of the ids that calls in the old form get, which has none: the function's name follows it."""
+"""The prefix of the ids given to calls in the old form, which has no ids; the function's name follows."""
 FUNCTION_CALL: Final = "function_call"
 """The field of a call in the old form, and the type of the tool call that replaces it."""
 RESULTS: Final = ("tool", "function")
@@ -36,7 +36,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
-    """Finds the tool groups, in the order of their calls; a result may be anywhere in the conversation.
+    """Returns the tool groups, in the order of their calls; a result may be anywhere in the conversation.
 
     Voice platforms reuse call ids (``call_0`` in every turn), so that a result belongs to the nearest call
     with its id before it, or else to the first one after it.
@@ -62,7 +62,7 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
 
 
 def call_ids(message: Message) -> tuple[str, ...]:
-    """The ids of a message's tool calls, without repeats."""
+    """Returns the ids of a message's tool calls or function call, without repeats."""
     if function := function_of(message):
         return (f"{FUNCTION}{function.get('name')}",)
     ids = (call_id(call) for call in message.tool_calls or ())
@@ -75,13 +75,13 @@ def is_call(message: Message) -> bool:
 
 
 def function_of(message: Message) -> dict[str, Any] | None:
-    """The ``function_call`` of an assistant message, the form before tools; ``None`` for all others."""
+    """Returns the ``function_call`` of an assistant message, the form before tools; ``None`` without one."""
     function = message.others.get(FUNCTION_CALL)
     return function if isinstance(function, dict) and message.role == "assistant" else None
 
 
 def answered_call(message: Message) -> str | None:
-    """The id of the call whose result a message is; ``None`` for all other messages."""
+    """Returns the id of the call whose result a message is; ``None`` for all other messages."""
     if message.role == "function":
         return FUNCTION + message.name if isinstance(message.name, str) else None
     wanted = message.tool_call_id if message.role == "tool" else None
@@ -89,18 +89,18 @@ def answered_call(message: Message) -> str | None:
 
 
 def tool_call_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    """The tool call that replaces a ``function_call``; models send no call of its type."""
+    """Returns the tool call that replaces a ``function_call``; models send no call of its type."""
     return {"id": f"{FUNCTION}{function.get('name')}", "type": FUNCTION_CALL, "function": {**function}}
 
 
 def call_id(call: dict[str, Any]) -> str | None:
-    """The id of an entry of ``tool_calls``; ``None`` for a call without one, which can have no result."""
+    """Returns the id of an entry of ``tool_calls``; ``None`` for one without id, which can have no result."""
     value = call.get("id")
     return value if isinstance(value, str) else None
 
 
 def with_results(messages: Sequence[Message], chosen: Collection[int]) -> set[int]:
-    """The chosen positions with whole tool groups: results are in the set if, and only if, their call is.
+    """Returns the chosen positions with whole tool groups: results are in the set exactly if their call is.
 
     A result without a call stays as chosen.
     """
@@ -111,10 +111,10 @@ def with_results(messages: Sequence[Message], chosen: Collection[int]) -> set[in
 
 
 def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool = False) -> list[Message]:
-    """The messages with tool results moved after their call, in its order; others are removed.
+    """Returns the messages with tool results moved after their call, in its order, and others removed.
 
     A call without a result gets ``stub`` as its result, or is removed if that is ``None``. With ``waits``, a
-    call at the end of the conversation stays as it is.
+    call at the end of the conversation keeps waiting for its results.
     """
     by_call = {group.call: group for group in groups(messages)}
     results = {i for group in by_call.values() for i in group.results}
@@ -141,7 +141,7 @@ def close_groups(messages: Sequence[Message], stub: str | None, *, waits: bool =
 
 
 def _stub(call: Message, name: str, words: str) -> Message:
-    """A result for a call without one."""
+    """Returns a result for a call without one."""
     if name.startswith(FUNCTION):
         function = name.removeprefix(FUNCTION)
         return Message(role="function", name=function, content=words, turn_id=call.turn_id)
@@ -149,7 +149,7 @@ def _stub(call: Message, name: str, words: str) -> Message:
 
 
 def _with_answered_calls(message: Message, answers: Mapping[str | None, Message]) -> Message:
-    """A message without those of its calls that have no result."""
+    """Returns a message without those of its calls that have no result."""
     if function_of(message):
         if answers:
             return message

@@ -31,7 +31,7 @@ class TrimHistory(RequestFilter):
     keeps_past: ClassVar[bool] = False
     leaves_out: ClassVar[str | None] = "trimmed"
 
-    # What could not be cut for what stood before it may go when the walk begins there.
+    # A second walk begins at the first cut, and may cut turns that the first one could not.
     idempotent: ClassVar[bool] = False
 
     max_messages: Annotated[Whole, Field(ge=1)] | None = None
@@ -114,7 +114,7 @@ class TrimHistory(RequestFilter):
         return [m for i, m in enumerate(messages) if turns[i] >= first or _stays(m) or i in waiting]
 
     def _exceeds(self, messages: Messages, context: Context) -> bool:
-        """Whether the messages exceed a maximum; if not, nothing was ever cut."""
+        """Whether the messages exceed a maximum; if not, no turn has been cut yet."""
         if self.max_messages and len(messages) > self.max_messages:
             return True
         if self.max_tokens and sum(map(_sizer(context), messages)) > self._most_tokens(context):
@@ -122,7 +122,7 @@ class TrimHistory(RequestFilter):
         return bool(self.max_turns) and sum(map(_is_user, messages)) > (self.max_turns or 0)
 
     def _most_tokens(self, context: Context) -> float:
-        """The maximum in estimated tokens, corrected by the model's own counts."""
+        """Returns the maximum in estimated tokens, corrected by the model's own counts."""
         scale = context.memory.scale if context.count is in_text else 1.0
         return (self.max_tokens or 0) / scale
 
@@ -178,7 +178,7 @@ def _is_user(message: Message) -> int:
 
 
 def _turns(messages: Messages, tools: Sequence[Group]) -> list[int]:
-    """The turn of each message, counted from 0; a tool result has the turn of its call."""
+    """Returns the turn of each message, counted from 0; a tool result has the turn of its call."""
     turns, turn = [], 0
     for message in messages:
         turn += _is_user(message)

@@ -93,7 +93,7 @@ class UserContext(RequestFilter):
         return tuple(cast("FieldName", name) for name in self._names if not name.startswith(STATE))
 
     def apply(self, messages: Messages, context: Context) -> Messages:
-        """The messages, with what is known of each before its words."""
+        """Returns the messages, each with its prefix before its words."""
         prefixed: list[Message] | None = None
         state = {
             name: line
@@ -115,7 +115,7 @@ class UserContext(RequestFilter):
 
     @cached_property
     def _values(self) -> Callable[[Message], Any]:
-        """What a message says of itself: one value, or as many as the template names."""
+        """A function that returns the message's fields in the template: a value, or a tuple of values."""
         return attrgetter(*self._fields) if self._fields else lambda _: ()
 
     def _prefix(self, values: Any, state: Mapping[str, str]) -> str | None:

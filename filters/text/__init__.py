@@ -1,1 +1,1 @@
-"""Text as it streams: what answer filters look for and change, a piece at a time."""
+"""Searches and rewrites text, whole or in the pieces in which it streams."""

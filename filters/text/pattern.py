@@ -1,4 +1,4 @@
-"""Patterns that a user writes, and replacement in texts of which most were searched a turn ago.
+"""Patterns that a user writes, and replacement in texts, most of which were searched a turn ago.
 
 The patterns run on RE2, whose time is linear in the text whatever the pattern.
 """
@@ -10,12 +10,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 _GENERATION = 32_768
-# While a text is hashed, up to a millisecond for one so long, nothing else runs.
+# Hashing a text of this length blocks the event loop for up to a millisecond.
 _LONGEST = 1_000_000
 
 
 def compiled(pattern: str) -> Any:
-    """A pattern made ready, used as the standard library's are. Raises ValueError with what is wrong."""
+    """Compiles a pattern, to be used like one of ``re``; raises ValueError with the reason if that fails."""
     import re2  # type: ignore[import-untyped]  # noqa: PLC0415 - two megabytes, for those who write patterns
 
     options = re2.Options()
@@ -38,14 +38,13 @@ def _message(error: Exception) -> str:
 
 
 OwnPattern = Annotated[str, AfterValidator(_is_pattern)]
-"""An option that holds a pattern; a faulty one is refused with what is wrong with it."""
+"""An option that is a pattern; the error for an invalid one gives the reason."""
 
 
 class Bounded:
-    """A pattern whose matches have at most ``longest`` characters, so that a stream need not wait for more.
+    """A pattern whose matches have at most ``longest`` characters, which bounds how long a stream waits.
 
-    Where a match would have more, as many are one match if the pattern allows it, and the rest is looked at
-    anew.
+    A longer match is cut to this length if the pattern allows it, and the search continues after it.
     """
 
     def __init__(self, pattern: str, longest: int) -> None:
@@ -53,7 +52,7 @@ class Bounded:
         self.longest = longest
 
     def spans(self, text: str, start: int) -> Iterator[tuple[int, int]]:
-        """Where the matches from ``start`` on begin and end, in order; empty ones are none."""
+        """Yields the begin and end of each match from ``start`` on, in order, without empty matches."""
         text = encodable(text)
         while start < len(text):
             begin, end = self._next(text, start)
@@ -62,9 +61,9 @@ class Bounded:
             start = end
 
     def _next(self, text: str, start: int) -> tuple[int, int]:
-        """The next match; where there is none, an empty span from which to look on.
+        """Returns the next match, or an empty span at which the search continues.
 
-        The window holds a whole match from wherever in its first half it may begin.
+        The window is large enough for any match that begins in its first half.
         """
         before = min(start, 1)
         window = text[start - before : start + 2 * self.longest + 1]
@@ -80,7 +79,7 @@ class Bounded:
 
 
 def encodable(text: str) -> str:
-    """The text with each half character replaced by one whole: RE2 reads UTF-8, which has no halves."""
+    """Returns the text with ``?`` for each lone surrogate, which UTF-8, and so RE2, cannot represent."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -89,23 +88,23 @@ def encodable(text: str) -> str:
 
 
 class Replacer:
-    """Texts as ``replace`` returns them; one that it returns as the very same object is not searched again.
+    """Calls ``replace`` for texts, and not again for one that it returned as the same object.
 
-    The last 32,768 of these, of up to a million characters, are remembered, and at most twice as many: by a
-    keyed hash of each, and without any of their words.
+    At least the last 32,768 such texts of up to a million characters are remembered, and at most twice as
+    many. Only a keyed hash of each is kept, and none of its words.
     """
 
     def __init__(self, replace: Callable[[str], str]) -> None:
         self._replace = replace
-        # No text may pass for another that somebody chose. "41" and the one character whose two bytes these
-        # are have one hash, and where PYTHONHASHSEED is set anybody can compute it; behind secret characters
-        # of one byte neither is so.
+        # Nobody may choose a text that is taken for another one. "41" and the one character that consists of
+        # the same two bytes have one hash, and anybody who knows PYTHONHASHSEED can compute hashes. A secret
+        # prefix of characters of one byte prevents both.
         self._key = secrets.token_hex(16)
         self._recent: set[int] = set()
         self._older: set[int] = set()
 
     def __call__(self, text: str) -> str:
-        """The text with what is replaced."""
+        """Returns the text with its matches replaced."""
         if len(text) > _LONGEST:
             return self._replace(text)
         digest = hash(self._key + text)

@@ -1,4 +1,4 @@
-"""Personal data: patterns by kind, found in whole text and replaced while text streams."""
+"""Finds personal data by kind in whole texts, and replaces it while text streams."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -13,7 +13,7 @@ from filters.text.pattern import Bounded
 
 Kind = Literal["email", "iban", "card", "ip", "phone"]
 Hit = tuple[int, int, str]
-"""Where a find starts, where it ends, and its kind."""
+"""The start, the end and the kind of a match."""
 _ALONE = r"(?<![A-Za-z0-9_])"
 _LATIN = "".join(map(chr, range(0xC0, 0x250)))
 _LOCAL = r"A-Za-z0-9À-ɏ._%+'-"
@@ -52,7 +52,7 @@ _LENGTHS_OF_IBANS = {
     for country in countries.split()
 }
 _AS_DIGITS = {code: str(int(chr(code), 36)) for code in map(ord, ascii_letters)}
-# Lengths are tied to the first digits that cards have: of all numbers, one in ten passes Luhn's check.
+# Numbers must have a length that goes with their first digits: Luhn's check alone passes one number in ten.
 _CARD_NUMBER = re.compile(
     r"[2-6][0-9]{15}|3[47][0-9]{13}|3[0689][0-9]{12}|4[0-9]{12}|(?:[46][0-9]|5[06-8]|35)[0-9]{15,17}"
 )
@@ -66,7 +66,7 @@ _NO_SIGN = ("", 0)
 _DIGIT = re.compile("[0-9]")
 _DIGITS = re.compile("[0-9]+")
 _MOST_BEFORE_A_DIGIT = 45
-# A find may depend on what follows it: an octet more, a digit more.
+# A match may depend on the next characters, such as one more octet or digit.
 _LOOKED_AHEAD = 2
 _LOOKED_BACK_AT = 2
 _PIECE = 32_768
@@ -90,11 +90,11 @@ _BEGUN_IBAN = re.compile(_IBAN_BEGUN)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """One look of one kind.
+    """One form of a kind.
 
-    ``longest`` bounds a find, in characters. ``begun`` tells where that starts, at the end of a text, which
-    more text could make a find. ``end`` tells where a candidate ends, and gives 0 for one that is none.
-    No find is in a text that holds ``sign`` less often than it says.
+    ``longest`` is the largest length of a match, in characters. ``begun`` returns the start of an unfinished
+    match at the end of a text. ``end`` returns the end of the match in a candidate, or 0 for no match.
+    ``sign`` is a text, and how often it must occur for any match.
     """
 
     kind: Kind
@@ -105,11 +105,11 @@ class Shape(msgspec.Struct, frozen=True):
     end: Callable[[re.Match[str]], int] = re.Match.end
 
     def hits(self, text: str, start: int) -> Iterator[Hit]:
-        """The finds from ``start`` on, in order; what stands before it is looked back at."""
+        """Yields the matches from ``start`` on, in order; the patterns look back at the text before it."""
         if self.sign[1] and text.count(self.sign[0]) < self.sign[1]:
             return
         while start < len(text):
-            # A search lets nothing else run: a long text is searched piece by piece.
+            # A search blocks other threads, so a long text is searched in pieces.
             stop = start + _PIECE
             candidate = self.candidate.search(text, start, stop + self.longest + _LOOKED_AHEAD)
             if candidate is None or candidate.start() >= stop:
@@ -122,7 +122,10 @@ class Shape(msgspec.Struct, frozen=True):
 
 
 def _trailing(alphabet: str, never_first: str = "") -> Callable[[str], int]:
-    """Where the characters start that end a text and are all in ``alphabet``."""
+    """Returns a function for the start of the trailing characters of a text that are in ``alphabet``.
+
+    These do not begin with a character of ``never_first``.
+    """
 
     def begun(text: str) -> int:
         run = text[len(text.rstrip(alphabet)) :]
@@ -137,7 +140,7 @@ def _iban_begun(text: str) -> int:
 
 
 def _end_of_iban(candidate: re.Match[str]) -> int:
-    """Where an IBAN ends: words may follow it, and its length depends on the country."""
+    """Returns the end of an IBAN, or 0: words may follow it, and its length depends on the country."""
     written = candidate.group()
     length = _LENGTHS_OF_IBANS.get(written[:2].upper(), 0)
     iban = written.translate(_WITHOUT_SEPARATORS)[:length]
@@ -151,7 +154,7 @@ def _end_of_iban(candidate: re.Match[str]) -> int:
 
 
 def _end_of_card(candidate: re.Match[str]) -> int:
-    """Where a card's number ends: other numbers may follow it, and its check digit decides."""
+    """Returns the end of a card number, or 0: other numbers may follow it, and the check digit decides."""
     text, number, possible = candidate.string, "", list[tuple[str, int]]()
     for group in _DIGITS.finditer(text, candidate.start(), candidate.end()):
         number += group[0]
@@ -171,7 +174,7 @@ def _end_of_phone(candidate: re.Match[str]) -> int:
 
 
 def _end_of_ipv6(candidate: re.Match[str]) -> int:
-    """Where an address ends, before a full stop if there is one. Times, and ``1::2``, are none."""
+    """Returns the end of an address, before a full stop; 0 for times and for ``1::2``."""
     address = candidate.group().rstrip(".")
     try:
         IPv6Address(address)
@@ -188,14 +191,14 @@ _SHAPES = (
     Shape("ip", (":", 2), re.compile(_IPV6), 45, _trailing(hexdigits + ":."), _end_of_ipv6),
     Shape("phone", _NO_SIGN, re.compile(_PHONE), 48, _trailing(digits + "+ ./()-", " ./)-"), _end_of_phone),
 )
-"""All looks of all kinds; where two begin at one place and are of one length, the first one counts."""
+"""The forms of all kinds; of two matches with the same start and end, the first form counts."""
 
 
 class Sensitive:
-    """What counts as personal: kinds that are known here, and patterns of one's own by name.
+    """A search for built-in kinds of personal data, and for a user's own patterns by name.
 
-    A match of an own pattern has at most ``max_length`` characters; where it would have more, as many are
-    one find and the rest is looked at anew.
+    A match of an own pattern has at most ``max_length`` characters; a longer one is cut, and the search
+    continues after it.
     """
 
     def __init__(
@@ -205,13 +208,13 @@ class Sensitive:
         self._own = {name: Bounded(pattern, max_length) for name, pattern in (patterns or {}).items()}
         lengths = [shape.longest for shape in self._shapes] + [own.longest for own in self._own.values()]
         self.longest = max(lengths, default=0)
-        """No find has more characters than this."""
+        """The largest length of a match, in characters."""
 
     def find(self, text: str, start: int = 0) -> list[Hit]:
-        """The finds from ``start`` on, in order, none in another; what stands before it is looked back at.
+        """Returns the matches from ``start`` on, in order and without overlaps.
 
-        Where two overlap, the first keeps its place (the longer one, if both begin together), and what the
-        other has beyond it is a find of its own.
+        The patterns look back at the text before ``start``. Of two that overlap, the first one is kept whole
+        (the longer one, if both have the same start), and the rest of the other is a match of its own.
         """
         found: list[Hit] = []
         done = start
@@ -222,9 +225,9 @@ class Sensitive:
         return found
 
     def marked(self, text: str, marks: Mapping[str, str], start: int = 0, stop: int | None = None) -> str:
-        """A text from ``start`` to ``stop`` with ``marks``, by kind, in the place of the finds in it.
+        """Returns a text from ``start`` to ``stop``, with the ``marks`` of their kinds for its matches.
 
-        It is the very same object where that is all of it, and there are none.
+        It is the same object if that is the whole text and there are no matches.
         """
         pieces, done, stop = [], start, len(text) if stop is None else stop
         for begin, end, kind in self.find(text, start):
@@ -235,9 +238,10 @@ class Sensitive:
         return "".join([*pieces, text[done:stop]]) if pieces else text[start:stop]
 
     def settled(self, text: str, start: int = 0) -> int:
-        """Up to where the finds from ``start`` on stay the same, whatever text follows; no find spans it.
+        """Returns the position up to which the matches from ``start`` on are final, whatever text follows.
 
-        A stream may let go all before it, if it keeps two characters of it for ``find`` to look back at.
+        No match spans it. A stream may send everything before it, and must keep two of these characters for
+        ``find`` to look back at.
         """
         begun = [max(s.begun(text), len(text) - s.longest - _LOOKED_AHEAD) for s in self._shapes]
         begun += [len(text) - pattern.longest - _LOOKED_AHEAD for pattern in self._own.values()]
@@ -247,8 +251,8 @@ class Sensitive:
         return place
 
     def _hits(self, text: str, start: int) -> list[Hit]:
-        """What looks like anything of it, in order; of what begins at one place the longest first."""
-        # All but e-mail addresses hold a digit, and none but these is looked for where none is near.
+        """Returns all matches in order, also overlapping ones; the longest first of those with one start."""
+        # All kinds but e-mail addresses contain a digit, so only these are searched for far from digits.
         digit = _DIGIT.search(text, start)
         numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
         found: list[Hit] = []
@@ -260,7 +264,7 @@ class Sensitive:
 
 
 class StreamRedaction:
-    """Puts ``marks``, by kind, in the place of finds; what may be the beginning of one is held back."""
+    """Replaces matches by the ``marks`` of their kinds; text that may become a match is held back."""
 
     def __init__(self, sensitive: Sensitive, marks: Mapping[str, str]) -> None:
         self._sensitive = sensitive
@@ -269,16 +273,16 @@ class StreamRedaction:
         self._start = 0
 
     def feed(self, text: str) -> str:
-        """What is settled, with marks."""
+        """Returns the text that can no longer change, with marks."""
         self._text += text
         return self._settle(self._sensitive.settled(self._text, self._start))
 
     def close(self) -> str:
-        """What was held back, with marks."""
+        """Returns the text that was held back, with marks."""
         return self._settle(len(self._text))
 
     def _settle(self, place: int) -> str:
-        """The text up to a place, with marks; two characters before it are kept to be looked back at."""
+        """Returns the text up to a position, with marks, and keeps the two characters before it."""
         marked = self._sensitive.marked(self._text, self._marks, self._start, place)
         cut = max(0, place - _LOOKED_BACK_AT)
         self._text, self._start = self._text[cut:], place - cut

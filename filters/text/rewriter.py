@@ -1,4 +1,4 @@
-"""Text rewritten while it streams, by rules for which it makes no difference where it is cut."""
+"""Rewrites text while it streams, by rules whose result does not depend on how the text is cut."""
 
 import re
 from abc import ABC, abstractmethod
@@ -7,19 +7,19 @@ from typing import Any, Protocol
 from filters.base import Delta
 from filters.message import is_text
 
-# How many characters of what has been said are still looked back at.
+# How many of the characters already returned a rule may look back at.
 _REMEMBERED = 2
 _PIECE = 100_000
 
 
 class Undecided(Exception):
-    """A rule must see more of the text."""
+    """Raised by a rule that needs more of the text."""
 
 
 class Arriving:
-    """Text as far as it is there. A rule that reads past its end is asked again when more has come.
+    """The text that has arrived. A rule that reads past its end is called again when more text arrives.
 
-    What a rule decides thus rests on what it has read alone, and more text cannot prove it wrong.
+    A decision thus depends only on characters that the rule has read, and more text cannot change it.
     """
 
     __slots__ = ("_before", "_ended", "text")
@@ -30,7 +30,7 @@ class Arriving:
         self._ended = ended
 
     def at(self, i: int) -> str:
-        """The character at ``i``; empty behind the end of all text. Raises Undecided."""
+        """Returns the character at ``i``; empty after the end of all text. Raises Undecided."""
         if i < len(self.text):
             return self.text[i]
         if self._ended:
@@ -38,21 +38,21 @@ class Arriving:
         raise Undecided
 
     def before(self, i: int) -> str:
-        """The character before ``i``; empty at the beginning of all text."""
+        """Returns the character before ``i``; empty at the beginning of all text."""
         return self.text[i - 1] if i else self._before[-1:]
 
     def begins(self, i: int, words: str) -> bool:
-        """Whether these words, which are in lower case, stand at ``i`` in whatever case. Raises Undecided."""
+        """Whether the text has these lower-case words at ``i``, in any case. Raises Undecided."""
         return all(self.at(i + n).lower() == letter for n, letter in enumerate(words))
 
     def last(self, i: int) -> str:
-        """The two characters before ``i``: what a later piece of text may still ask for."""
+        """Returns the two characters before ``i``, which a rule may need with a later piece of text."""
         return (self._before + self.text[max(0, i - _REMEMBERED) : i])[-_REMEMBERED:]
 
     def past(self, run: re.Pattern[str], i: int) -> int:
-        """Where a run that begins at ``i`` is over. Raises Undecided.
+        """Returns the end of a run that begins at ``i``. Raises Undecided.
 
-        ``run`` repeats one set of characters, at most a given number of times: that bounds what is held back.
+        ``run`` repeats one set of characters a limited number of times, which limits what is held back.
         """
         found = run.match(self.text, i)
         end = found.end() if found else i
@@ -69,7 +69,7 @@ class Rewriter(ABC):
         self._before = ""
 
     def feed(self, text: str) -> str:
-        """What can be said already; the very same text where nothing changes."""
+        """Returns the text that is decided; the same object if nothing changes."""
         if not text:
             return text
         if not self._pending and self._is_plain(text):
@@ -78,18 +78,19 @@ class Rewriter(ABC):
         return self._rewrite(self._pending + text, ended=False)
 
     def close(self) -> str:
-        """What was held back."""
+        """Returns the text that was held back, rewritten."""
         return self._rewrite(self._pending, ended=True)
 
     @abstractmethod
     def _is_plain(self, text: str) -> bool:
-        """Whether no rule has anything to say to a text that follows what has been said."""
+        """Whether no rule changes a text that follows what was returned so far."""
 
     @abstractmethod
     def _step(self, arriving: Arriving, i: int) -> tuple[int, str]:
-        """What is said for the text from ``i`` on, and up to where. Raises Undecided, nothing changed yet.
+        """Returns the end of the next piece of text from ``i`` on, and the words that replace it.
 
-        A step that goes nowhere must change what the next one does.
+        A step with its end at ``i`` must change the state, so that the next one proceeds. Raises Undecided
+        before any change of state.
         """
 
     def _rewrite(self, text: str, *, ended: bool) -> str:
@@ -107,25 +108,25 @@ class Rewriter(ABC):
 
 
 class TextStep(Protocol):
-    """Text that arrives in pieces, rewritten. Where it was cut makes no difference to the whole."""
+    """Rewrites text that arrives in pieces; the whole result does not depend on how it was cut."""
 
     def feed(self, text: str) -> str:
-        """What can be said already; the very same text where nothing changes."""
+        """Returns the text that is decided; the same object if nothing changes."""
         ...
 
     def close(self) -> str:
-        """What was held back."""
+        """Returns the text that was held back, rewritten."""
         ...
 
 
 class TextStage:
-    """A stage that takes a delta's ``content`` through text steps, the text parts of a list included."""
+    """A stage that rewrites the ``content`` of deltas by text steps, also in the text parts of a list."""
 
     def __init__(self, *steps: TextStep) -> None:
         self._steps = steps
 
     def feed(self, delta: Delta) -> Delta:
-        """The delta with its words rewritten; the very same object where they stay."""
+        """Returns the delta with its words rewritten; the same object if they stay."""
         content = delta.get("content")
         if not content:
             return delta
@@ -133,7 +134,7 @@ class TextStage:
         return delta if said is content or said == content else {**delta, "content": said}
 
     def close(self) -> Delta:
-        """The words that were held back."""
+        """Returns a delta with the words that were held back; empty if there are none."""
         text = ""
         for step in self._steps:
             text = (step.feed(text) if text else "") + step.close()
@@ -141,7 +142,7 @@ class TextStage:
 
     def _rewrite(self, content: Any) -> Any:
         if isinstance(content, str):
-            if len(content) > _PIECE:  # a search in all of it would let nothing else run
+            if len(content) > _PIECE:  # searching all of it at once would block other threads
                 pieces = (content[start : start + _PIECE] for start in range(0, len(content), _PIECE))
                 return "".join(map(self._rewrite, pieces))
             for step in self._steps:
