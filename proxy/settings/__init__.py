@@ -1,1 +1,1 @@
-"""From a YAML file to settings, and from settings to what runs."""
+"""Loads settings from a YAML file, and builds the runtime from them."""

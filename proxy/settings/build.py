@@ -1,4 +1,4 @@
-"""From settings to the runtime: memory, background work, admission and pipelines; nothing is connected."""
+"""Builds the runtime from settings: memory, background work, admission and pipelines, not yet connected."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +76,7 @@ if TYPE_CHECKING:
 _ANY_MODEL: Final = "default"
 # In seconds: how long counting may delay a turn, where there are no settings of memory.
 _COUNTING_DEADLINE: Final = 0.05
-# A session is archived long before it expires: it is read from the store then.
+# A session is read from the store when it is archived, which must be long before it expires.
 _BEFORE_EXPIRY: Final = 10
 
 
@@ -115,8 +115,8 @@ def build_runtime(
 ) -> Runtime:
     """Builds the runtime of a configuration; ``environ`` names proxies to upstreams.
 
-    With ``notify``, background work is left to the background process: it is called with each session that
-    was written, and its bytes.
+    With ``notify``, background work is left to the background process, and ``notify`` is called for each
+    session that was written.
     """
     metrics, traces = metrics or Metrics(), traces or Traces()
     targets = build_targets(settings, environ)

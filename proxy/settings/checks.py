@@ -1,4 +1,4 @@
-"""Warnings about a whole configuration: what is valid, yet cannot be meant.
+"""Warnings about a whole configuration: values that are valid, but probably mistakes.
 
 Steps of a pipeline may defeat one another, do nothing, or disagree.
 """
@@ -29,7 +29,7 @@ from proxy.settings.values import PRACTICE
 from proxy.upstream.providers import provider_at
 
 Warnings = Iterator[tuple[KeyPath, str]]
-"""Where something cannot be meant, and what to write instead; in no order."""
+"""Paths of values that are probably mistakes, and what to write instead; in no order."""
 
 
 def settings_warnings(settings: Settings) -> Warnings:
@@ -167,7 +167,7 @@ def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
 def _idle(
     pipeline: Pipeline, kinds: tuple[type[RequestFilter], ...], message: str, *, tools: bool = False
 ) -> Warnings:
-    """Steps, and ``tools``, that do nothing for want of memory or of a part of it."""
+    """Yields ``message`` for steps of these kinds, and for ``tools``, which do nothing without memory."""
     if tools and pipeline.tools:
         yield ("tools",), message
     for i, step in enumerate(pipeline.request):
@@ -176,7 +176,7 @@ def _idle(
 
 
 class Order(msgspec.Struct, frozen=True):
-    """A filter that must stand before another one, and why; ``when`` limits it to some options of ``then``.
+    """A filter that must precede another one, and why; ``when`` limits it to some options of ``then``.
 
     Filters are named as in YAML.
     """
@@ -274,16 +274,16 @@ _CLOSED: Final = "a tool call without a result would come back otherwise than it
 
 
 def duplicates(steps: Sequence[Filter]) -> Sequence[int]:
-    """The positions of steps that stand before with the same options."""
+    """Returns the positions of steps that repeat an earlier step with the same options."""
     return [i for i, step in enumerate(steps) if step in steps[:i]]
 
 
 def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iterator[tuple[int, str]]:
-    """Where a step of ``request`` stands wrongly, lacks another one or does nothing, and what to write.
+    """Yields the positions of ``request`` steps that are misplaced, lack another step or do nothing.
 
-    ``summarising`` is whether there are summaries, without which nothing has to be injected.
+    With each comes what to write instead. ``summarising`` is whether there are summaries to be injected.
     """
-    # Where a filter stands more than once, the order of its first place counts.
+    # For a filter with several steps, the position of the first counts.
     places = {filter_name(step): i for i, step in reversed(list(enumerate(steps)))}
     for rule in ORDERS:
         first, then = places.get(rule.first), places.get(rule.then)
@@ -309,13 +309,13 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
                 "an earlier step has dropped all that this works on; take this out, or put it before that",
             )
         named = [option for option, names in conditions.items() if names]
-        # With two conditions a step drops less than either names.
+        # With two conditions, a step does not drop all that either one names.
         if name == "drop_messages" and len(named) == 1:
             dropped[named[0]] |= conditions[named[0]]
 
 
 def agreement_warnings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:
-    """Where ``restore_history`` closes tool calls otherwise than ``repair_history`` does."""
+    """Yields steps of ``restore_history`` with other options for tool calls than ``repair_history``."""
     repair = next((step for step in steps if isinstance(step, RepairHistory)), None)
     if repair is None or not repair.tools:
         return

@@ -143,7 +143,7 @@ def _filter_in(source: Any, kind: type[F]) -> type[F] | None:
 
 
 def _does_anything(kind: type[Filter]) -> bool:
-    """Whether a filter overrides one of the methods that change nothing."""
+    """Whether a filter overrides one of the methods, which by default change nothing."""
     bases = {RequestFilter: ("apply", "set"), AnswerFilter: ("open", "first")}
     return any(
         getattr(kind, name) is not getattr(base, name)
@@ -187,7 +187,7 @@ def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
 
 
 def load_file(path: Path) -> ModuleType:
-    """Loads the module in a file anew, even if it was loaded before. Raises PluginError."""
+    """Loads the module in a file, again if it was loaded before. Raises PluginError."""
     # The last part of the module's name is the filter's name, which explanations show.
     folder = sha256(str(path.parent).encode("utf-8", "surrogatepass")).hexdigest()[:16]
     name = f"{OWN_FILES}{folder}.{path.stem}"

@@ -54,8 +54,8 @@ class Redaction(SettingsModel):
 
     @cached_property
     def marking(self) -> "Redact":
-        """What finds and marks it."""
-        from filters.redact import Redact  # noqa: PLC0415 - for those who have something redacted
+        """The filter that finds and marks this data."""
+        from filters.redact import Redact  # noqa: PLC0415 - only needed for redaction
 
         return Redact(
             kinds=self.kinds, patterns=self.patterns, max_length=self.max_length, template=self.template
@@ -179,7 +179,7 @@ class Archive(SettingsModel):
 
     @property
     def seconds(self) -> float:
-        """How long turns are kept, in seconds; 0 is for ever."""
+        """How long turns are kept, in seconds; 0 for ``forever`` and ``off``."""
         return 0.0 if self.keep in {"forever", "off"} else option_types.seconds(self.keep)
 
 
@@ -213,27 +213,27 @@ class Memory(SettingsModel):
 
     @property
     def facts_pause(self) -> float:
-        """After how many silent seconds facts are extracted: before the session expires."""
+        """The seconds of silence before facts are extracted; at most half of the session's lifetime."""
         return min(self.facts.pause, self.window.ttl / 2) if self.facts else 0.0
 
     @property
     def silence(self) -> float:
-        """After how many silent seconds a call is over: before its session expires."""
+        """The seconds of silence after which a call is over; at most half of its session's lifetime."""
         return min(self.call_pause, self.window.ttl / 2)
 
     @property
     def keeps_facts(self) -> bool:
-        """Whether facts are kept: where the archive is switched off, in Mem0 alone."""
+        """Whether facts are kept; with the archive switched off, only Mem0 keeps them."""
         return self.archive.keep != "off" or (self.facts is not None and self.facts.store == "mem0")
 
     @property
     def calls_kept(self) -> float:
-        """For how many seconds past calls are kept: as long as turns are, or sessions where those are off."""
+        """How many seconds past calls are kept: as long as turns, or as sessions with the archive off."""
         return self.window.ttl if self.archive.keep == "off" else self.archive.seconds or LASTING
 
     @property
     def lacks_archive(self) -> str:
-        """What is missing where sessions are not in SQL; empty where nothing is, or it is switched off."""
+        """A message for sessions that are not in SQL and have no archive; empty if it is switched off."""
         if self.archive_url or self.archive.keep == "off":
             return ""
         return (
@@ -248,7 +248,7 @@ class Memory(SettingsModel):
 
     @property
     def archive_url(self) -> str:
-        """Where the archive is: empty where there is none."""
+        """The address of the archive; empty if there is none."""
         if self.archive.keep == "off":
             return ""
         sessions = self.sessions.get_secret_value()

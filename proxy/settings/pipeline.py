@@ -1,4 +1,4 @@
-"""The settings of upstreams and pipelines, with the tests that stand beside a pipeline."""
+"""The settings of upstreams and pipelines, with the tests of a pipeline."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -41,7 +41,10 @@ _DEFAULT_TIME: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def _message_fields(value: object) -> dict[str, Any]:
-    """The fields of a message, from ``role: content`` or as they are written; not all need be there."""
+    """Returns the fields of a message, written as ``role: content`` or as fields; some may be missing.
+
+    Raises ValueError for another form, and for an unknown role.
+    """
     message = value
     if isinstance(value, str):
         role, colon, content = value.partition(":")
@@ -49,9 +52,9 @@ def _message_fields(value: object) -> dict[str, Any]:
             raise ValueError(_SHORTHAND)
         message = {"role": role, "content": content.removeprefix(" ")}
     elif isinstance(value, dict) and len(value) == 1 and (role := next(iter(value))) in _ROLES:
-        message = {"role": role, "content": value[role]}  # as YAML reads it without quotes
+        message = {"role": role, "content": value[role]}  # YAML reads it as a mapping without quotes
     if not isinstance(message, dict):
-        raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects ValueErrors alone
+        raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects only ValueErrors
     named = message.get("role")
     if isinstance(named, str) and named not in _ROLES:
         raise ValueError(f"no model knows the role{quoted(named)}{alternatives(named, _ROLES)}")
@@ -170,7 +173,7 @@ class PipelineTest(SettingsModel):
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether it passes whatever comes."""
+        """Whether the test expects nothing, and so always passes."""
         expected = (self.expect, self.expect_answer)
         expects = any(each not in (None, ExpectedMessages(), ExpectedAnswer()) for each in expected)
         names = self.model_fields_set & {"session", "user"}

@@ -64,7 +64,7 @@ def _spans() -> "type[Spans]":
 
 
 def _otlp_address(endpoint: str) -> str:
-    """An address for spans, which may be empty; nothing is connected."""
+    """Returns an OTLP address, or an empty one; raises ValueError otherwise. Opens no connection."""
     if endpoint:
         host = host_of(endpoint)
         if not host:
@@ -87,7 +87,7 @@ class OpenTelemetry(SettingsModel):
 
 
 def _counting_address(url: SecretStr) -> SecretStr:
-    """Limits are counted together on Redis alone."""
+    """Returns the address of a Redis, or an empty one; raises ValueError for others, which cannot count."""
     text = url.get_secret_value()
     if text and not is_counting_server(text):
         raise ValueError("write the address of a Redis, such as redis://host:6379/0; others do not count")
@@ -141,7 +141,10 @@ class Webhooks(SettingsModel):
 
 
 def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
-    """Events name no tenant: with several, the configuration must."""
+    """Returns the webhooks; raises an error if there are several tenants and none is named for the events.
+
+    The events themselves name no tenant.
+    """
     keys = info.data.get("keys") or Keys()
     tenants = {key.tenant for key in keys.entries} or {"default"}
     agora = webhooks.agora
@@ -184,14 +187,17 @@ class Settings(SettingsModel):
 
 
 def counting_address(settings: Settings) -> str:
-    """Where limits are counted for all servers; without such a place each process counts alone."""
+    """Returns the address of the Redis that counts limits for all servers.
+
+    It is empty if there is none, and each process then counts alone.
+    """
     memory = settings.memory
     sessions = memory.sessions.get_secret_value() if memory else ""
     return settings.limits.url.get_secret_value() or (sessions if is_counting_server(sessions) else "")
 
 
 def unshared_limits(settings: Settings, processes: int = 1) -> str:
-    """A warning where several processes, or the servers of one store, would each count limits for itself."""
+    """Returns a warning if several processes or servers would each count limits alone; empty otherwise."""
     memory = settings.memory
     has_servers = memory is not None and memory.sessions.get_secret_value().startswith("postgres")
     if not settings.limits.has_any or counting_address(settings) or not (has_servers or processes > 1):

@@ -46,7 +46,10 @@ class SettingsModel(BaseModel):
 
 
 class ValidationContext(msgspec.Struct, frozen=True):
-    """What the check of one value needs from the rest of the file."""
+    """Data from the rest of the file that the checks of single values need.
+
+    ``upstreams`` is ``None`` if unknown. ``keyless`` is whether the file certainly has no keys.
+    """
 
     registry: FilterRegistry = FilterRegistry()
     upstreams: tuple[str, ...] | None = None
@@ -58,7 +61,7 @@ def _context(info: ValidationInfo) -> ValidationContext:
 
 
 def at_least_one(upstreams: T) -> T:
-    """Upstreams that are not empty."""
+    """Returns the upstreams; raises ValueError if there are none."""
     if not upstreams:
         raise ValueError("name at least one upstream here")
     return upstreams
@@ -68,14 +71,14 @@ def at_least_one(upstreams: T) -> T:
 
 
 def check_name(text: str) -> str:
-    """A name of the user's choice."""
+    """Returns a name of the user's choice; raises ValueError for a wrong form."""
     if not is_name(text):
         raise ValueError("a name has 1 to 64 letters, digits, '.', '_' or '-'")
     return text
 
 
 def known_upstream(name: str, info: ValidationInfo) -> str:
-    """The name of an upstream in the same file."""
+    """Returns the name of an upstream; raises ValueError if the file has no upstream of that name."""
     upstreams = _context(info).upstreams
     if upstreams is not None and name not in upstreams:
         raise ValueError(f"{NO_UPSTREAM}{quoted(name)}{alternatives(name, upstreams)}")
@@ -95,7 +98,7 @@ UpstreamName = Annotated[str, check_with(known_upstream)]
 
 
 def retention(value: object) -> object:
-    """``forever``, ``off`` (which YAML reads as false where it is bare) or a duration."""
+    """Returns ``forever``, ``off`` (which YAML reads as false) or a duration; raises ValueError otherwise."""
     if value is False or (isinstance(value, str) and value in {"forever", "off"}):
         return value or "off"
     try:
@@ -110,9 +113,9 @@ def _text(pattern: str) -> Any:
 
 
 Duration = Annotated[float, parse_with(option_types.seconds, written=_text(option_types.DURATION))]
-"""Written with a unit; in seconds once it is loaded."""
+"""A duration in seconds, which is written with a unit."""
 Size = Annotated[int, parse_with(option_types.size, written=_text(option_types.SIZE))]
-"""Written with a unit; in bytes once it is loaded."""
+"""A size in bytes, which is written with a unit."""
 _FOREVER: Final = f"^(forever|off)$|{option_types.DURATION}"
 Retention = Annotated[str, parse_with(retention, written=_text(_FOREVER) | Literal[False])]
 
@@ -125,7 +128,10 @@ _SHORTEST_SECRET: Final = 16
 
 
 def listening_host(host: str, info: ValidationInfo) -> str:
-    """An address to listen on: without keys, one of this machine alone."""
+    """Returns an address to listen on; raises ValueError for a wrong one.
+
+    Without keys, that is any but a loopback address.
+    """
     if not is_host_name(host):
         raise ValueError(ADVICE)
     if re.fullmatch(r"[^:]+:[0-9]+", host):
@@ -138,14 +144,14 @@ def listening_host(host: str, info: ValidationInfo) -> str:
 
 
 def parse_keys(value: object) -> object:
-    """The callers' keys in ``name:secret`` entries. Raises ValueError, which never shows a secret."""
+    """Parses the callers' keys in ``name:secret`` entries; raises ValueError, which never shows a secret."""
     if isinstance(value, str):
         return Keys.parse(value)
     raise ValueError("write text in quotes: 'name:secret' or 'name:secret:chat', separated by commas")
 
 
 def signing_secret(secret: SecretStr) -> SecretStr:
-    """A secret too long to guess from its signatures; empty for none."""
+    """Returns a secret; raises ValueError if it is short enough to be guessed from its signatures."""
     if 0 < len(secret.get_secret_value()) < _SHORTEST_SECRET:
         raise ValueError(
             f"a secret has {_SHORTEST_SECRET} characters at the least; make one with: openssl rand -hex 32"
@@ -154,7 +160,7 @@ def signing_secret(secret: SecretStr) -> SecretStr:
 
 
 def identity_place(text: str) -> str:
-    """A place in a request where an id may stand."""
+    """Returns a place of an id in a request; raises ValueError for a wrong form."""
     if not _IDENTITY_PLACE.fullmatch(text):
         raise ValueError(
             "write a place such as header:X-Session-Id, query:user_id, body:call.id or message:metadata.user"
@@ -172,20 +178,20 @@ IdentityPlace = Annotated[
 
 
 def store_address(url: SecretStr) -> SecretStr:
-    """An address for which there is a driver; nothing is connected."""
+    """Returns a store's address; raises ValueError if no driver takes it. Opens no connection."""
     open_driver(url.get_secret_value(), deadline=1.0)
     return url
 
 
 def archive_address(url: SecretStr) -> SecretStr:
-    """An address of a database that can hold an archive, or empty; nothing is connected."""
+    """Returns an archive's address, or an empty one; raises ValueError otherwise. Opens no connection."""
     if url.get_secret_value():
         open_archive(url.get_secret_value(), codec=codec.Plain())
     return url
 
 
 def encryption_keys(keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
-    """Keys that fit the codec."""
+    """Returns encryption keys; raises ValueError if one does not fit the codec."""
     codec_from_keys([key.get_secret_value() for key in keys])
     return keys
 
@@ -212,7 +218,7 @@ _HOP_BY_HOP = {
     "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "proxy-connection",
     "te", "trailer", "transfer-encoding", "upgrade",
 }  # fmt: skip
-# They describe the one message that they came with; the next message has its own.
+# These headers describe a single message.
 _OF_THE_MESSAGE = {
     "accept-encoding", "content-encoding", "content-length", "content-type", "expect", "host",
 }  # fmt: skip
@@ -223,7 +229,7 @@ _NOT_FORWARDED = {
 
 
 def check_base_url(url: str) -> str:
-    """The address of an upstream without a slash at its end. Raises ValueError, which never shows it."""
+    """Returns an upstream's address without a slash at its end; raises ValueError, which never shows it."""
     if url == PRACTICE:
         return url
     Origin.of(url)
@@ -231,21 +237,21 @@ def check_base_url(url: str) -> str:
 
 
 def check_token(key: SecretStr) -> SecretStr:
-    """A key that fits into a header. Raises ValueError, which never shows it."""
+    """Returns a key that can be sent in a header; raises ValueError, which never shows it."""
     if re.search(r"[^!-~]", key.get_secret_value()):
         raise ValueError("a key has no spaces or line breaks, and no characters beyond ASCII")
     return key
 
 
 def allowed_names(names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
-    """Field names that are sent beside the provider's own, which ``accepts: any`` alone takes."""
+    """Returns further field names to be sent; raises ValueError for any without ``accepts: any``."""
     if names and info.data.get("accepts", "any") != "any":
         raise ValueError("field names are let through with 'accepts: any' alone; set that, or take them out")
     return names
 
 
 def sent_header_name(name: str) -> str:
-    """The name of a header sent with every request, in lower case. Raises ValueError for a reserved one."""
+    """Returns the name of a header for every request, in lower case; raises ValueError for a reserved one."""
     lower = name.lower()
     if not _HEADER_NAME.fullmatch(name):
         raise ValueError("write a header's name: letters, digits and '-'")
@@ -255,7 +261,10 @@ def sent_header_name(name: str) -> str:
 
 
 def forwarded_header_name(name: str) -> str:
-    """The name of a client's header to forward, in lower case. Raises ValueError for one that must stay."""
+    """Returns the name of a client's header to forward, in lower case.
+
+    Raises ValueError for one that must not be forwarded.
+    """
     lower = sent_header_name(name)
     if lower in _NOT_FORWARDED:
         raise ValueError(_NOT_FORWARDED[lower])
@@ -263,7 +272,7 @@ def forwarded_header_name(name: str) -> str:
 
 
 def sent_header_value(value: SecretStr) -> SecretStr:
-    """The value of a header. Raises ValueError, which never shows it."""
+    """Returns the value of a header; raises ValueError, which never shows it."""
     if not _HEADER_VALUE.fullmatch(value.get_secret_value()):
         raise ValueError("a header's value is one line of ASCII")
     return value
