@@ -1,4 +1,4 @@
-"""Minimal instances of JSON Schemas: the least that a function takes, or a response format."""
+"""Minimal instances of JSON Schemas, for the arguments of a function or for a response format."""
 
 import math
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ Refs = frozenset[str]
 
 
 def minimal_instance(schema: object) -> Any:
-    """The least that a schema takes: required properties, the shortest lists, the first of alternatives.
+    """Returns an instance with the required properties, the shortest lists and the first valid alternative.
 
-    Patterns, and what ``not`` and ``if`` say, are not heeded. Raises ValueError where there is no such
-    instance, and for one of more than 10,000 values and characters.
+    Ignores patterns, ``not`` and ``if``. Raises ValueError if there is no instance, or if it has more than
+    10,000 values and characters.
     """
     return _Instances(schema).of(schema, frozenset())
 
@@ -50,7 +50,7 @@ class _Instances:
         self._budget = _MOST
 
     def of(self, schema: object, refs: Refs) -> Any:
-        """An instance of a schema that stands behind so many references."""
+        """Returns an instance of a schema; ``refs`` are the references that lead to it."""
         self._spend(1)
         expanded, refs = self._expand(schema, refs)
         if "const" in expanded:
@@ -63,7 +63,7 @@ class _Instances:
                 return self._first(rest, alternatives, refs)
         kinds = expanded.get("type")
         kind = kinds[0] if isinstance(kinds, list) and kinds else kinds
-        # A schema that names no type has that of its first bound.
+        # Without a type, the first keyword that belongs to one type decides.
         match kind or next((_KINDS[name] for name in expanded if name in _KINDS), "object"):
             case "object":
                 return self._object(expanded, refs)
@@ -84,7 +84,7 @@ class _Instances:
             raise ValueError(f"an instance has more than {_MOST} values and characters")
 
     def _expand(self, schema: object, refs: Refs) -> tuple[Schema, Refs]:
-        """A schema with what ``$ref`` and ``allOf`` lead to in it."""
+        """Returns a schema with its ``$ref`` and ``allOf`` merged into it, and the references so far."""
         if schema is False:
             raise ValueError("a schema that is false takes nothing")
         if not isinstance(schema, dict):
@@ -115,7 +115,7 @@ class _Instances:
         return target
 
     def _first(self, rest: Schema, alternatives: list[Any], refs: Refs) -> Any:
-        """An instance of the first alternative that has one."""
+        """Returns an instance of the first alternative that has one; raises the last one's ValueError."""
         failure = ValueError("no alternative has an instance")
         for alternative in alternatives:
             try:
@@ -139,7 +139,7 @@ class _Instances:
 
     def _array(self, schema: Schema, refs: Refs) -> list[Any]:
         first, others = schema.get("prefixItems"), schema.get("items", True)
-        if isinstance(others, list):  # as drafts before 2020-12 have it
+        if isinstance(others, list):  # the form in drafts before 2020-12
             first, others = others, schema.get("additionalItems", True)
         first = first if isinstance(first, list) else []
         count = _count(schema, "minItems")
@@ -148,7 +148,7 @@ class _Instances:
 
 
 def _merged(one: Schema, other: Schema) -> dict[str, Any]:
-    """Two schemas at once: ``other`` decides where both say something, but for what they require."""
+    """Merges two schemas: ``other`` overrides ``one``, but properties and required names are united."""
     merged = {**one, **other}
     for word in ("properties", "required"):
         mine, its = one.get(word), other.get(word)
@@ -160,7 +160,7 @@ def _merged(one: Schema, other: Schema) -> dict[str, Any]:
 
 
 def _number(schema: Schema, *, whole: bool) -> float:
-    """The number nearest to 0 from below or above that the bounds allow."""
+    """Returns 0 if the bounds allow it, else an allowed number at or near the bound closest to 0."""
     step = _bound(schema, "multipleOf") or (1 if whole else 0)
     low, above = _bound(schema, "minimum"), _bound(schema, "exclusiveMinimum")
     high, below = _bound(schema, "maximum"), _bound(schema, "exclusiveMaximum")

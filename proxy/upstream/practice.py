@@ -25,11 +25,11 @@ _LISTED: Final = {"id": MODEL, "object": "model", "created": 0, "owned_by": "tur
 _MOST_CHOICES = 8
 _DONE = b"data: [DONE]\n\n"
 
-_FIRST, _LAST = 3, 9  # what filters inject stands at either end
+_FIRST, _LAST = 3, 9  # filters inject at both ends
 _LINE, _NAME, _NAMES = 420, 40, 20
 _FEW_WORDS = re.compile(r"(?:\S+\s*){1,3}")
 _FEW_CHARACTERS = re.compile(r"[\s\S]{1,12}")
-_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # a terminal would act on them
+_CONTROL = re.compile(r"[\s\x00-\x1f\x7f-\x9f]+")  # terminals interpret control characters
 _PARTS = {"image_url": "[image]", "input_audio": "[audio]"}
 _CHARACTERS_PER_TOKEN = 4
 
@@ -49,7 +49,7 @@ class PracticeModel:
         *,
         due: float,
     ) -> "PracticeResponse":
-        """Answers one request; ``due`` is in loop time."""
+        """Returns the response to one request; ``due`` is its deadline in loop time."""
         path = path.partition("?")[0].rstrip("/")
         try:
             if path.endswith("/models"):
@@ -95,7 +95,7 @@ class PracticeResponse(Response):
 
     @classmethod
     def of_json(cls, body: bytes, due: float, status: int = 200) -> Self:
-        """A response in one piece of JSON."""
+        """Returns a response with a whole JSON body."""
         response = cls(status, "application/json", iter((body,)), due)
         response.headers = [*response.headers, (b"content-length", str(len(body)).encode())]
         return response
@@ -157,7 +157,7 @@ class Completion:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The answer as one object."""
+        """Returns the answer as one object."""
         message: dict[str, Any] = {"role": "assistant", "content": self._text, "refusal": None}
         if self._call:
             message |= {"content": None, **self._call.as_fields(self._call.arguments)}
@@ -168,7 +168,7 @@ class Completion:
         return {**self._envelope("chat.completion", choices), "usage": self._usage}
 
     def events(self) -> Iterator[bytes]:
-        """The answer as the events of a stream, in OpenAI's order."""
+        """Yields the answer as the events of a stream, in OpenAI's order."""
         if self._call:
             start = self._call.as_fields("", index=0)
             yield self._deltas({"role": "assistant", "content": None, "refusal": None, **start})
@@ -188,7 +188,7 @@ class Completion:
         return self._call.finish if self._call else "stop"
 
     def _deltas(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
-        """One event for each choice."""
+        """Returns one event with this delta for each choice."""
         deltas = []
         for index in range(self._choices):
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -215,14 +215,14 @@ class ToolCall(msgspec.Struct, frozen=True):
         return "function_call" if self.kind == "function_call" else "tool_calls"
 
     def as_fields(self, arguments: str, **index: int) -> dict[str, Any]:
-        """The fields of a message, or of its first delta, with the call in them."""
+        """Returns the fields with the call in a message, or in its first delta."""
         called = {"name": self.name, self._arguments: arguments}
         if self.kind == "function_call":
             return {self.kind: called}
         return {"tool_calls": [{**index, "id": self.id, "type": self.kind, self.kind: called}]}
 
     def as_delta(self, piece: str) -> dict[str, Any]:
-        """A later delta, with a piece of the arguments."""
+        """Returns a later delta, with a piece of the arguments."""
         if self.kind == "function_call":
             return {self.kind: {"arguments": piece}}
         return {"tool_calls": [{"index": 0, self.kind: {self._arguments: piece}}]}
@@ -233,7 +233,10 @@ class ToolCall(msgspec.Struct, frozen=True):
 
 
 def _required_call(request: dict[str, Any]) -> ToolCall | None:
-    """The call that ``tool_choice`` or ``function_call`` requires; RequestError where it cannot be made."""
+    """Returns the call that ``tool_choice`` or ``function_call`` requires; ``None`` if none is required.
+
+    Raises RequestError if the call cannot be made.
+    """
     tools = _objects(request.get("tools"))
     choice, param = request.get("tool_choice"), "tool_choice"
     if choice is None and isinstance(request.get("function_call"), dict):
@@ -263,7 +266,7 @@ def _required_call(request: dict[str, Any]) -> ToolCall | None:
 
 
 def _formatted(response_format: object) -> str:
-    """What the response format requires, as JSON; "" where that is text."""
+    """Returns minimal JSON for a response format; empty if that is text."""
     kind = response_format.get("type") if isinstance(response_format, dict) else None
     if not isinstance(response_format, dict) or kind not in ("json_object", "json_schema"):
         return ""
@@ -300,7 +303,7 @@ def _event(chunk: dict[str, Any]) -> bytes:
 
 
 def describe_request(request: dict[str, Any]) -> str:
-    """A chat request in a few lines: its messages, tools, and fields that OpenAI does not know."""
+    """Describes a chat request in a few lines: its messages, tools, and fields unknown to OpenAI."""
     messages = request["messages"]
     hidden = len(messages) - _FIRST - _LAST
     lines = [f"This is the practice model. I was shown {_counted(len(messages), 'message')}."]
@@ -332,7 +335,7 @@ def _line(message: dict[str, Any]) -> str:
 
 
 def _tokens(message: dict[str, Any]) -> int:
-    """About how many tokens a message has, at least one."""
+    """Returns the approximate number of tokens of a message, at least one."""
     return 1 + len(_text(message)) // _CHARACTERS_PER_TOKEN
 
 
@@ -362,7 +365,10 @@ def _listing(names: Iterable[str]) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """``text`` on one line, cut between words in its middle; cut first, so that its length costs nothing."""
+    """Returns the text on one line, cut between words in its middle.
+
+    It is cut first, so that long texts cost nothing.
+    """
     if len(text) > most:
         begin, end = text[: most * 2 // 3], text[-(most // 3) :]
         text = f"{begin.rpartition(' ')[0] or begin} … {end.partition(' ')[2] or end}"

@@ -1,7 +1,7 @@
-"""The providers of models: what the API of each takes, and how the rest is put for it.
+"""The providers of models: the fields that each API accepts, and how requests are adapted to it.
 
-To add one, write it here and add it to ``PROVIDERS``: the setting ``accepts``, its schema and what ``check``
-says follow from that.
+To add one, define it here and add it to ``PROVIDERS``. The setting ``accepts``, its schema and the messages
+of ``check`` are derived from that.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,20 @@ Names = frozenset[str]
 
 
 class Provider(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider's API takes: lists of names that may pass, and rules for the conversation.
+    """The field names that a provider's API accepts, and its rules for the conversation.
 
-    ``fields`` names the top level, ``messages`` the fields of a message by its role, ``calls`` those of an
-    entry of ``tool_calls``. ``renames`` leads from a client's name at the top level to the provider's, and
-    ``roles`` does so for roles. A provider without ``functions`` gets tools instead.
+    ``fields`` are those of the top level, ``messages`` those of a message by its role, and ``calls`` those of
+    an entry of ``tool_calls``. ``renames`` maps a client's top-level names to the provider's, and ``roles``
+    maps roles. A provider without ``functions`` gets tools instead.
 
-    ``system`` says where system messages may stand: anywhere (``many``), only at the start (``first``), or
+    ``system`` is where system messages are allowed: anywhere (``many``), only at the start (``first``), or
     as a single message at the start (``one``). ``alternate``: user and assistant take turns, and the user
     begins. ``user_ends``: an answer may not be the last message. ``answer_follows_tool``: the user may not
     follow the result of a tool. ``nine_char_ids``: the id of a tool call has nine letters and digits.
-    ``thought_signatures``: a tool call goes back with the signature that it came with.
+    ``thought_signatures``: a tool call is sent back with the signature that it came with.
 
-    ``hosts`` and ``port`` are the addresses that it is known by. ``key_header`` carries the key; the scheme
-    ``Bearer`` goes before it in ``authorization`` alone.
+    ``hosts`` and ``port`` identify the provider's addresses. ``key_header`` is the header of the key, which
+    has the scheme ``Bearer`` only in ``authorization``.
     """
 
     name: str
@@ -81,8 +81,8 @@ OPENAI = Provider(
     calls=_names("custom function id type"),
     renames=_MAX_TOKENS,
 )
-"""The types of its SDK, 3.51. It answers 400 to an unknown name at the top level; some models do so
-for unknown names in a message too."""
+"""From the types of OpenAI's SDK 3.51. The API answers 400 to an unknown name at the top level; some models
+do so for unknown names in a message too."""
 
 AZURE = replace(
     OPENAI,
@@ -90,7 +90,7 @@ AZURE = replace(
     fields=OPENAI.fields | _names("data_sources user_security_context"),
     key_header="api-key",
 )
-"""OpenAI's names and two of its own (REST reference, ``data_sources`` and ``user_security_context``)."""
+"""OpenAI's names, and ``data_sources`` and ``user_security_context`` from Azure's REST reference."""
 
 ANY = replace(OPENAI, name="any")
 """OpenAI's names, and those that a configuration adds."""
@@ -114,9 +114,9 @@ GROQ = Provider(
     roles=_NO_DEVELOPER,
     hosts=("api.groq.com", "api.cerebras.ai"),
 )
-"""Its API reference; its page on OpenAI compatibility lists what gets a 400: ``logprobs``,
+"""From Groq's API reference. Its page on OpenAI compatibility lists what gets a 400: ``logprobs``,
 ``logit_bias``, ``top_logprobs``, a message's ``name``, and any ``n`` but 1. Unknown names get a 400 at
-every level, ``store`` and ``metadata`` among them. Cerebras is as strict, and takes this list."""
+every level, such as ``store`` and ``metadata``. Cerebras is as strict, and accepts the same names."""
 
 MISTRAL = Provider(
     name="mistral",
@@ -136,9 +136,10 @@ MISTRAL = Provider(
     nine_char_ids=True,
     hosts=("api.mistral.ai",),
 )
-"""``ChatCompletionRequest`` and the message models of its SDK; unknown names get a 422 at every level.
-A system message after the start, a user after a tool, and an answer at the end are refused (code 3230), not
-by every model. So are ids of tool calls in any other form than its own (code 3280): other vendors', then."""
+"""From ``ChatCompletionRequest`` and the message models of Mistral's SDK. Unknown names get a 422 at every
+level. Some models refuse a system message after the start, a user after a tool, and an answer at the end
+(code 3230). Ids of tool calls in another form than Mistral's, such as other vendors', are refused as well
+(code 3280)."""
 
 GEMINI = Provider(
     name="gemini",
@@ -156,11 +157,11 @@ GEMINI = Provider(
     thought_signatures=True,
     hosts=("generativelanguage.googleapis.com",),
 )
-"""Google's list for its OpenAI endpoint, less what AI Studio answers "Cannot find field" to
-(``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``) or has refused
-(``parallel_tool_calls``). A thought signature comes in ``extra_content.google.thought_signature`` of a tool
-call and must return there; nothing else may stand there. A request ends with the user or a tool. One system
-instruction: several are joined out of caution.
+"""From Google's list for its OpenAI endpoint, without names that AI Studio does not know
+(``frequency_penalty``, ``seed``, ``store``, ``metadata``, ``prompt_cache_key``: "Cannot find field") or has
+refused (``parallel_tool_calls``). A thought signature comes in ``extra_content.google.thought_signature`` of
+a tool call and must be sent back there; nothing else is allowed there. A request must end with the user or a
+tool. There is one system instruction; several are joined as a precaution.
 """
 
 ANTHROPIC = Provider(
@@ -180,9 +181,9 @@ ANTHROPIC = Provider(
     user_ends=True,
     hosts=("api.anthropic.com",),
 )
-"""Its page on OpenAI SDK compatibility. System messages are moved to the start, a message's
-``name`` and ``refusal`` have no effect, ``n`` must be 1, and what only identifies people has none either.
-Models since Claude 4.6 refuse an answer at the end; older ones want the user to begin."""
+"""From Anthropic's page on OpenAI SDK compatibility. The API moves system messages to the start, and ``n``
+must be 1. A message's ``name`` and ``refusal`` have no effect, nor have fields that only identify people.
+Models since Claude 4.6 refuse an answer at the end; older ones require that the user begins."""
 
 VLLM = Provider(
     name="vllm",
@@ -208,10 +209,11 @@ VLLM = Provider(
     system="one",
     alternate=True,
 )
-"""``ChatCompletionRequest`` of its source, ``guided_*`` for versions before 0.12. Left out are names that
-steer the server rather than the answer (``chat_template``, ``kv_transfer_params``, ``request_id``,
-``session_id``, …). The order of roles is the chat template's: those of Qwen want one system message at the
-start, those of Gemma and Mistral alternation. Its Mistral tokenizer refuses a user's ``name``."""
+"""From ``ChatCompletionRequest`` in vLLM's source; ``guided_*`` are for versions before 0.12. Names that
+control the server rather than the answer are left out (``chat_template``, ``kv_transfer_params``,
+``request_id``, ``session_id``, …). The order of roles depends on the chat template: Qwen's require one
+system message at the start, and those of Gemma and Mistral require alternation. vLLM's Mistral tokenizer
+refuses a user's ``name``."""
 
 OLLAMA = replace(
     VLLM,
@@ -224,9 +226,9 @@ OLLAMA = replace(
     renames=_NO_MAX_COMPLETION_TOKENS,
     port=11434,
 )
-"""The request and the message of its source. It refuses no unknown name, and so it passes over
-``max_completion_tokens`` in silence, and a model's template over the role ``developer``. The order is the
-template's, as with vLLM."""
+"""From the request and the message in Ollama's source. It ignores unknown names, so that
+``max_completion_tokens`` has no effect, and a model's template ignores the role ``developer``. The order of
+roles depends on the template, as with vLLM."""
 
 PROVIDERS: Mapping[str, Provider] = MappingProxyType(
     {kind.name: kind for kind in (OPENAI, AZURE, GROQ, MISTRAL, GEMINI, ANTHROPIC, VLLM, OLLAMA, ANY)}
@@ -234,7 +236,7 @@ PROVIDERS: Mapping[str, Provider] = MappingProxyType(
 
 
 def provider_at(host: str, port: int | None) -> str | None:
-    """The name of the provider that is known by this address; ``None`` for any other address."""
+    """Returns the name of the provider at an address; ``None`` for unknown addresses."""
     for provider in PROVIDERS.values():
         if host in provider.hosts or (port is not None and port == provider.port):
             return provider.name
