@@ -44,7 +44,7 @@ TITLES = {"request": "Request filters", "answer": "Answer filters"}
 
 
 class Option(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One key. ``default`` is JSON, ``None`` for a required option. Nested keys have dots."""
+    """One option. ``default`` is JSON, or ``None`` for a required option. Names of nested keys have dots."""
 
     name: str
     kind: str
@@ -74,7 +74,7 @@ class FilterPage(msgspec.Struct, frozen=True):
 
 
 def pages(registry: FilterRegistry) -> tuple[FilterPage, ...]:
-    """A page for every filter of a registry: request filters first, by name."""
+    """Returns a page for each filter of a registry: request filters first, by name."""
     return tuple(
         _page(name, side, registry.get(name, kind))
         for side, kind in KINDS.items()
@@ -85,7 +85,7 @@ def pages(registry: FilterRegistry) -> tuple[FilterPage, ...]:
 def _page(name: str, side: Side, kind: Any) -> FilterPage:
     text = cleandoc(kind.__doc__ or "").replace("``", "`")
     examples = []
-    # A class without examples of its own has none.
+    # A filter may have no examples.
     for example in getattr(kind, "examples" if side == "request" else "spoken", ()):
         if side == "request":
             before, after = _message_lines(example)
@@ -107,7 +107,7 @@ def _page(name: str, side: Side, kind: Any) -> FilterPage:
 
 
 def step_text(name: str, options: Mapping[str, Any]) -> str:
-    """A step of a pipeline in YAML, on one line where it fits."""
+    """Returns a step of a pipeline in YAML, on one line if it fits."""
     if not options:
         return f"- {name}"
     values = msgspec.to_builtins(options)
@@ -121,7 +121,7 @@ def _yaml(value: Any, *, flow: bool | None = None, width: float | None = None) -
 
 
 def _context_text(context: Context) -> str:
-    """What differs from the default context of an example."""
+    """Returns the differences from the default context of an example as text."""
     default = Context(now=0.0)
     texts = [
         f"{name} `{_value_text(getattr(context, name))}`"
@@ -134,7 +134,7 @@ def _context_text(context: Context) -> str:
 
 
 def _message_lines(example: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Fields and messages before and after; messages are left out of an example about fields alone."""
+    """Returns the lines of fields and messages before and after; without messages if only fields change."""
     before, after = (
         [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in fields.items()]
         for fields in (getattr(example, "fields", {}), getattr(example, "fields_after", {}))
@@ -181,7 +181,7 @@ def _value_text(value: Any) -> str:
 
 
 def options(schema: Schema) -> tuple[Option, ...]:
-    """The options in the schema of a model, each followed by those nested in it."""
+    """Returns the options in the schema of a model, each followed by those nested in it."""
     definitions = schema.get("$defs", {})
     return tuple(_options(_resolve(schema, definitions), definitions, "", frozenset()))
 
@@ -190,7 +190,7 @@ def _options(schema: Schema, definitions: Schema, prefix: str, seen: frozenset[s
     required = schema.get("required", [])
     for name, option in schema.get("properties", {}).items():
         default = None if name in required else json.dumps(option.get("default"), ensure_ascii=False)
-        # A help text of its own, or else that of the model it may hold.
+        # The option's own help text, or else that of the model within it.
         text = option.get("description") or _resolve(option, definitions).get("description", "")
         yield Option(prefix + name, _type_text(option, definitions), default, str(text))
         for reference, mark in _nested(option):
@@ -200,7 +200,7 @@ def _options(schema: Schema, definitions: Schema, prefix: str, seen: frozenset[s
 
 
 def _nested(schema: Schema, mark: str = "") -> Iterator[tuple[str, str]]:
-    """The models within an option, and the path to them: ``[]`` for items, ``.*`` for values by name."""
+    """Yields the models within an option, and the path to each: ``[]`` for items, ``.*`` for named values."""
     if "$ref" in schema:
         yield schema["$ref"], mark
     for each in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), *schema.get("allOf", ())):
@@ -216,7 +216,7 @@ def _resolve(schema: Schema, definitions: Schema) -> Schema:
 
 
 def _type_text(schema: Schema, definitions: Schema) -> str:
-    """What to write for a value, in words."""
+    """Describes the type of a value in words."""
     if "$ref" in schema:
         return _type_text(_resolve(schema, definitions), definitions)
     if values := schema.get("enum") or ([schema["const"]] if "const" in schema else []):
@@ -238,7 +238,7 @@ def _type_text(schema: Schema, definitions: Schema) -> str:
 
 
 def filter_reference(page: FilterPage, heading: str = "#") -> str:
-    """One page in Markdown, under a heading of this level."""
+    """Returns one page in Markdown, under a heading of this level."""
     lines = [f"{heading} {page.name}", "", f"*{TITLES[page.side][:-1]}.* {page.text}"]
     if page.options:
         lines += ["", "| option | type | default | |", "|---|---|---|---|"]
@@ -251,7 +251,7 @@ def filter_reference(page: FilterPage, heading: str = "#") -> str:
         title = f"**{example.title}**" + (f" ({example.context})" if example.context else "")
         lines += ["", title, "", "```yaml", example.step, "```", ""]
         changes = diff(example.before, example.after)
-        # Nothing in the changes may end the block.
+        # The fence must be longer than any run of backticks in the block.
         longest = max((len(run) for line in changes for run in re.findall("`+", line)), default=0)
         fence = "`" * max(3, longest + 1)
         lines += [f"{fence}diff", *changes, fence]
@@ -259,12 +259,12 @@ def filter_reference(page: FilterPage, heading: str = "#") -> str:
 
 
 def table_cell(text: str) -> str:
-    """A text as one cell of a Markdown table."""
+    """Returns a text as one cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def diff(before: Sequence[str], after: Sequence[str]) -> list[str]:
-    """Lines that stay, are removed (``-``) or added (``+``); a changed line stands below its old form."""
+    """Returns lines that stay, are removed (``-``) or added (``+``); a changed line is below its old form."""
     lines: list[str] = []
     for _, i, i_end, j, j_end in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         removed, added = [f"- {line}" for line in before[i:i_end]], [f"+ {line}" for line in after[j:j_end]]

@@ -1,4 +1,4 @@
-"""JSON Schema of pydantic models: as written, for people, and as lenient as the loader, for editors."""
+"""JSON Schemas of pydantic models: as written, for readers, or as lenient as the loader, for editors."""
 
 import ast
 import inspect
@@ -28,7 +28,7 @@ _TRUTH = (
     r"^([01]|[tT]([rR][uU][eE])?|[fF]([aA][lL][sS][eE])?|[yY]([eE][sS])?|[nN][oO]?|[oO]([nN]|[fF][fF]))$|\$"
 )
 _WORDS = {"ge": "minimum", "le": "maximum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
-_RELAXED = {"oneOf": "anyOf"}  # made lenient, more than one may fit
+_RELAXED = {"oneOf": "anyOf"}  # more than one lenient alternative may match
 _TOO_STRICT = {"uniqueItems", "discriminator"}
 _SCHEMAS = ("items", "additionalProperties", "propertyNames", "contains", "not")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
@@ -36,7 +36,7 @@ _MAPS = ("properties", "patternProperties", "$defs")
 
 
 def settings_schema(registry: FilterRegistry) -> Schema:
-    """The schema of a whole configuration with the filters of a registry, for editors."""
+    """Returns the schema of a whole configuration with the filters of a registry, for editors."""
     whole = lenient(model_schema(Settings))
     definitions = whole.pop("$defs")
     for kind in (RequestFilter, AnswerFilter):
@@ -49,7 +49,7 @@ def settings_schema(registry: FilterRegistry) -> Schema:
             if _has_defaults(step):
                 bare.append(name)
                 steps[name] = {"if": {"type": "null"}, "else": steps[name]}
-        # A name, or an object of one name; alternatives would make an editor's messages vague.
+        # A name, or an object with one name. Conditions give clearer messages in editors than alternatives.
         one = {"type": "object", "properties": steps, "minProperties": 1, "maxProperties": 1}
         definitions[kind.__name__] = {
             "if": {"type": "string"},
@@ -73,14 +73,14 @@ def _has_defaults(kind: type[Filter]) -> bool:
 
 
 def model_schema(model: type[BaseModel], root: str = "#") -> Schema:
-    """The schema of a model as its author wrote it; ``root`` is its place in a document."""
+    """Returns the schema of a model as its author wrote it; ``root`` is its place in a document."""
     template = f"{root}/$defs/{{model}}"
     schema = model.model_json_schema(ref_template=template, schema_generator=_Generator)
     return map_schema(schema, _plain)
 
 
 def map_schema(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """The schema with each schema in it changed, from the innermost outwards."""
+    """Returns the schema with ``change`` applied to each schema in it, from the innermost outwards."""
     changed: Schema = {}
     for key, value in schema.items():
         changed[key] = value
@@ -94,16 +94,16 @@ def map_schema(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
 
 def lenient(schema: Schema) -> Schema:
-    """The same schema, for all that the loader accepts.
+    """Returns a schema for everything that the loader accepts.
 
-    A ``$`` may lead to any value, so it passes wherever text is read; numbers and truth values may be written
-    as text. Conditions instead of alternatives keep an editor's messages to the point.
+    A text with ``$`` may stand for any value, so it is always valid; numbers and booleans may be written as
+    text. Conditions give clearer messages in editors than alternatives.
     """
     return map_schema(schema, _lenient)
 
 
 def _plain(schema: Schema) -> Schema:
-    """The schema in the terms of JSON Schema and Markdown, with defaults as one would write them."""
+    """Returns the schema with JSON Schema's keywords, Markdown, and defaults as they are written in YAML."""
     plain = {_WORDS.get(key, key): value for key, value in schema.items() if key != "title"}
     if "description" in plain:
         plain["description"] = plain["description"].replace("``", "`")
@@ -138,9 +138,9 @@ def _lenient(schema: Schema) -> Schema:
 
 
 def _field_docstrings(kind: type) -> Iterator[tuple[str, str]]:
-    """The fields that a class itself declares, with the text below each; none where its source is not there.
+    """Yields the fields that a class itself declares, with the docstring of each; none without its source.
 
-    Pydantic reads them when a class is made, which takes a seventh of a server's start.
+    Pydantic could read them when the class is created, but that takes a seventh of a server's start.
     """
     try:
         (tree,) = ast.parse(dedent(inspect.getsource(kind))).body
@@ -160,14 +160,14 @@ def _field_docstrings(kind: type) -> Iterator[tuple[str, str]]:
 class _Generator(GenerateJsonSchema):
     """Pydantic's generator without titles, with the docstrings of fields as their descriptions.
 
-    A function that runs before the check may take anything.
+    A value that a function converts before its validation may have any type.
     """
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
     def model_schema(self, schema: core_schema.ModelSchema) -> Schema:
         described, model = super().model_schema(schema), schema["cls"]
-        # Above pydantic's own model there are no fields, and its source is long.
+        # BaseModel and its bases have no fields, and their source is long.
         kinds = reversed(model.__mro__[: model.__mro__.index(BaseModel)])
         texts = dict(text for kind in kinds for text in _field_docstrings(kind))
         for name, field in model.model_fields.items():
