@@ -1,4 +1,4 @@
-"""Turnkeeper as an application: what becomes of a request."""
+"""The application, which answers requests."""
 
 import asyncio
 import gc
@@ -45,9 +45,9 @@ def build_app(
     metrics: Metrics | None = None,
     notify: WriteListener | None = None,
 ) -> "App":
-    """Builds the application that a configuration describes; ``environ`` names proxies to upstreams.
+    """Builds the application of a configuration; ``environ`` names proxies to upstreams.
 
-    ``notify`` passes sessions that were written on to the background process, where there is one.
+    ``notify`` is called with sessions that were written, for the background process if there is one.
     """
     metrics, traces = metrics or Metrics(), Traces()
     return App(build_runtime(settings, environ, metrics, traces, notify=notify), metrics, traces)
@@ -56,8 +56,8 @@ def build_app(
 class App(ServerState):
     """The application; ASGI's lifespan starts and ends it.
 
-    A ``small_body`` is awaited before a request is answered, in bytes. ``orphaned`` is whether the process
-    that started this one is dead.
+    A body of up to ``small_body`` bytes is read before the request is answered. ``orphaned`` is whether the
+    process that started this one is dead.
     """
 
     def __init__(self, runtime: Runtime, metrics: Metrics, traces: Traces) -> None:
@@ -66,13 +66,13 @@ class App(ServerState):
         self.active_turns = ActiveTurns()
         self.reporter = TurnReporter(metrics, traces, runtime)
         self.small_body = min(SMALL_BODY, runtime.max_body)
-        # To draw a random id for each request costs more than to filter a turn.
+        # A random id for each request would cost more than the filters of a turn.
         self._id_prefix, self._ids = secrets.token_hex(8), itertools.count(0x1000)
         self._page = LazyPage(self)
         self._routes = Routes(self)
 
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
-        """Takes part in ASGI's lifespan."""
+        """Runs ASGI's lifespan: starts the application, and closes it at the end."""
         await receive()
         if self.memory:
             await self.memory.open()
@@ -99,7 +99,7 @@ class App(ServerState):
         report = TurnReport(id=f"turn_{number}", request=request_id)
         reply.observation = observation = Observation(report, self.reporter.observe)
         generation = self._generation
-        keeps_generation = path != FEED  # a feed may be read for days
+        keeps_generation = path != FEED  # a feed may stay open for days
         generation.calls += keeps_generation
         try:
             if (chat := _CHAT.fullmatch(path)) or path == _EXPLAIN:
@@ -136,21 +136,21 @@ class App(ServerState):
         elif isinstance(error, ClientDisconnected):
             reply.observation.report.outcome = "hangup"
         else:
-            # The message of a stray exception may quote the caller: the log gets only where it came from.
+            # An unexpected exception may quote the caller, so only its traceback is logged.
             where = "".join(traceback.format_tb(error.__traceback__))
             _log.error("%s in a request:\n%s", type(error).__name__, where)
             await reply.fail(TurnkeeperError("Turnkeeper failed; its log says where."))
 
     @property
     def metrics(self) -> Metrics:
-        """The metrics of all turns that have ended by now."""
+        """The metrics, with all turns that have ended so far."""
         self.reporter.flush()
         return self._metrics
 
     def swap(self, runtime: Runtime) -> None:
-        """Answers new calls with ``runtime``; active turns end with what they began with.
+        """Answers new calls with ``runtime``; active turns keep the former one until they end.
 
-        Records that wait to be written go to the new memory, if there is one.
+        Records that are not written yet are transferred to the new memory, if there is one.
         """
         if self.memory and runtime.memory:
             self.memory.recorder.transfer(runtime.memory.recorder)
@@ -169,11 +169,11 @@ class App(ServerState):
 
     def _closed(self, closing: asyncio.Task[None]) -> None:
         self._lost_turns += self._closing.pop(closing).lost_turns
-        # It is full of cycles, and a server's collector comes to old objects hardly ever.
+        # A runtime contains reference cycles, and the collector rarely visits old objects.
         asyncio.get_running_loop().call_soon(gc.collect)
 
     def drain(self) -> None:
-        """Says from now on that the server is going away."""
+        """Begins draining: ends the feed, and the drafts that the page tries."""
         self.phase = "draining"
         self.feed.close()
         self._page.close()
@@ -190,7 +190,7 @@ class App(ServerState):
         if chat:
             observation = reply.observation
             observation.report.tenant, observation.report.pipeline = tenant, pipeline.name
-            if runtime.tracing:  # the client's trace goes on; the upstream's part becomes a child of ours
+            if runtime.tracing:  # continues the client's trace, with the upstream's span as a child of ours
                 observation.trace_context = context = TraceContext.of(headers.get(TRACEPARENT))
                 headers[TRACEPARENT] = context.traceparent
         body = request.body

@@ -1,4 +1,4 @@
-"""The background process: what no caller waits for, beside the processes that serve."""
+"""The background process, for work that no call waits for, beside the processes that serve."""
 
 import asyncio
 import signal
@@ -17,18 +17,18 @@ from proxy.server.bus import BackgroundMessage, Bus, BusMessage, Inbox, WrittenM
 from proxy.settings.settings import Settings
 
 _REPORT_EVERY: Final = 1.0
-# In seconds. No call waits on this loop, but turns do for the thread that writes: with each statement it
-# gives the interpreter away, and has an SQLite file locked until it gets it back.
+# In seconds. No call waits for this loop, but turns may wait for the thread that writes: it releases the
+# interpreter with each statement, and keeps an SQLite file locked until it runs again.
 _SWITCH_INTERVAL: Final = 0.0001
 
 Loaded = tuple[Settings, Runtime]
 Reload = Callable[[], Loaded | None]
-"""Reads the configuration again; ``None`` where it stays as it was."""
+"""Reads the configuration again; ``None`` if the former one stays in use."""
 Working = Callable[[Generation], AbstractAsyncContextManager[None]]
 
 
 def run(loaded: Loaded, reload: Reload, working: Working) -> None:
-    """Works with one configuration after the other, until SIGTERM or SIGINT; SIGHUP reads it again."""
+    """Does background work until SIGTERM or SIGINT; SIGHUP reloads the configuration."""
     sys.setswitchinterval(_SWITCH_INTERVAL)
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         runner.run(_work(loaded, reload, working))
@@ -60,9 +60,9 @@ async def _work(loaded: Loaded, reload: Reload, working: Working) -> None:
 
 
 class ServersLink:
-    """Receives the sessions that servers wrote by ``inbox``, and reports how jobs do to ``servers``.
+    """Receives the sessions that servers wrote in ``inbox``, and reports failing jobs to ``servers``.
 
-    It ends with the first process, by the end of ``lifeline``.
+    The process ends with the first process, which closes ``lifeline``.
     """
 
     def __init__(self, inbox: Inbox, servers: Sequence[Inbox], lifeline: int) -> None:
@@ -71,7 +71,7 @@ class ServersLink:
 
     @asynccontextmanager
     async def working(self, generation: Generation) -> AsyncIterator[None]:
-        """Does all that there is to do; at the end, also what was written last."""
+        """Does background work within the context; at its end, reads the last sessions from the inbox."""
         runtime, loop = generation.runtime, asyncio.get_running_loop()
         if runtime.memory is None:  # no server would write anything
             yield
@@ -94,7 +94,7 @@ class ServersLink:
         finally:
             report.cancel()
             await asyncio.wait({report})
-            self._bus.stop_receiving()  # what comes from now on is the next generation's
+            self._bus.stop_receiving()  # later messages are for the next generation
             self._bus.read(receive)
 
     async def _report(self, runtime: Runtime) -> None:

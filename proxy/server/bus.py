@@ -1,4 +1,4 @@
-"""Messages between processes, and the bus that carries them among those of one port."""
+"""Messages between processes, and the bus between the processes of one port."""
 
 import asyncio
 import contextlib
@@ -18,10 +18,10 @@ from proxy.observe.observation import TurnReport
 from proxy.turn.active import TurnClaim
 
 LARGEST: Final = 200_000
-"""The size of a message in bytes, at most."""
+"""The largest size of a message, in bytes."""
 _BATCH: Final = 100
 _PAUSE, _TRIES = 0.1, 600
-# Calls that begin within it are listed together: a read and a write of one alone costs twice as much.
+# In seconds. Sessions written within it are sent together, since a message for each costs twice as much.
 _GATHERING: Final = 0.25
 _MOST_WRITTEN: Final = 10_000
 _ORPHAN_LIVES: Final = 60.0
@@ -29,7 +29,7 @@ _log = logging.getLogger("turnkeeper")
 
 
 class TurnMessage(msgspec.Struct, frozen=True, tag="turn"):
-    """A turn has begun to answer, or has ended."""
+    """A turn has begun its answer, or has ended."""
 
     report: TurnReport
 
@@ -51,7 +51,7 @@ class StartMessage(msgspec.Struct, frozen=True, tag="start"):
 
 
 class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
-    """Traces of a tenant's session, or of one of its users, are to be removed."""
+    """The traces of a tenant's session, or of one of its users, must be removed."""
 
     tenant: str
     session: str | None
@@ -59,9 +59,9 @@ class ErasureMessage(msgspec.Struct, frozen=True, tag="erasure"):
 
 
 class WrittenMessage(msgspec.Struct, frozen=True, tag="written"):
-    """Sessions were written, each with the time from which on there is background work.
+    """Sessions that were written, each with the time at which background work is due.
 
-    ``incomplete`` is whether others were written, too, whose names are lost.
+    ``incomplete`` is whether other sessions were written, too, whose names are lost.
     """
 
     sessions: Sequence[tuple[Key, float]] = ()
@@ -75,7 +75,7 @@ class BackgroundMessage(msgspec.Struct, frozen=True, tag="background"):
 
 
 class ReloadMessage(msgspec.Struct, frozen=True, tag="reload"):
-    """A server has read its configuration again: others may have a new one, too."""
+    """A server has reloaded its configuration, and others may have a new one, too."""
 
 
 BusMessage = (
@@ -90,8 +90,8 @@ BusMessage = (
 
 
 def encoded_claim(claim: TurnClaim, largest: int) -> bytes:
-    """A claim as bytes: condensed where it would have more than ``largest``, or cannot be encoded."""
-    with contextlib.suppress(OverflowError):  # a number that is too large for any message
+    """Encodes a claim; it is condensed if it has more than ``largest`` bytes, or cannot be encoded."""
+    with contextlib.suppress(OverflowError):  # a number that is too large for msgpack
         data = msgspec.msgpack.encode(claim)
         if len(data) <= largest:
             return data
@@ -99,18 +99,18 @@ def encoded_claim(claim: TurnClaim, largest: int) -> bytes:
 
 
 Inbox = tuple[socket.socket, socket.socket]
-"""The end that its owner reads, and the end that all others write to."""
+"""The end that the owner reads, and the end that all others write to."""
 
 
 def inboxes(count: int) -> list[Inbox]:
-    """Makes an inbox for each process, before they are forked."""
+    """Creates an inbox for each process, before they are forked."""
     return [_inbox() for _ in range(count)]
 
 
 def _inbox() -> Inbox:
     try:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    except OSError:  # macOS has none of these
+    except OSError:  # not available on macOS
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
     for end in ends:
         end.setblocking(False)  # noqa: FBT003
@@ -119,7 +119,7 @@ def _inbox() -> Inbox:
 
 
 class Bus:
-    """The way to the other processes. Nothing waits: a message that an inbox has no room for is lost."""
+    """Sends messages to the other processes. Nothing waits: a message is lost if an inbox has no room."""
 
     def __init__(self, all_inboxes: Sequence[Inbox], own: int) -> None:
         self.name = f"process {own + 1} of {len(all_inboxes)}, with the turns that it has answered"
@@ -130,13 +130,13 @@ class Bus:
 
     def send(self, message: BusMessage) -> None:
         """Sends a message to all other processes; one that is too large is lost."""
-        with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
+        with contextlib.suppress(OverflowError, ValueError):  # it cannot be encoded
             data = self._encoder.encode(message)
             if len(data) <= LARGEST:
                 self._send(data, self._others)
 
     def send_reliably(self, message: BusMessage) -> None:
-        """Sends a message; for a minute, it is sent again to those that have no room for it."""
+        """Sends a message, and retries for a minute with processes that have no room for it."""
         self._retry(self._encoder.encode(message), self._others, _TRIES)
 
     @property
@@ -154,7 +154,7 @@ class Bus:
 
     @staticmethod
     def _send(data: bytes, others: Sequence[socket.socket]) -> list[socket.socket]:
-        """Returns those that could not be reached."""
+        """Sends data; returns the sockets that could not be reached."""
         missed = []
         for other in others:
             try:
@@ -171,16 +171,16 @@ class Bus:
             _log.error("What was forgotten here may still be kept by %d other processes", len(missed))
 
     def read(self, callback: Callable[[BusMessage], None]) -> None:
-        """Calls ``callback`` with the messages that are there."""
+        """Calls ``callback`` with up to 100 messages from the inbox."""
         with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
             for _ in range(_BATCH):
                 callback(self._decoder.decode(self._inbox.recv(LARGEST)))
 
 
 class WrittenSessions:
-    """Tells the background process of the sessions that were written, a moment later, by its ``inbox``.
+    """Sends the names of written sessions to the ``inbox`` of the background process, a moment later.
 
-    Nothing waits for it. What the inbox has no room for is sent later: 10,000 names at the most.
+    Nothing waits for it. Up to 10,000 names that the inbox has no room for are sent later.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -191,22 +191,22 @@ class WrittenSessions:
         self._encoder = msgspec.msgpack.Encoder()
 
     def session_written(self, key: Key, due: float) -> None:
-        """Takes the name of a session, and when work on it is due."""
+        """Adds the name of a session, and the time at which work on it is due."""
         self._sessions[key] = due
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(_GATHERING, self._send)
 
     def names_lost(self) -> None:
-        """Says that sessions were written whose names are not known: a server has died."""
+        """Reports that sessions with unknown names were written, because a server has died."""
         self._incomplete = True
         self.flush()
 
     def flush(self) -> None:
-        """Sends what there is room for."""
+        """Sends as many names as the inbox has room for."""
         while self._sessions or self._incomplete:
             batch = [*islice(self._sessions.items(), _BATCH)]
             data = self._encoder.encode(WrittenMessage(batch, self._incomplete))
-            if len(data) > LARGEST:  # ids of many kilobytes
+            if len(data) > LARGEST:  # the ids have many kilobytes
                 data = self._encoder.encode(WrittenMessage(incomplete=True))
             try:
                 self._inbox.send(data)
@@ -227,9 +227,9 @@ class WrittenSessions:
 
 
 def end_with_parent(lifeline: int, orphaned: Callable[[], None] = lambda: None) -> None:
-    """Ends this process, as SIGTERM does, once its parent has died: ``lifeline`` ends then.
+    """Ends this process by SIGTERM once its parent has died, which closes ``lifeline``.
 
-    ``orphaned`` is called before. A process that has no parent any more to kill it has a minute to end.
+    ``orphaned`` is called first. The process has a minute to end, since no parent is left to kill it.
     """
     loop = asyncio.get_running_loop()
 

@@ -26,19 +26,19 @@ _PAUSE, _TRIES = 0.05, 4
 _RELIABLE_PAUSE, _RELIABLE_TRIES = 0.5, 120
 _PRESENCE_TRIES: Final = 60
 _FAREWELL: Final = 0.2
-# Other hosts have said by then that they are there.
+# In seconds after joining. Other hosts have answered by then.
 _ANSWERED: Final = 1.0
 _MOST_RELIABLE, _MOST_RECEIVED = 1000, 10_000
-# No tenant has such a name.
+# No tenant can have this name.
 _SEALED_FOR: Final = Key("~bus", "")
 _log = logging.getLogger("turnkeeper")
 
-# A process has begun to listen and knows no other host, or knows one; or answers; or ends.
+# A process has joined and knows no other host, has joined and knows one, answers another one, or ends.
 _ALONE, _JOINED, _HERE, _LEFT = range(4)
 
 
 class _Start(msgspec.Struct, frozen=True, array_like=True):
-    """A process's turn of a slot by its number; ``again`` is whether all hosts should have heard of it."""
+    """A turn of a slot by its number in a process; ``again`` asks other hosts to announce theirs again."""
 
     key: Key
     pipeline: str
@@ -47,10 +47,10 @@ class _Start(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
-    """What one process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
+    """Data that a process sends: a message or, with ``start``, a turn's claim; ``body`` may be encrypted.
 
-    Messages that must arrive have a ``number``, because they may be sent more than once. Without a body it
-    says where the process is, by its ``presence``.
+    Reliable messages have a ``number``, because they may be sent more than once. Without a body, only the
+    ``presence`` of the process is sent.
     """
 
     host: bytes
@@ -62,7 +62,7 @@ class _HostMessage(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Announcement(msgspec.Struct, frozen=True):
-    """An own turn by its number, with its claim as it is sent; it entered by ``time.monotonic``."""
+    """An own turn by its number, with its encoded claim; ``entered_at`` is by ``time.monotonic``."""
 
     key: Key
     pipeline: str
@@ -72,11 +72,11 @@ class _Announcement(msgspec.Struct, frozen=True):
 
 
 class HostBus:
-    """The way to the processes of other hosts. Sending never waits, and a failure is not reported.
+    """Sends messages to the processes of other hosts. Sending never waits, and failures are not reported.
 
-    It orders the turns of all hosts by the clock of the store, and cancels those of ``turns`` that another
-    host's supersede. While the store is away that is put off: its last 256 turns are sent again, and all that
-    are still being answered. After its first second a host announces no turn until it has heard of another.
+    Turns of all hosts are ordered by the store's clock, and those of ``turns`` that another host's turn
+    supersedes are cancelled. After an outage of the store, the last 256 turns and all active ones are
+    announced again. From its first second on, a host announces no turns until it has heard from another one.
     """
 
     def __init__(self, address: ChannelAddress, host: bytes, turns: ActiveTurns) -> None:
@@ -104,12 +104,12 @@ class HostBus:
         self._start(self._channel.run(self._on_data, self._on_joined))
 
     def send(self, message: BusMessage) -> None:
-        """Sends a message to all other hosts; one that is too large, or meets a failure, is lost."""
+        """Sends a message to all other hosts; it is lost if it is too large or sending fails."""
         if data := self._encoded(message):
             self._start(self._publish(data, tries=1, pause=_PAUSE))
 
     def send_reliably(self, message: BusMessage) -> None:
-        """Sends a message; for a minute, it is sent again while that fails, and to those that were away."""
+        """Sends a message; for a minute, it is sent again after a failure, and to hosts that join."""
         number = next(self._numbers)
         if data := self._encoded(message, number):
             self._reliable[number] = time.monotonic(), data
@@ -118,10 +118,10 @@ class HostBus:
             self._start(self._publish(data, tries=_RELIABLE_TRIES, pause=_RELIABLE_PAUSE))
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
-        """Has other hosts cancel the turns that this one supersedes."""
+        """Announces a turn to other hosts, which cancel the turns that it supersedes."""
         if not self._others and time.monotonic() - self._joined_at > _ANSWERED:
             return
-        with contextlib.suppress(ValueError):  # a name that is no text
+        with contextlib.suppress(ValueError):  # a name that cannot be encoded
             claim = self._codec.encode(_SEALED_FOR, encoded_claim(turn.claim, _LARGEST_CLAIM))
             self._announce(_Announcement(*slot, turn.number, turn.entered_at, claim))
 
@@ -131,7 +131,7 @@ class HostBus:
             await self._channel.publish("", data)
 
     async def aclose(self) -> None:
-        """Ends what is in flight and closes all connections."""
+        """Cancels what is being sent, says that this process ends, and closes all connections."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -153,7 +153,7 @@ class HostBus:
         )
 
     def _encoded(self, message: BusMessage, number: int = 0) -> bytes | None:
-        with contextlib.suppress(OverflowError, ValueError):  # what cannot be encoded
+        with contextlib.suppress(OverflowError, ValueError):  # it cannot be encoded
             body = self._codec.encode(_SEALED_FOR, self._encoder.encode(message))
             data = self._encoder.encode(_HostMessage(*self._own, body, number=number))
             return data if len(data) <= self._channel.largest else None
@@ -187,7 +187,7 @@ class HostBus:
         self._start(self._publish(self._presence(presence), tries=_PRESENCE_TRIES, pause=_RELIABLE_PAUSE))
 
     def _announce_all(self) -> None:
-        # Also those that are over: what they superseded may have been out of reach.
+        # Also turns that have ended, since hosts with turns that they superseded may have been unreachable.
         for own in tuple(self._recent.values()):
             self._announce(own, again=True)
         for slot, turn in self._turns:
@@ -195,7 +195,7 @@ class HostBus:
                 self.announce(slot, turn)
 
     def _on_data(self, at: float, data: bytes) -> None:
-        # Whatever else is sent on such a channel, or was encrypted with other keys, is passed over.
+        # Data in another format, or encrypted with other keys, is ignored.
         with contextlib.suppress(msgspec.DecodeError, msgspec.ValidationError, Unreadable, TurnkeeperError):
             message = self._decoder.decode(data)
             is_others = message.host != self._own[0]
@@ -242,7 +242,7 @@ class HostBus:
         elif message.host != self._own[0]:
             if self._turns.has(slot):
                 claim = self._claims.decode(self._codec.decode(_SEALED_FOR, message.body))
-                # Its host may have had no turn yet to compare with when these were announced.
+                # The other host may have had no turn of this slot when these were announced.
                 for turn in self._turns.contend(slot, Rival(id_, at, claim)):
                     self.announce(slot, turn)
             if start.again:
@@ -255,7 +255,7 @@ class HostBus:
 
 
 async def notify_servers(address: ChannelAddress, message: BusMessage) -> None:
-    """Sends all servers of a store a message, from a program that is none of them; raises StoreError."""
+    """Sends a message to all servers of a store, from another program; raises StoreError."""
     bus = HostBus(address, os.urandom(8), ActiveTurns())
     try:
         await bus.deliver(message)

@@ -1,4 +1,4 @@
-"""One process's part in what all processes of a port, and all hosts of a store, do together."""
+"""Connects one server process to the other processes of its port and to the other hosts of its store."""
 
 import asyncio
 import time
@@ -27,15 +27,15 @@ from proxy.turn.active import ActiveTurn, Slot, TurnClaim
 
 _INTERVAL: Final = 1.0
 _WATCHED_FOR: Final = 3.0
-# A turn's own request has left for its model by then.
+# In seconds. The turn's request to the model has been sent by then.
 _HEAD_START: Final = 0.005
 
 
 class BusMember:
-    """Connects an application to the other processes by ``bus``, and to other hosts by a store that can.
+    """Connects an application to the other processes by ``bus``, and to other hosts if the store can.
 
-    ``host`` names this host among them. It ends with the first process, by the end of ``lifeline``.
-    ``on_reload`` is called where another host has read its configuration again.
+    ``host`` is the name of this host. The process ends with the first process, which closes ``lifeline``.
+    ``on_reload`` is called when another host has reloaded its configuration.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class BusMember:
         self._decoder = msgspec.msgpack.Decoder(TurnClaim)
 
     async def run(self) -> None:
-        """Sends and receives until it is cancelled."""
+        """Sends and receives messages until it is cancelled."""
         app, bus = self._app, self._bus
         end_with_parent(self._lifeline, self._on_orphaned)
         bus.receive(self._on_message)
@@ -74,12 +74,12 @@ class BusMember:
                 await self._hosts.aclose()
 
     def reloaded(self) -> None:
-        """Has other hosts look at their configuration."""
+        """Asks other hosts to check their configuration for changes."""
         if self._hosts:
             self._hosts.send(ReloadMessage())
 
     async def _follow_channel(self) -> None:
-        """Opens the channel that the configuration has now, and closes the one that it had before."""
+        """Opens the channel of the current configuration, and closes the former one."""
         address, hosts = self._app.runtime.channel, self._hosts
         has_others = self._bus.has_others or address is not None
         self._app.active_turns.publish = self._announce if has_others else None

@@ -1,4 +1,4 @@
-"""One server process: its sockets, its limit of open files, its loop, reload and a graceful end."""
+"""One server process: its sockets, its limit of open files, its loop, reloading and a graceful end."""
 
 import asyncio
 import contextlib
@@ -36,31 +36,31 @@ if sys.platform != "win32":
     import resource
 
 END_WITHIN: Final = 3.0
-"""Seconds beyond the grace of calls in which a process ends: memory writes what is pending."""
+"""The seconds after the grace of calls within which a process ends, and memory writes pending turns."""
 
-# What has not ended by then ends with the process, before that is killed; of these seconds the log has some.
+# In seconds. A process ends itself this long before it would be killed; the log has _LOGGING of it to write.
 _MARGIN: Final = 0.3
 _LOGGING: Final = 0.1
-# Turns leave no cycles behind. With less room than what two hundred of them hold, the collector would look at
-# them in vain all the time.
+# Turns leave no reference cycles. With thresholds below the objects of two hundred turns, the collector would
+# visit active turns all the time, in vain.
 _GC_THRESHOLDS: Final = (20_000, 25, 100)
-# In seconds. Calls wait on the loop: threads that write to memory or to the log give way to it after so long.
+# In seconds. Calls wait for the loop, so threads that write to memory or to the log must yield soon.
 _SWITCH_INTERVAL: Final = 0.0005
-# Of mallopt(3): from how many bytes on a block is mapped by itself, and unmapped when it is free.
+# The option of mallopt(3) for the size from which a block has its own mapping, which is unmapped when freed.
 _MMAP_THRESHOLD: Final = -3
 _LARGE_BLOCK: Final = 128 * 1024
 _ANOTHER: Final = "set another in the configuration's listen, or with HOST and PORT where that reads them"
-# They share one interpreter with the loop, which waits for its turn among them: more cores need no more.
+# The loop waits for the interpreter among these threads, so there are no more of them with more cores.
 _THREADS: Final = 4
 _BACKLOG: Final = 2048
-# What a client does not read waits with the model. Left alone, the kernel takes megabytes, and we as many.
+# A slow client slows the model down. By default the kernel would buffer megabytes, and this process as many.
 _SEND_BUFFER: Final = 128 * 1024
-# In milliseconds. Left alone, the kernel probes a silent machine for a quarter of an hour, and one that
-# answers and reads nothing for ever: that long a turn would not be over.
+# In milliseconds. By default the kernel probes a silent machine for a quarter of an hour, and for ever one
+# that answers but reads nothing, and a turn would last as long.
 _UNREAD_TIMEOUT = 60_000
-# At once: other processes at the same port are to have their share.
+# Connections accepted at once, so that other processes at the same port get their share.
 _MOST_ACCEPTED: Final = 16
-# More than any one process can serve; some systems call infinite what they do not give.
+# More than one process can serve. Some systems report an infinite limit that they do not grant.
 _MOST_FILES: Final = 65_536
 _NEARLY_ALL: Final = 0.9
 _CHECK_INTERVAL: Final = 1.0
@@ -72,13 +72,13 @@ Work = Callable[[], Coroutine[None, None, None]]
 
 
 def return_large_blocks() -> None:
-    """Has this process, and those forked from it, give large blocks of memory back as soon as they are free.
+    """Makes this process, and those forked from it, return large blocks of memory as soon as they are free.
 
-    glibc raises the size that it does so for with each such block, up to 32 MB: after a few large requests,
-    hundreds of megabytes would stay with the process.
+    By default glibc raises the size of such blocks with each one that is freed, up to 32 MB, and a process
+    would keep hundreds of megabytes after a few large requests.
     """
     if sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):  # of another C library, which does so anyhow
+        with contextlib.suppress(OSError, AttributeError):  # other C libraries return such blocks anyway
             ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, _LARGE_BLOCK)
 
 
@@ -87,10 +87,10 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or SIGINT; ``tasks`` run meanwhile."""
     signals.block()
-    # uvicorn raises the signal again when it is done; having ended well is no failure.
+    # uvicorn raises the signal again at its end, and a regular end must not look like a failure.
     for sign in (signal.SIGTERM, signal.SIGINT):
         signal.signal(sign, lambda *_: None)
-    # What has been loaded so far stays for good: the collector need not look at it.
+    # Objects loaded so far are never freed, so the collector need not visit them.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
@@ -102,7 +102,7 @@ def serve(
 
 
 def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: float = 6.0) -> uvicorn.Config:
-    """Uvicorn's configuration: its fastest parts, and no log line per request. ``grace`` is in seconds."""
+    """Returns uvicorn's fastest configuration, without a log line per request. ``grace`` is in seconds."""
     return uvicorn.Config(
         app,
         host=host,
@@ -111,7 +111,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
         ws="none",
         lifespan="on",
         access_log=False,
-        proxy_headers=False,  # a client's address is of no use here
+        proxy_headers=False,  # a client's address is not used
         log_config=None,
         log_level="warning",
         server_header=False,
@@ -122,7 +122,7 @@ def uvicorn_config(app: App, *, host: str = "127.0.0.1", port: int = 0, grace: f
 
 
 class _WorkThreads(ThreadPoolExecutor):
-    """Threads that the end of the loop does not wait for: nothing takes their results by then."""
+    """A thread pool for which the end of the loop does not wait, since nothing uses its results then."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002, ARG002
         super().shutdown(wait=False, cancel_futures=True)
@@ -131,7 +131,7 @@ class _WorkThreads(ThreadPoolExecutor):
 class Server(uvicorn.Server):
     """A uvicorn server that announces its end, and reloads the configuration on SIGHUP.
 
-    New calls are taken for ``drain`` seconds after the signal that ends it.
+    After the signal that ends it, new calls are accepted for ``drain`` seconds.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class Server(uvicorn.Server):
         self._connecting = Tasks()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts serving, the tasks, and listening for SIGHUP."""
+        """Starts serving, the tasks and the handler of SIGHUP."""
         self._sockets = sockets or ()
         protocol = partial(Protocol, on_made=self._accept_more)
         self.config.http_protocol_class = protocol  # type: ignore[assignment]
@@ -167,17 +167,17 @@ class Server(uvicorn.Server):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        # A client that keeps its connection learns it before it sends a turn on one that is being closed.
+        # Tells clients that keep their connection not to send another turn on it.
         self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
-        # A load balancer must be able to read in /readyz that this server ends, while it still answers.
+        # A load balancer must have time to read in /readyz that this server ends.
         clock = asyncio.get_running_loop().time
         start, grace = clock(), self.config.timeout_graceful_shutdown or 0.0
-        if not self._app.orphaned:  # then another server is to take its place at once
+        if not self._app.orphaned:  # an orphan makes way for another server at once
             await asyncio.sleep(self._drain)
         rest = max(0.0, grace - (clock() - start))
         self.config.timeout_graceful_shutdown = rest  # type: ignore[assignment]
         asyncio.get_running_loop().call_later(rest, self._abort_unread)
-        # No more is listened to. Connections that the kernel has made are served: it would reset them.
+        # Stops listening. Connections that wait in the kernel are served, since it would reset them.
         waiting = [connection for each in sockets or [] for connection in accept_all(each)]
         for server in self.servers:
             server.close()
@@ -186,10 +186,10 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
     def _accept_more(self) -> None:
-        """Accepts connections that wait beside the one that was made.
+        """Accepts further waiting connections after a new one.
 
-        The loop takes one in each of its rounds, which last long where many calls are under way: new callers
-        would wait for seconds.
+        The loop accepts one in each round. With many active calls rounds are long, and new callers would wait
+        for seconds.
         """
         loop = asyncio.get_running_loop()
         for listening in self._sockets:
@@ -200,18 +200,18 @@ class Server(uvicorn.Server):
         return Protocol(self.config, self.server_state, self.lifespan.state)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handles SIGTERM and SIGINT: /readyz says so while calls last, and those under way may end."""
+        """Handles SIGTERM and SIGINT: /readyz reports the end, and active calls may end within the grace."""
         if not self.should_exit:
-            # In a thread: what holds up the end may be the loop.
+            # In a thread, since the loop itself may be blocked.
             seconds = (self.config.timeout_graceful_shutdown or 0.0) + END_WITHIN - _MARGIN
             threading.Thread(target=self._end_late, args=(seconds,), daemon=True).start()
         self._app.drain()
-        if sys.platform != "win32":  # Ctrl-C reaches all processes, and the first one sends SIGTERM as well
+        if sys.platform != "win32":  # Ctrl-C reaches all processes, and the first one also sends SIGTERM
             sig = signal.SIGTERM
         super().handle_exit(sig, frame)
 
     def _end_late(self, seconds: float) -> None:
-        """Ends the process after so many seconds, whatever holds it up, and says what is not written."""
+        """Ends the process after this many seconds in any case, and logs how many turns are not written."""
         time.sleep(seconds)
         if count := self._app.pending_turns:
             _log.error("%d turns could not be written to memory", count)
@@ -219,7 +219,7 @@ class Server(uvicorn.Server):
         os._exit(0)
 
     def _abort_unread(self) -> None:
-        # A client that does not read could not be told either that its call is cancelled.
+        # A client that does not read would not get the message that its call is cancelled either.
         for connection in list(self.server_state.connections):
             if isinstance(connection, Protocol) and connection.write_paused:
                 connection.transport.abort()
@@ -230,7 +230,7 @@ class Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Listens at all addresses of a host; raises ConfigError, which says what to do, where that fails."""
+    """Listens at all addresses of a host; raises ConfigError with advice if that fails."""
     if not is_host_name(host):
         raise ConfigError(f"{host}: {ADVICE}")
     try:
@@ -250,13 +250,13 @@ def _bind(host: str, port: int) -> list[socket.socket]:
     infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     addresses = list(dict.fromkeys((family, address[:2]) for family, _, _, _, address in infos))
     if not port:
-        del addresses[1:]  # each would take a free port of its own
+        del addresses[1:]  # each would get another free port
     sockets: list[socket.socket] = []
     for family, address in addresses:
         try:
             server = socket.create_server(address, family=family, backlog=_BACKLOG)
         except OSError as error:
-            # A name may stand for addresses that this machine does not have, such as IPv6's in a container.
+            # A name may have addresses that this machine lacks, such as IPv6 in a container.
             if error.errno != errno.EADDRNOTAVAIL or (address == addresses[-1][1] and not sockets):
                 raise
             continue
@@ -269,25 +269,25 @@ def _bind(host: str, port: int) -> list[socket.socket]:
 
 
 def accept_all(server: socket.socket) -> Iterator[socket.socket]:
-    """Accepts the connections that wait at a socket which does not block."""
-    with contextlib.suppress(OSError):  # there is none, or no file descriptor for one
+    """Yields the connections that wait at a non-blocking socket."""
+    with contextlib.suppress(OSError):  # no connection waits, or there is no file descriptor
         while True:
             yield server.accept()[0]
 
 
 def raise_file_limit() -> None:
-    """Raises the limit of open files as far as the system allows: its usual 1024 are two a call."""
+    """Raises the limit of open files as far as the system allows; a call needs two of the usual 1024."""
     if sys.platform == "win32":
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limit = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < limit:
-        with contextlib.suppress(ValueError, OSError):  # the system gives less than it says
+        with contextlib.suppress(ValueError, OSError):  # the system grants less than it reports
             resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 async def watch_file_limit() -> None:
-    """Warns, every ten minutes at the most, that hardly any files are left."""
+    """Warns, at most every ten minutes, when nearly all files are open."""
     while sys.platform != "win32":
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         nearly_all = limit != resource.RLIM_INFINITY and _lowest_free_file() >= _NEARLY_ALL * limit
@@ -302,7 +302,7 @@ async def watch_file_limit() -> None:
 
 
 def _lowest_free_file() -> float:
-    """The number that the next file gets; without one, infinity."""
+    """Returns the number of the next file that is opened; infinity if none can be opened."""
     try:
         number = os.open(os.devnull, os.O_RDONLY)
     except OSError:

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: requests as they come, and their answers in the same order."""
+"""HTTP/1.1 on one connection: parses requests, and answers them in order."""
 
 import asyncio
 import secrets
@@ -22,22 +22,22 @@ BODY_TIMEOUT: Final = 60.0
 READ_TIMEOUT: Final = 60.0
 _LINGER: Final = 2.0
 _ARRIVAL: Final = 0.5
-"""How many seconds a request may still take to arrive once the server has begun to end."""
+"""How many seconds a request may take to arrive after the server has begun to shut down."""
 _PROBES: Final = (0.002, 0.02, 0.1, 0.2, 0.3, 0.4, 1.0, 2.0)
-"""The pauses between probes, in seconds: the second byte to a client that is gone finds that out."""
+"""The pauses between probes, in seconds; the second byte to a client that has gone reveals it."""
 _PROBE: Final = b"HTTP/1.1 "
 _MOST_PIPELINED: Final = 8
 _READ_AHEAD: Final = 65_536
-"""How many bytes of a body are read before they are asked for."""
+"""How many bytes of a body are read before the application reads them."""
 _FRAMING: Final = ("content-length", "transfer-encoding")
 
 
 class Protocol(asyncio.Protocol, Client):
-    """One connection. Errors are in OpenAI's shape, and never inside another request's answer.
+    """One connection. Errors are in OpenAI's shape, and never within another request's answer.
 
-    A request has a timeout for its head and another for its body, and the client one to read its answer. A
-    client that has ended its side of the connection still gets what it has asked for. ``write_paused`` is
-    whether the client does not read.
+    The head and the body of a request have timeouts, and so has the client's reading of the answer. A client
+    that has closed its side of the connection still gets its answers. ``write_paused`` is whether the client
+    does not read.
     """
 
     transport: asyncio.Transport
@@ -46,7 +46,7 @@ class Protocol(asyncio.Protocol, Client):
         self,
         config: uvicorn.Config,
         server_state: ServerState,
-        app_state: dict[str, Any],  # noqa: ARG002 - a server of uvicorn's hands it over
+        app_state: dict[str, Any],  # noqa: ARG002 - uvicorn passes it
         _loop: asyncio.AbstractEventLoop | None = None,
         *,
         on_made: Callable[[], None] | None = None,
@@ -58,9 +58,9 @@ class Protocol(asyncio.Protocol, Client):
         self._app: App = config.app  # type: ignore[assignment]
         self._idle_timeout = config.timeout_keep_alive
         self._open: list[Request] = []
-        """The requests that are not answered yet, in their order; the first one is running."""
+        """The requests that are not answered yet, in order; the first one is running."""
         self._arriving: Request | None = None
-        """The request whose body is on its way."""
+        """The request whose body is arriving."""
         self._headers: dict[str, str] = {}
         self._repeated: list[str] = []
         self._url = b""
@@ -68,7 +68,7 @@ class Protocol(asyncio.Protocol, Client):
         self._error: TurnkeeperError | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due: float | None = None
-        """When the client must have sent what is waited for; ``None`` while nothing is."""
+        """The deadline for data from the client, in loop time; ``None`` if none is expected."""
         self._read_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
         self._reads_again: asyncio.Event | None = None
@@ -97,10 +97,10 @@ class Protocol(asyncio.Protocol, Client):
         self._end_write_pause()
         if exc is None:
             self.transport.close()
-        del self._parser  # which holds this object
+        del self._parser  # it refers to this object
 
     def data_received(self, data: bytes) -> None:
-        """Feeds the parser, and refuses what it cannot read."""
+        """Feeds the parser, and refuses data that it cannot parse."""
         if self._refused:
             return
         size, self._progressed = self._head_size, False
@@ -109,7 +109,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._parser.feed_data(data)
             except httptools.HttpParserUpgrade as upgrade:
                 self._stay_with_http(data[upgrade.args[0] :])
-            if not self._progressed:  # the parser keeps a header until it has its end, and reports none of it
+            if not self._progressed:  # the parser reports a header only once it has its end
                 self._head_size = size + len(data)
                 if self._head_size > LARGEST_HEAD:
                     self._fail_head()
@@ -120,7 +120,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._wait(HEAD_TIMEOUT if self._in_head else BODY_TIMEOUT)
 
     def eof_received(self) -> bool:
-        """Goes on with the requests that are whole; whether the connection stays open for that."""
+        """Keeps answering complete requests; returns whether the connection stays open for them."""
         if self._in_head or self._arriving is not None or self._refused or not self._open:
             return False
         self._half_closed = True
@@ -129,7 +129,7 @@ class Protocol(asyncio.Protocol, Client):
         return True
 
     def pause_writing(self) -> None:
-        """Gives a client that does not read its time to do so."""
+        """Starts the timeout of a client that does not read."""
         self.write_paused = True
         self._reads_again = asyncio.Event()
         self._read_timer = self._loop.call_later(READ_TIMEOUT, self.transport.abort)
@@ -137,7 +137,7 @@ class Protocol(asyncio.Protocol, Client):
             self._open[0].reply.is_writable = False
 
     def resume_writing(self) -> None:
-        """Goes on with a client that reads again."""
+        """Continues with a client that reads again."""
         if self._read_timer is not None:
             self._read_timer.cancel()
         self._end_write_pause()
@@ -154,7 +154,7 @@ class Protocol(asyncio.Protocol, Client):
             self.transport.resume_reading()
 
     def answered(self) -> None:
-        """Goes on with the next request, or ends the connection behind the last one."""
+        """Continues with the next request, or closes the connection after the last one."""
         request = self._open.pop(0)
         if not request.reply.keep_alive:
             self.transport.close()
@@ -170,14 +170,14 @@ class Protocol(asyncio.Protocol, Client):
                 self._timer = self._loop.call_at(self._due, self._on_timer)
 
     def shutdown(self) -> None:
-        """Ends the connection behind the requests that have come. A first one may be on its way."""
+        """Closes the connection after the requests that have arrived; one on its way has half a second."""
         if self._is_new or self._in_head:
             self._loop.call_later(_ARRIVAL, self._end)
         else:
             self._end()
 
-    # What the parser calls. An error is stored, and a bare HttpParserError raised: an error that is raised
-    # would hold its frame, and so the connection with all that it has sent.
+    # The parser's callbacks. An error is stored and a bare HttpParserError raised, since the traceback of a
+    # raised error would keep the connection and its data alive.
 
     def on_message_begin(self) -> None:
         """Begins a request."""
@@ -187,7 +187,7 @@ class Protocol(asyncio.Protocol, Client):
             self._in_head = self._progressed = True
 
     def on_url(self, url: bytes) -> None:
-        """Takes a part of the request's target."""
+        """Adds a part of the request's target."""
         if self._in_head:
             self._url += url
             self._head_size += len(url)
@@ -195,7 +195,7 @@ class Protocol(asyncio.Protocol, Client):
                 self._fail_head()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header; a trailer is dropped, since any hop may have added it (RFC 9110, 6.5.1)."""
+        """Adds a header; drops a trailer, since any hop may have added it (RFC 9110, 6.5.1)."""
         self._head_size += len(name) + len(value)
         if self._head_size > LARGEST_HEAD:
             self._fail_head()
@@ -206,7 +206,7 @@ class Protocol(asyncio.Protocol, Client):
             self._headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Queues the request behind those before it."""
+        """Queues the request after earlier ones."""
         if self._restoring_body:
             return
         parser, headers = self._parser, self._headers
@@ -239,10 +239,10 @@ class Protocol(asyncio.Protocol, Client):
         elif request.awaits_continue or int(headers.get("content-length", 0)) > self._app.small_body:
             self._start(request)  # it may be refused before its body comes
         if self.read_paused:
-            self.resume_reading()  # or the disconnect of a client that sends ahead goes unnoticed
+            self.resume_reading()  # otherwise the disconnect of a client that pipelines goes unnoticed
 
     def on_body(self, body: bytes) -> None:
-        """Takes a part of the body."""
+        """Adds a part of the body."""
         self._head_size, self._progressed = 0, True
         request = self._arriving
         assert request is not None  # noqa: S101
@@ -267,7 +267,7 @@ class Protocol(asyncio.Protocol, Client):
             request.arrival.set()
 
     def on_message_complete(self) -> None:
-        """Ends the request and starts answering it, but for a body that is taken for another protocol's."""
+        """Completes the request and starts answering it, unless its body is taken for another protocol."""
         if self._parser.should_upgrade() and self._framing():
             return
         request, self._arriving = self._arriving, None
@@ -276,14 +276,14 @@ class Protocol(asyncio.Protocol, Client):
         request.is_whole = request.has_news = True
         if request.arrival is not None:
             request.arrival.set()
-        if not self._open:  # it was answered before it was whole
+        if not self._open:  # it was answered before it was complete
             self._wait(self._idle_timeout)
         elif request is self._open[0] and request.task is None:
             self._start(request)
 
     def _make_parser(self) -> None:
         self._parser = httptools.HttpRequestParser(self)
-        # A client that wants the connection closed may have sent more, which is dropped.
+        # Data after a request with "connection: close" is dropped.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _start(self, request: Request) -> None:
@@ -307,9 +307,9 @@ class Protocol(asyncio.Protocol, Client):
             self._reads_again = None
 
     def _probe(self, pauses: Iterator[float]) -> None:
-        """Finds out, after each pause again, whether the client of the running request still reads.
+        """Checks, after each pause again, whether the client of the running request still reads.
 
-        A client that is gone resets the connection. Before the answer begins the probes are the first bytes
+        A client that has gone resets the connection. Before the answer begins, the probes are the first bytes
         of its status line, and later zeros before the length of its next chunk (RFC 9112, 7.1).
         """
         if not self._open:
@@ -325,7 +325,7 @@ class Protocol(asyncio.Protocol, Client):
         elif reply.sent_ahead < len(_PROBE):
             self.transport.write(_PROBE[reply.sent_ahead : reply.sent_ahead + 1])
             reply.sent_ahead += 1
-        # A client on this machine has reset the connection by now: its next turn may come at once.
+        # A client on this machine has reset the connection by now, and its next turn may follow at once.
         own = self.transport.get_extra_info("socket")
         if own is not None and own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
@@ -334,7 +334,7 @@ class Protocol(asyncio.Protocol, Client):
             self._probe_timer = self._loop.call_later(pause, self._probe, pauses)
 
     def _stay_with_http(self, rest: bytes) -> None:
-        """Goes on in HTTP/1.1 where a client offers another protocol, as Java's does with h2c."""
+        """Continues in HTTP/1.1 if a client offers another protocol, as Java's does with h2c."""
         while True:
             self._make_parser()
             self._head_size = 0
@@ -352,14 +352,14 @@ class Protocol(asyncio.Protocol, Client):
                 return
 
     def _framing(self) -> str:
-        """The header that says how long the body is; empty where there is no body."""
+        """Returns the header with the length or coding of the body; empty if there is no body."""
         for name in _FRAMING:
             if self._headers.get(name, "0") != "0":
                 return f"{name}: {self._headers[name]}"
         return ""
 
     def _check_head(self, version: str) -> None:
-        """Refuses a head that two readers could take for two requests (RFC 9112, 3.2 and 6.1)."""
+        """Refuses a head that two servers could parse differently (RFC 9112, 3.2 and 6.1)."""
         hosts = ("host" in self._headers) + self._repeated.count("host")
         coding = self._headers.get("transfer-encoding")
         if hosts > 1 or (hosts == 0 and version == "1.1"):
@@ -382,9 +382,9 @@ class Protocol(asyncio.Protocol, Client):
         raise httptools.HttpParserError
 
     def _wait(self, seconds: float) -> None:
-        """Has the connection end unless the client sends what is waited for within so many seconds."""
+        """Sets the timeout, in seconds, for the data that is expected from the client."""
         self._due = self._loop.time() + seconds
-        # A timer that is early is wound up when it runs out: between most turns there is none to start.
+        # A timer that fires before the deadline is set again then, so that most turns need no new timer.
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
             self._timer = None
@@ -405,11 +405,11 @@ class Protocol(asyncio.Protocol, Client):
             self._refuse(TooSlow("The request took too long to arrive."))
 
     def _refuse(self, error: TurnkeeperError) -> None:
-        """Ends the connection: at once with an error, or behind the answers that are under way."""
+        """Ends the connection: at once with an error, or after the answers that are still due."""
         broken = self._arriving
         before = [request for request in self._open if request is not broken]
         self._refused, self._due = True, None
-        self.resume_reading()  # what comes is dropped, and a disconnect is noticed
+        self.resume_reading()  # further data is dropped, and a disconnect is noticed
         if before:
             self._open = before
             before[-1].reply.keep_alive = False
@@ -418,7 +418,7 @@ class Protocol(asyncio.Protocol, Client):
             self.transport.write_eof()
             self._loop.call_later(
                 _LINGER, self.transport.close
-            )  # a client that still sends could not read it
+            )  # a client that still sends could not read the error
         else:
             self.transport.close()
         if broken is not None:
@@ -435,7 +435,7 @@ def _disconnect(request: Request) -> None:
 
 
 def _error_response(error: TurnkeeperError) -> bytes:
-    """A whole answer in bytes, for a request that never became one; the connection closes behind it."""
+    """Returns the whole response for an invalid request, after which the connection is closed."""
     body = error.body()
     head = {
         "content-type": "application/json",

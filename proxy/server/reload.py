@@ -19,7 +19,7 @@ from proxy.settings.settings import Settings
 T = TypeVar("T")
 
 _LOOK_EVERY: Final = 0.25
-"""How often files are looked at, in seconds; a change counts once two looks agree on it."""
+"""How often files are checked, in seconds; a change counts once two checks agree on it."""
 _READ_AT_START: Final = (
     "listen.host",
     "listen.port",
@@ -32,9 +32,9 @@ _log = logging.getLogger("turnkeeper")
 
 
 class Reload:
-    """Brings a new configuration into a running application: whole, or not at all.
+    """Replaces the configuration of a running application: as a whole, or not at all.
 
-    ``broadcast`` is called once it is there.
+    ``broadcast`` is called after that.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reload:
         self._stamps = self._read_stamps()
 
     async def reload(self) -> None:
-        """Reads the file again; where it is wrong, that is logged and nothing changes."""
+        """Reads the file again; if it is invalid, logs the errors and changes nothing."""
         async with self._lock:
             before = self._read_stamps()
             metrics = self._app.metrics
@@ -68,7 +68,7 @@ class Reload:
                 )
                 return settings, runtime
 
-            # In a thread: calls wait on the loop, and to read a machine's certificates takes a while.
+            # In a thread, since calls wait for the loop and reading the system's certificates takes a while.
             if built := await asyncio.to_thread(read_again, build):
                 settings, runtime = built
                 if runtime.memory:
@@ -84,17 +84,17 @@ class Reload:
                     _log.warning("%s: a change of %s wants a restart", self._path, ", ".join(differs))
                 _log.info("The configuration was read again: %s", self._path)
                 self.broadcast()
-            # A file that is named only now was read just now.
+            # Files that only the new configuration names were read just now.
             self._stamps = self._read_stamps() | before
 
     def has_changed(self) -> bool:
-        """Whether a file of the configuration is another than the one that was read."""
+        """Whether a file of the configuration has changed since it was read."""
         return self._read_stamps() != self._stamps
 
     async def watch(self, on_change: Callable[[], None] | None = None) -> None:
         """Reloads after every change to the file, or to a filter that it names, until cancelled.
 
-        With ``on_change`` that is called instead.
+        With ``on_change``, calls this instead of reloading.
         """
         seen = self._stamps
         while True:
@@ -110,7 +110,7 @@ class Reload:
                     on_change()
 
     def _read_stamps(self) -> dict[Path, tuple[int, ...]]:
-        """Tells versions of a file apart, whichever links lead to it; empty where there is none."""
+        """Returns the version of each file, links followed, as numbers; empty for a missing file."""
         filters = (self._path.parent / name for name in self._settings.filters)
         stamps: dict[Path, tuple[int, ...]] = {}
         for file in [self._path, *(file for file in filters if file.parent.is_dir())]:
@@ -122,7 +122,7 @@ class Reload:
 
 
 def read_again(read: Callable[[], T], own: logging.Logger = _log) -> T | None:
-    """What ``read`` makes of a configuration; ``None`` where that is wrong, which is logged."""
+    """Returns the result of ``read``; if that raises, logs the error and returns ``None``."""
     try:
         return read()
     except ConfigError as error:

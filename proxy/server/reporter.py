@@ -18,22 +18,22 @@ from proxy.observe.observation import NO_SESSION, SESSION_ADVICE, Observation, T
 from proxy.runtime import Runtime
 from proxy.traces import Traces
 
-# What is done for many turns at once is in the processor's caches for all but the first, and wakes the log's
-# thread once.
+# In seconds. Reporting many turns at once finds code and data in the processor's caches, and wakes the log's
+# thread only once.
 _DELAY: Final = 0.25
 _MANY: Final = 16
-"""So many turns are reported without delay: what they hold is much."""
+"""This many turns are reported without delay, since they occupy much memory."""
 _SLICE: Final = 0.0008
-"""For how many seconds turns are reported in one go: with the last of them it is about a millisecond."""
+"""How many seconds turns are reported at a time; with the last turn it is about a millisecond."""
 _log = logging.getLogger("turnkeeper")
 
 
 class TurnReporter:
-    """Observes turns as they are sent on, begin to answer and end, and reports those that have ended.
+    """Observes turns when they are sent on, begin their answer and end, and reports those that have ended.
 
-    ``broadcast`` sends the report that a function makes to the port's other processes, where there are any;
-    one of them has a reader of the feed until ``watched_until``, by ``time.monotonic``. ``runtime`` is what
-    new calls are answered with.
+    ``broadcast`` sends the report that a function returns to the other processes, if there are any. One of
+    them has a reader of the feed until ``watched_until``, by ``time.monotonic``. ``runtime`` is the one for
+    new calls.
     """
 
     def __init__(self, metrics: Metrics, traces: Traces, runtime: Runtime) -> None:
@@ -49,7 +49,7 @@ class TurnReporter:
         traces.before_reading(self.flush)
 
     def observe(self, observation: Observation) -> None:
-        """Publishes a turn on its way, if anything reads the feed; collects one that has ended."""
+        """Publishes an active turn if anything reads the feed; collects one that has ended."""
         if observation.report.outcome is None:
             if self._traces.feed.subscribers or self.watched_until > time.monotonic():
                 report = observation.progress(with_excerpt=self._traces.retention.with_content)
@@ -65,7 +65,7 @@ class TurnReporter:
             self._due = asyncio.get_running_loop().call_soon(self._report_some)
 
     def flush(self) -> None:
-        """Reports the turns that have ended by now."""
+        """Reports all turns that have ended so far."""
         if self._due is not None:
             self._due.cancel()
         self._report(math.inf)
@@ -74,7 +74,7 @@ class TurnReporter:
         self._report(_SLICE)
 
     def _report(self, seconds: float) -> None:
-        """Reports turns for so long, those that ended first, and the rest in the loop's next round."""
+        """Reports ended turns in order for this many seconds, and the rest in the loop's next round."""
         self._due = None
         runtime, with_excerpt = self.runtime, self._traces.retention.with_content
         until = time.perf_counter() + seconds
@@ -99,25 +99,25 @@ class TurnReporter:
             self._metrics.share()
 
     def report_error(self, error: TurnkeeperError) -> None:
-        """Logs an error that is not one turn's alone."""
+        """Logs a failed filter, and counts a refused key for the log."""
         if isinstance(error, FilterFailed):
             _log.error("%s", error.message)
         elif isinstance(error, (Forbidden, Unauthorized)):
             self._refusals.add(error.code or "forbidden")
 
     def receive(self, report: TurnReport) -> None:
-        """Shows a turn that another process has reported."""
+        """Publishes a turn that another process has reported."""
         self._traces.publish(report)
         if report.outcome is not None:
             self._traces.hour.add(time.time(), report)
 
     def close(self) -> None:
-        """Reports all that there is to report."""
+        """Reports all ended turns and counted refusals."""
         self.flush()
         self._refusals.flush()
         self._without_session.flush()
 
 
 def _complete(report: TurnReport, observation: Observation | None) -> TurnReport:
-    """The report for processes that do not have the turn: with its excerpt, where that may be shown."""
+    """Returns the report for other processes, with its excerpt if that may be shown."""
     return msgspec.structs.replace(report, excerpt=observation.excerpt) if observation else report

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from proxy.page.app import PageApp
 
 FEED: Final = "/v1/turns"
-"""The path of the feed, an answer without an end."""
+"""The path of the feed, which is an endless response."""
 _PAGES: Final = frozenset(
     {
         "live",
@@ -66,7 +66,7 @@ class Routes:
             ("/metrics", self._metrics),
             (FEED, self._feed),
         ]
-        # Clients look for models under the same base as for completions.
+        # Clients request models under the same base URL as completions.
         for base in ("", "/v1", "/pipelines/{pipeline}", "/pipelines/{pipeline}/v1"):
             own += [(f"{base}/models", self._models), (f"{base}/models/{{model:path}}", self._model)]
         self.table = [
@@ -78,11 +78,11 @@ class Routes:
     async def answer(self, request: Request, runtime: Runtime, tenant: str) -> None:
         """Answers one request.
 
-        Raises NotFound and MethodNotAllowed for what is not there, Conflict where other writers of a session
-        win every time, and MemoryUnavailable where the store fails or holds what cannot be read.
+        Raises NotFound and MethodNotAllowed for unknown routes, Conflict if other writers of a session win
+        every time, and MemoryUnavailable if the store fails or has data that cannot be read.
         """
         path = request.path
-        if path.startswith(sessions.ROOT):  # undecoded, or an id with a slash would be two steps
+        if path.startswith(sessions.ROOT):  # not decoded, so that an id with a slash is one segment
             path = request.raw_path.decode("latin-1")
         match = self._router.find(request.method, path)
         if match is None:
@@ -135,7 +135,7 @@ class Routes:
 
 
 class LazyPage:
-    """Answers the page's paths; importing its template engine costs calls nothing until it is needed."""
+    """Answers the page's paths; imports the page and its template engine at the first request."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -143,14 +143,14 @@ class LazyPage:
         self._closed = False
 
     def close(self) -> None:
-        """Stops what pages have started, and starts no more; pages are still answered."""
+        """Stops drafts that are being tried, now and later; pages are still answered."""
         self._closed = True
         if self._app:
             self._app.close()
 
     @staticmethod
     def owns(path: str, method: str) -> bool:
-        """Whether a request is for a page; what is posted to the root is a completion that went astray."""
+        """Whether a request is for a page; a POST to the root is a misdirected completion."""
         if path == "/":
             return method != "POST"
         return path.startswith("/") and path.split("/", 2)[1] in _PAGES
@@ -158,7 +158,7 @@ class LazyPage:
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Answers one request for a page."""
         if self._app is None:
-            # In a thread: importing takes a while, and calls wait on the loop.
+            # In a thread, since calls wait for the loop and importing takes a while.
             module = await asyncio.to_thread(import_module, "proxy.page.app")
             self._app = self._app or module.PageApp(self._server)
         if self._closed:
@@ -167,7 +167,7 @@ class LazyPage:
 
 
 async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:
-    """Lists models in OpenAI's shape: those that the settings name, else what the upstream itself lists."""
+    """Returns models in OpenAI's shape: those named in the settings, else those that the upstream lists."""
     models, unnamed = {}, {}
     for pipeline in pipelines:
         for target in pipeline.targets:
@@ -181,7 +181,7 @@ async def list_models(pipelines: Iterable[Pipeline]) -> list[dict[str, Any]]:
 
 
 async def _upstream_models(target: Target) -> list[dict[str, Any]]:
-    """The models that an upstream lists; none where it fails or answers something else."""
+    """Returns the models that an upstream lists; none if it fails or answers with something else."""
     due = asyncio.get_running_loop().time() + target.first_token
     try:
         response = await target.upstream.open("GET", "/models", target.headers, b"", due=due)
@@ -206,7 +206,7 @@ def _model_object(name: str, owner: str) -> dict[str, Any]:
 
 
 def _pipelines(request: ApiRequest) -> Iterable[Pipeline]:
-    """The pipeline that the path names, else all of them."""
+    """Returns the pipeline in the path, or all pipelines without one."""
     name, runtime = request.params.get("pipeline"), request.runtime
     return runtime.pipelines.values() if name is None else [runtime.pipeline(name)]
 
@@ -218,7 +218,7 @@ async def _events(turns: AsyncIterator[Event]) -> AsyncIterator[bytes]:
 
 
 def _not_found(path: str) -> TurnkeeperError:
-    # Client libraries show this sentence to their users, and often nothing else.
+    # Client libraries often show their users only this sentence.
     if path == "/":
         return MethodNotAllowed(f"/ takes HEAD, GET; completions are at /v1{_CHAT}.", allow="HEAD, GET")
     if path.endswith(_CHAT):

@@ -1,4 +1,4 @@
-"""Signals, blocked until the server can handle them: unhandled, each would end the process."""
+"""Blocks signals until the server can handle them; before that, each would end the process."""
 
 import signal
 from collections.abc import Iterable
@@ -11,16 +11,16 @@ SIGNALS: Final = frozenset(
 )
 """The signals that a server handles."""
 RELOAD: Final = SIGNALS & {getattr(signal, "SIGHUP", None)}
-"""The signal that reloads the configuration; not every system has it."""
+"""The signal that reloads the configuration; empty on systems without it."""
 
 
 def block(signs: Iterable[int] = SIGNALS) -> None:
-    """Makes signals wait, in this process, in those that it forks, and in threads that it starts."""
+    """Blocks signals in this process, in processes that it forks, and in threads that it starts."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_BLOCK, signs)
 
 
 def unblock() -> None:
-    """Delivers the signals that have waited, once of each kind."""
+    """Unblocks the signals, and delivers those that waited, each kind once."""
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

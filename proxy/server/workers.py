@@ -1,4 +1,4 @@
-"""One configuration served at one port by worker processes, with a background process beside them."""
+"""Serves one configuration at one port by worker processes, with a background process beside them."""
 
 import contextlib
 import gc
@@ -33,9 +33,9 @@ from proxy.settings.build import build_runtime, needs_background_process
 from proxy.settings.load import load
 from proxy.settings.settings import Settings, unshared_limits
 
-# A process that lives for less long is started again after a pause.
+# In seconds. A process that ends sooner is restarted after a pause.
 _SHORT_LIFE: Final = 5.0
-# ``timeout`` and others signal a command, and then its group with it: that is no second signal.
+# In seconds. ``timeout`` and others signal a command, and then its whole group, which counts as one signal.
 _SAME_SIGNAL: Final = 0.5
 _RESTARTS: Final = Backoff(shortest=1.0, longest=10.0)
 _HOST_BYTES: Final = 8
@@ -43,11 +43,11 @@ _BACKGROUND: Final = -1
 """The index of the background process."""
 
 CAN_FORK: Final = hasattr(os, "fork")
-"""Whether this system has worker processes at all."""
+"""Whether this system supports worker processes."""
 
 
 def check_workers(settings: Settings, count: int) -> None:
-    """Raises ConfigError where several processes could not serve this as one."""
+    """Raises ConfigError if this many processes cannot be forked, or cannot share the memory."""
     if count > 1 and not CAN_FORK:
         raise ConfigError(
             "--workers needs a system that can fork: use one process here, or several machines."
@@ -61,11 +61,11 @@ def check_workers(settings: Settings, count: int) -> None:
 
 
 class Workers:
-    """``count`` processes that serve as one, and one in the background where the configuration needs it.
+    """``count`` processes that serve as one, and a background process if the configuration needs it.
 
-    A process that ends is replaced at once or, where it lived briefly, after a pause. On SIGHUP all read the
-    configuration again. On SIGTERM or SIGINT they have the grace of calls and END_WITHIN seconds to end, the
-    background process last; a second signal, half a second later or more, ends them at once.
+    A process that ends is replaced at once or, after a short life, after a pause. On SIGHUP all reload the
+    configuration. On SIGTERM or SIGINT they have the grace of calls and END_WITHIN seconds to end, the
+    background process last. A second signal, at least half a second later, kills them at once.
     """
 
     def __init__(self, path: Path, settings: Settings, environ: Mapping[str, str], count: int) -> None:
@@ -80,29 +80,29 @@ class Workers:
         self._sockets: list[socket.socket] = []
         self._watches = False
         self._running: dict[int, tuple[int, float]] = {}
-        """Of each pid, its index and when it was started."""
+        """The index of each process and the time of its start, by pid."""
         self._due: dict[int, float] = {}
-        """When each process that was lost is started again, by its index."""
+        """The time at which each lost process is restarted, by its index."""
         self._short_lives: Counter[int] = Counter()
         self._stopping = False
         self._lifeline, self._lifeline_writer = os.pipe()
         self._log = forking_logger(sys.stderr, form=settings.log.format, level=settings.log.level)
 
     def serve(self, sockets: list[socket.socket], *, watch: bool) -> bool:
-        """Serves until SIGTERM or SIGINT; returns whether all processes ended well."""
+        """Serves until SIGTERM or SIGINT; returns whether all processes ended without failure."""
         self._sockets, self._watches = sockets, watch
         if warning := unshared_limits(self._settings, self._count):
             self._log.warning("%s", warning)
         with contextlib.ExitStack() as stack:
             if self._count > 1:
-                # All have one secret for the page's forms, and share the memory of what is imported here.
+                # All processes need the same secret for the page's forms, and share the imported modules.
                 import_module("proxy.page.app")
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="turnkeeper-"))
                 metrics.share_between_processes(folder)
             gc.collect()
             gc.freeze()
             signal.signal(signal.SIGCHLD, lambda *_: None)
-            # A forked process inherits the mask, and takes signals once it can.
+            # A forked process inherits the mask, and unblocks signals once it can handle them.
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             well, stopped_at = True, 0.0
             self._fork_missing()
@@ -131,7 +131,7 @@ class Workers:
     # --- in the first process
 
     def _reload(self) -> bool:
-        """Reads the configuration, and logs once what is wrong with it; returns whether it is good."""
+        """Reads the configuration, and logs its errors once; returns whether it is valid."""
 
         def read() -> Settings:
             settings = load(self._path, self._environ)
@@ -143,14 +143,14 @@ class Workers:
         return settings is not None
 
     def _send(self, sign: int, *, to: Container[int] | None = None) -> None:
-        """Sends a signal to all processes, or to those of some indexes."""
+        """Sends a signal to all processes, or only to those with the indexes in ``to``."""
         for pid, (index, _) in self._running.items():
             if to is None or index in to:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, sign)
 
     def _reap(self) -> bool:
-        """Takes note of all that have ended; returns whether those that were to end did so well."""
+        """Removes ended processes; returns whether all that were told to end did so without failure."""
         well = True
         while True:
             try:
@@ -159,7 +159,7 @@ class Workers:
                 return well
             if not pid:
                 return well
-            if pid not in self._running:  # an orphan: a container leaves all of its own to its first process
+            if pid not in self._running:  # an orphan, which a container leaves to its first process
                 continue
             index, start = self._running.pop(pid)
             if self._count > 1:
@@ -167,7 +167,7 @@ class Workers:
             if not self._stopping:
                 if index in self._wanted:
                     self._note_loss(index, pid, start)
-            # However the background process ends, what it has not done is due in the store.
+            # A failing end of the background process loses nothing: open work stays due in the store.
             elif index != _BACKGROUND and status:
                 well = False
                 if status == signal.SIGKILL:
@@ -179,7 +179,7 @@ class Workers:
                     )
 
     def _note_loss(self, index: int, pid: int, start: float) -> None:
-        """Has a process that was lost started again, after a pause where it had lived briefly."""
+        """Schedules the restart of a lost process, at once or, after a short life, after a pause."""
         name = "The background process" if index == _BACKGROUND else f"Process {index + 1}"
         if index != _BACKGROUND:
             self._written.names_lost()
@@ -198,7 +198,7 @@ class Workers:
         return [*serving, _BACKGROUND] if needs_background_process(self._settings) else serving
 
     def _fork_missing(self) -> None:
-        """Forks the processes that are due, sets the alarm for those that are not, and ends any other."""
+        """Forks missing processes that are due, sets an alarm for later ones, and ends unneeded ones."""
         now, wanted = time.monotonic(), self._wanted
         running = {index for index, _ in self._running.values()}
         self._send(signal.SIGTERM, to=running - {*wanted})
@@ -225,7 +225,7 @@ class Workers:
             else:
                 self._work(index)
             code = 0
-        except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as if it were the first
+        except BaseException:  # noqa: BLE001 - this process must never continue as if it were the first
             exit_within_a_second()
             traceback.print_exc()
         finally:
@@ -272,7 +272,7 @@ class Workers:
         signals.block()
 
         def reload() -> tuple[Settings, Runtime] | None:
-            # What is wrong is logged by the servers, which read the same.
+            # The servers read the same file and log its errors.
             with contextlib.suppress(Exception, SystemExit):
                 settings = load(self._path, self._environ)
                 return settings, build_runtime(settings, self._environ)
@@ -283,6 +283,6 @@ class Workers:
         background.run((self._settings, runtime), reload, link.working)
 
     def _close_sockets(self) -> None:
-        # Each worker has its own: with these open, clients would reach a port that no process answers.
+        # Workers have copies. If these stayed open, clients could connect to a port that no process serves.
         for each in self._sockets:
             each.close()
