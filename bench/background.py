@@ -1,12 +1,12 @@
-"""How many Python calls a turn takes in the background process: a number that no busy machine changes much.
+"""Counts the Python calls that a turn takes in the background process, which a busy machine hardly changes.
 
 python -m bench.background [CONFIG] [--list KIND] [--memory redis|URL] [--turns 20,800] [--usable]
 
-A server, and what runs beside it in the background, are threads of this process. Counted are the calls of the
-background's threads until nothing is left to do: by turn, in calls of sixteen turns without a pause, which
-are archived once, and far into a call, where each turn is archived by itself. On a Redis the commands and the
-bytes that it sends, the server's own included, stand beside it. The model answers in words that are of no use
-as facts or notes, unless they are to be ``--usable``.
+A server and its background work run in threads of this process. The calls of the background threads are
+counted until no work is left. They are given per turn, for calls of sixteen turns without a pause, which are
+archived once, and for late turns of a long call, where each turn is archived separately. With Redis, its
+commands and the bytes that it sends are given as well, including those for the server. Without ``--usable``,
+the model's answers yield no facts or notes.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Callers who pause: how much later the first token comes for all that is remembered.
+"""Measures how much memory delays the first token, with callers who pause.
 
 python -m bench.caller [--memory sqlite,redis] [--callers 1] [--turns 100] [--pause 0.15] [--config FILE]
 
-The same is asked within a session and without one, by turns, of one server, and after 16 turns the next call
-begins. The engine replays what it was answered, and shows the newest 25 messages. A processor that falls
-asleep in the pauses fetches code and data anew for each request: that is what a lone caller waits for, and
-several, who start one after another, keep it awake.
+One server gets the same requests with and without a session, in alternation, and a new call begins after 16
+turns. The engine replays the answers, and sends the newest 25 messages. A processor that sleeps in the pauses
+loads code and data again for each request, for which a single caller waits. Several callers, who start one
+after another, keep it awake.
 """
 
 import argparse

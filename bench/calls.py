@@ -1,11 +1,11 @@
-"""How many Python calls a turn takes on the thread that serves it: a number that no busy machine changes.
+"""Counts the Python calls of a turn on the thread that serves it, which a busy machine does not change.
 
 python -m bench.calls [CONFIG] [--list KIND] [--memory URL]
 
-A server runs in a thread of this process, in front of a fake model that sends each chunk once the one before
-has been read, so that no two of them are read at once. As under ``serve``, each turn is logged, and archive
-and jobs are another process's, which is not counted. A caller posts windows in Agora's shape, and asks again
-once all of a turn is done. Shown are the medians of several turns, less what an idle server takes.
+A server runs in a thread of this process, with a fake model that sends each chunk after the former one was
+read, so that each is read alone. As under ``serve``, each turn is logged, and another process, which is not
+counted, archives and runs jobs. A caller sends windows in Agora's shape, each after all work of the turn
+before. The results are medians of several turns, without the calls of an idle server.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What the work between a request and the model costs: parse, filter, compose, over 24 messages.
+"""Measures the work between a request of 24 messages and the model: parsing, filters and composing.
 
 python -m bench.chain [CONFIG] [--profile] [--cold MB]
 
-A server does other things between two requests: with ``--cold``, so many megabytes are copied before each
-piece of work, so that what it needs has left the processor's caches.
+Between two requests, a server does other work. With ``--cold``, this many megabytes are copied before each
+measurement, so that its code and data are not in the processor's caches.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""A long call, turn by turn: does each earlier turn reach the model once, and what does a turn cost?
+"""Checks in a long call that each earlier turn reaches the model once, and measures the cost of a turn.
 
 python -m bench.conversation [--turns 300] [--window 60 10] [--plot conversation.png]
 
-Runs with and without turn numbers, on SQLite and on Redis (where a redis-server is found), and with summaries
-that fail half the time. The engine replays the newest 8 messages, and the caller tells something lasting in
-every tenth. What is paid counts tokens of an unchanged prefix as a tenth, and what is asked in the background
-in full, the notes for the next call too. A plot needs matplotlib.
+Runs with and without turn numbers, on SQLite and on Redis (if a redis-server is found), and with summaries
+that fail half the time. The engine replays the newest 8 messages, and the caller states a lasting fact in
+every tenth. The price counts tokens of an unchanged prefix as a tenth, and tokens of background requests in
+full, including the notes for the next call. A plot needs matplotlib.
 """
 
 import argparse

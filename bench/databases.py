@@ -1,12 +1,12 @@
-"""What a turn costs in the databases: statements, write-ahead log and CPU, beside what it costs on Redis.
+"""Measures a turn in the databases: statements, write-ahead log and CPU, compared with Redis.
 
 python -m bench.databases [--memory postgresql,redis,redis-alone] [--callers 4] [--turns 12] [--pause 1.5]
 
-Callers with a user talk to ``config/agora.yaml``, each in a call of its own, over a real server. With a pause
-of more than a second a call is archived after each turn, which costs the most. Statements are those of
-sessions, archive and facts together, in PostgreSQL's own log, without BEGIN and COMMIT and without what hosts
-tell one another; those that come in a minute without any turn stand beside them. The first turn of each call
-is left out, and so are pages that are written whole behind a checkpoint.
+Callers with a user id talk to a real server with ``config/agora.yaml``, each in a separate call. With a pause
+of more than a second a call is archived after each turn, which costs the most. The statements of sessions,
+archive and facts are counted in PostgreSQL's log, without BEGIN and COMMIT and without messages between
+hosts; the table also has those of a minute without any turn. The first turn of each call is left out, and so
+are the full pages that are written after a checkpoint.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""A voice engine: what it posts, turn by turn, and how it reads the answer."""
+"""A voice engine, which sends the requests of a call turn by turn, and reads the answers."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""What an agent's short-term memory costs on a real Redis, beside what it may cost.
+"""Measures an agent's short-term memory on a real Redis, and compares it with the limits.
 
 python -m bench.episodes [--url redis://…] [--writers 4] [--count 500]
 """

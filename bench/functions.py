@@ -1,11 +1,11 @@
-"""How many of the product's functions and files one turn runs.
+"""Counts the product's functions and files that one turn runs.
 
 python -m bench.functions [CONFIG] [--list]
 
-A server runs in a thread of this process, in front of a fake model, with a SQLite file as its memory; as
-under ``serve``, archive and jobs are another process's, which is not counted. The functions are counted by
-``sys.setprofile`` in all of its threads, each one once, comprehensions and lambdas among them, for two
-seconds from the request on. What an idle server runs in as long a time is taken off.
+A server runs in a thread of this process, with a fake model, and a SQLite file as its memory. As under
+``serve``, another process, which is not counted, archives and runs jobs. ``sys.setprofile`` counts each
+function once, including comprehensions and lambdas, in all threads for two seconds from the request on.
+Functions that an idle server runs in the same time are subtracted.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Callers who ask again and again for a while, and what they heard."""
+"""Load by callers who send requests for a while, and its measurements."""
 
 import asyncio
 import contextlib

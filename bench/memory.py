@@ -1,10 +1,10 @@
-"""How much memory a server is left with after requests and answers that are as large as any.
+"""Measures the memory that a server keeps after the largest requests and answers.
 
 python -m bench.memory [--seconds 60] [--rows NAME]
 
-Callers send sessions with texts of 15 MB, others are answered with 60 MB: in streams and whole, with and
-without a session, through answer filters and without. Megabytes are those of all processes of the server
-together (PSS), at their highest and after so many seconds.
+Some callers send sessions with texts of 15 MB, and others get answers of 60 MB: streamed and whole, with and
+without a session, with and without answer filters. The megabytes are those of all processes of the server
+together (PSS), at their peak and after ``--seconds``.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""A model that costs next to nothing: its answers are made before they are asked for.
+"""A model that uses hardly any CPU, since its answers are made in advance.
 
 python -m bench.model PORT
 
-The request's model name says how it answers: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
-once. Each delta carries the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB,
+The model name in the request selects the answer: ``paced-32-20`` streams 32 deltas, 20 ms apart, the first at
+once, and each delta contains the microsecond at which it was sent. ``delta-10`` is one delta of 10 MB,
 ``stream-60`` a stream of 60 MB in deltas of 10 KB, ``whole-60`` a whole answer of 60 MB, and ``noted`` notes
 no facts. ``brief-32`` is a whole answer of 32 words.
 """

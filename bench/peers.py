@@ -1,4 +1,4 @@
-"""Other relays, where they are installed: what is measured beside them can be compared."""
+"""Other proxies, if they are installed, to be measured in the same run for comparison."""
 
 import shutil
 import sys

@@ -1,16 +1,16 @@
-"""What the proxy adds to a call, beside others that relay, all in one run.
+"""Measures the latency that the proxy adds to a call, and that of other proxies, in one run.
 
 python -m bench.proxy [--peers nginx,smg] [--levels 1,16,64,200] [--pause 0] [--seconds 6] [--whole 16]
                       [--growth 20,800] [--held 0] [--plot FILE.png]
 
-A model made of bytes and the callers share one core, what is measured has another, background process and
-all. The same load goes to the model directly before and after each block; what is added is one's quantile
-less the other's. Compare within one run only, best as a ratio.
+A fake model and the callers share one core; the measured system has another one, including its background
+process. The same load is sent directly to the model before and after each block, and the added latency is the
+difference of quantiles. Compare only results of one run, preferably as a ratio.
 
-Callers at --levels hear streams of 32 deltas, 20 ms apart, and begin a new call after 16 turns; they are
-silent for --pause seconds between two turns. --whole callers ask without a pause for whole answers. With
-memory, four calls without an end are measured over 40 turns from each turn of --growth on, and --held calls
-of two turns are left, to see what memory they take.
+The numbers of callers in --levels get streams of 32 deltas, 20 ms apart, begin a new call after 16 turns, and
+are silent for --pause seconds between two turns. --whole callers request whole answers without a pause. With
+memory, four endless calls are measured over 40 turns from each turn of --growth on, and --held calls of two
+turns are left open to measure the memory that they take.
 """
 
 import argparse

@@ -1,15 +1,15 @@
-"""How often recall finds what an answer rests on, and how fast.
+"""Measures how often recall finds the evidence for an answer, and how fast.
 
 python -m bench.recall [--half tuning|held-back] [--own FILE] [--url sqlite:PATH] [--crowd 1000] [--misses 10]
     [--embeddings http://127.0.0.1:8001/v1 --model NAME --weight 0.4 --least 0.3]
 
-Without a file it asks 2,000 questions of our own (``bench.recall_talks``), half of which are held back from
+Without a file it asks our own 2,000 questions (``bench.recall_talks``), half of which are held back from
 tuning. FILE is JSON in the form of the LoCoMo set: a list of samples, each with ``conversation``
 (``session_1`` and so on: lists of ``{speaker, dia_id, text}``; ``session_1_date_time`` and so on) and ``qa``
-(``{question, evidence: [dia_id], category}``; of the category "small talk", nothing is to be recalled). Each
-sample is one person; each of its sessions a session of theirs. Questions are asked at ``now``, else a day
-after the last session. ``told`` is what the filter tells a model with its defaults, and ``--crowd`` adds
-other people with a hundred turns each.
+(``{question, evidence: [dia_id], category}``; for the category "small talk", nothing should be recalled).
+Each sample is one user with all sessions in it. Questions are asked at ``now``, or else a day after the last
+session. ``told`` are the items that the filter injects with its defaults, and ``--crowd`` adds other users
+with a hundred turns each.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""What the talks of ``bench.recall`` are made of: hand-written exchanges with the questions that they answer.
+"""The hand-written exchanges for the conversations of ``bench.recall``, with questions that they answer.
 
 An item is ``lines | question``. Lines are separated by ``>``; the caller and the assistant take turns, the
-caller first, or the assistant where the item begins with ``<``. A line with ``*`` is the evidence. Names in
-braces are filled from POOLS, the same in an item's lines and its question. Of each kind, every other item is
-held back from tuning.
+caller first, or the assistant if the item begins with ``<``. A line with ``*`` is the evidence. Names in
+braces are filled from POOLS, with the same values in an item's lines and its question. Every other item of
+each kind is held back from tuning.
 """
 
 POOLS = {

@@ -1,6 +1,6 @@
-"""Talks with questions of our own, from fixed seeds, in the form that ``bench.recall`` reads.
+"""Our own conversations with questions, from fixed seeds, in the form that ``bench.recall`` reads.
 
-Both halves have their own exchanges, names and people, so that what is tuned on one is tested on the other.
+The halves have different exchanges, names and users, so that what is tuned on one is tested on the other.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What memory costs a turn beside its store: reading what is held, on the call; writing it anew, after it.
+"""Measures the work of memory in a turn, without the store: reading during the call, and writing after it.
 
 python -m bench.remember [--profile known|after]
 """

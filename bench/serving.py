@@ -1,4 +1,4 @@
-"""A server under test: started on a core of its own, its time and memory read from the kernel."""
+"""Starts a server under test on a separate core, and reads its CPU time and memory from the kernel."""
 
 import contextlib
 import functools

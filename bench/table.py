@@ -1,4 +1,4 @@
-"""Measures as a table, and as a picture."""
+"""Shows measurements as a table, and as a picture."""
 
 import argparse
 from collections.abc import Sequence

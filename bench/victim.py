@@ -1,13 +1,13 @@
-"""How long one caller's stream waits while others send, or are sent, the largest that is accepted.
+"""Measures how long one caller's stream waits while others send or get the largest accepted messages.
 
 python -m bench.victim [--only NAME] [--times 3] [--busy]
 
-A server in a process of its own remembers as much as one tenant can have. It answers a stream whose pieces
-come every 20 ms, and a short call over and over. Beside them each attack of the table is made, several times.
-Of the stream the largest extra delay of a piece is printed, of the calls that of the first byte, and of the
-first turns of sessions how long after the answer another program finds them in the file, at most: of the
-quietest time, for others use the machine too, and in brackets of the worst. ``--busy`` keeps both cores busy
-with something else.
+A server in a separate process remembers as much as one tenant can have. It answers a stream with pieces every
+20 ms, and short calls one after another, and meanwhile each attack of the table is made several times. The
+table has the largest extra delay of a piece of the stream, and of the first byte of a call. It also has the
+longest time from an answer until another program finds the first turn of its session in the file. Each value
+is from the quietest run, since the machine is shared, and in brackets from the worst. ``--busy`` keeps both
+cores busy with other work.
 """
 
 import argparse

@@ -1,13 +1,12 @@
-"""Holds mixed load for a while, and looks at what is left of it.
+"""Runs mixed load for a while, and checks the results.
 
 python -m bench.soak [--minutes 30] [--callers 200] [--memory sqlite|redis|URL] [--workers 1] [--large 0]
                      [--plot FILE]
 
-Callers talk in turns at the pace of people; some interrupt with newer words, some hang up. Meanwhile the
-configuration is edited and read again, a Redis of its own is killed and started again, and every --large
-seconds one caller sends, or is sent, as much as is accepted. All that was said and heard to its end must be
-held, nothing may fail that nobody made fail, and nothing may have grown or become slower: the exit code says
-so.
+Callers talk in turns at a human pace; some interrupt with newer words, and some hang up. Meanwhile the
+configuration is edited and reloaded, a separate Redis is killed and restarted, and every --large seconds one
+caller sends or gets as much as is accepted. Everything that was said, and heard to its end, must be stored.
+Nothing may fail without cause, and nothing may have grown or become slower: the exit code tells.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Callers over lines of their own: most listen, some interrupt, some hang up in the middle of an answer."""
+"""Callers with separate connections: most listen, some interrupt, some hang up during an answer."""
 
 import asyncio
 import json

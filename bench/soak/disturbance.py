@@ -1,6 +1,6 @@
-"""What is done to a server while it is in use.
+"""Disturbs a server while it is in use.
 
-Its configuration is read again, its Redis is killed, and callers send and are sent as much as is accepted.
+Its configuration is reloaded, its Redis is killed, and callers send and get as much as is accepted.
 """
 
 import asyncio

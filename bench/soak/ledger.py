@@ -1,4 +1,4 @@
-"""What callers said and heard to the end, which is what must be held; and what is held."""
+"""Compares what callers said and heard to the end with what is stored."""
 
 import asyncio
 import json

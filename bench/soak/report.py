@@ -1,4 +1,4 @@
-"""What a soak measures of the server and shows: over time, in total, and what must not be."""
+"""The measurements of a soak and their report: over time, in total, and the failures."""
 
 import asyncio
 import statistics
