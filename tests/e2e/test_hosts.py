@@ -237,7 +237,8 @@ def test_superseding_goes_on_after_a_failover(start: Hosts, upstream: FakeUpstre
         redis_server.wait_until(lambda: int(sentinel.ask(*service)[1]) == replica.port)
         at = time.monotonic()
         assert code(older.result(5)) == SUPERSEDED
-        assert speculation.delay("failing over", at) < 1
+        # A host joins its channel again after a pause, which grows to a second.
+        assert speculation.delay("failing over", at) < 3
 
 
 def test_superseding_outlives_lost_connections(start: Hosts, upstream: FakeUpstream, tmp_path: Path) -> None:
