@@ -68,7 +68,7 @@ async def shown(*bodies, most=4, headers=SSE, size=10_000, watch=lambda seen, ki
         return answers[len(asked)]
 
     kit = Kit()
-    dialogue = Dialogue(Tools(Offer({}, OWN, {}), kit, most))
+    dialogue = Dialogue(Tools(Offer({}, OWN, {}, {}), kit, most))
     rounds = Rounds(answers[0], again, dialogue, 0, DUE)
     seen = b""
     while data := await rounds.read():

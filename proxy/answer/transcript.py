@@ -282,11 +282,6 @@ def function_name(call: Mapping[str, Any]) -> str:
     return name if isinstance(name, str) else ""
 
 
-def has_content(delta: Mapping[str, Any]) -> bool:
-    """Whether a delta or a message has more than a role and tool calls."""
-    return any(value for name, value in delta.items() if name not in {"role", "tool_calls"})
-
-
 def normalize_call(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call in the form that can be run and sent back: with id, name, and arguments as a string."""
     kind = "custom" if object_in(call, "custom") else "function"

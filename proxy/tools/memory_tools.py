@@ -85,12 +85,14 @@ TOOLS: Final[Mapping[str, Mapping[str, Any]]] = {
 class Offer(msgspec.Struct, frozen=True):
     """A request's fields with memory tools added, and the names of these tools.
 
-    ``final_fields`` are for the last round, in which the model may not call them.
+    ``final_fields`` are for the last round, in which the model may not call them, and ``client_fields`` those
+    without them.
     """
 
     fields: Fields
     names: frozenset[str]
     final_fields: Fields
+    client_fields: Fields
 
 
 def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
@@ -113,7 +115,8 @@ def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
     extended = {**fields, "tools": tools}
     # A request that requires one of its own tools gets a last round with these alone.
     required = _decoded(fields.get("tool_choice"), "auto") == "required" and theirs
-    return Offer(extended, frozenset(offered), fields if required else {**extended, "tool_choice": _NONE})
+    final = fields if required else {**extended, "tool_choice": _NONE}
+    return Offer(extended, frozenset(offered), final, fields)
 
 
 def _decoded(raw: msgspec.Raw | None, default: Any) -> Any:

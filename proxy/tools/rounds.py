@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from filters.base import Fields
 from filters.message import Message
 from proxy.answer.response import LARGEST_ANSWER, Headers, Response, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, encode_json, events, whole_characters
@@ -17,7 +18,6 @@ from proxy.answer.transcript import (
     finish_reason,
     first_choice,
     function_name,
-    has_content,
     has_whole_arguments,
     normalize_call,
     object_in,
@@ -34,6 +34,7 @@ _ROUND_TIMEOUT = 2.0
 Ask = Callable[[float], Awaitable[Response]]
 """Asks the model to continue the dialogue, by a deadline in loop time. Raises UpstreamError."""
 
+_NOT_DONE = '{"error": "This was not done: no tool can be called any more. Answer now."}'
 _LINGER = 1.0
 """How many seconds an upstream may keep a stream open after its end."""
 _ENVELOPE = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -51,8 +52,7 @@ class Round:
     """One answer of the model in a turn.
 
     ``calls`` are calls of memory tools, to be run before the model continues; ``side_calls`` came together
-    with calls of the client's tools. ``text`` and ``usage`` are the answer's text and token counts. The round
-    is ``silent`` if it consists of calls of memory tools in the last round, where they are not allowed.
+    with calls of the client's tools. ``text`` and ``usage`` are the answer's text and token counts.
     """
 
     def __init__(self, dialogue: "Dialogue") -> None:
@@ -65,20 +65,25 @@ class Round:
         self.calls: Sequence[Call] = ()
         self.side_calls: Sequence[Call] = ()
         self.usage: dict[str, Any] = {}
-        self.silent = False
 
     def _split(self, calls: Sequence[Call]) -> tuple[list[Call], list[Call]]:
         """The calls of memory tools, and those of the client's own tools."""
         ours = [call for call in calls if function_name(call) in self._dialogue.names]
         return ours, [call for call in calls if function_name(call) not in self._dialogue.names]
 
-    def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call], *, says_something: bool) -> bool:
-        """Sets which calls of memory tools are to run; returns whether this round ends the answer."""
-        if ours and not theirs and not self._dialogue.is_last_round:
+    def _take_calls(self, ours: Sequence[Call], theirs: Sequence[Call]) -> bool:
+        """Sets which calls of memory tools are to run; returns whether this round ends the answer.
+
+        Raises UpstreamBroken for an answer without a word whose memory tools were withdrawn in vain.
+        """
+        dialogue = self._dialogue
+        says_something = bool(theirs or (dialogue.text + self.text).strip())
+        if ours and not says_something and dialogue.is_withdrawn:
+            raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
+        if ours and not theirs and not (dialogue.is_last_round and says_something):
             self.calls = ours
             return False
-        self.side_calls = () if self._dialogue.is_last_round else ours
-        self.silent = bool(ours) and not (theirs or says_something)
+        self.side_calls = () if dialogue.is_last_round else ours
         return True
 
 
@@ -90,6 +95,7 @@ class Dialogue:
     """
 
     def __init__(self, tools: Tools) -> None:
+        self._offer = tools.offer
         self.names = tools.offer.names
         self.rounds = 0
         self.messages: list[Message] = []
@@ -101,8 +107,20 @@ class Dialogue:
 
     @property
     def is_last_round(self) -> bool:
-        """Whether the model is asked for the last time, and may not call memory tools."""
+        """Whether the model may not call memory tools any more: calls of this round do not run."""
         return self.rounds >= self._max_rounds
+
+    @property
+    def is_withdrawn(self) -> bool:
+        """Whether no memory tool is offered any more, since the model called one in the last round."""
+        return self.rounds > self._max_rounds
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of the next request."""
+        if self.is_withdrawn:
+            return self._offer.client_fields
+        return self._offer.final_fields if self.is_last_round else self._offer.fields
 
     @property
     def text(self) -> str:
@@ -170,8 +188,9 @@ class Dialogue:
     async def _results(self, calls: Sequence[Call]) -> list[Message]:
         until, results = asyncio.get_running_loop().time() + _ROUND_TIMEOUT, []
         for call in calls:
-            function = call["function"]
-            content = await self._runner.run(function["name"], function["arguments"], until)
+            function, content = call["function"], _NOT_DONE
+            if not self.is_last_round:
+                content = await self._runner.run(function["name"], function["arguments"], until)
             results.append(Message(role="tool", tool_call_id=call["id"], content=content))
         return results
 
@@ -246,10 +265,7 @@ class Rounds(Response):
         """Runs the calls of memory tools; then asks the model again, unless the client's tools were called.
 
         Memory tools run before calls of the client's tools go out: a client that has these may hang up.
-        Raises UpstreamBroken for a silent round.
         """
-        if current.silent:
-            raise UpstreamBroken("The model went on calling memory tools, and said nothing.")
         if current.side_calls:
             await self._dialogue.run_side_calls(current, self)
         if ended and current.calls:
@@ -279,7 +295,6 @@ class StreamedRound(Round):
     def __init__(self, dialogue: Dialogue) -> None:
         self._envelope: Chunk = {}
         self._role_sent = False
-        self._says_something = False
         super().__init__(dialogue)
 
     def begin(self) -> None:
@@ -303,7 +318,7 @@ class StreamedRound(Round):
         ours, theirs = self._split(self._assembled_calls)
         if not ours and not self._dialogue.rounds:
             return b"".join(pending)
-        if not self._take_calls(ours, theirs, says_something=self._says_something) or self.silent:
+        if not self._take_calls(ours, theirs):
             return b""
         # The client's calls as one delta, the finish, and the token counts of all rounds.
         base = {"index": 0, "logprobs": None}
@@ -339,7 +354,6 @@ class StreamedRound(Round):
         self.usage = object_in(chunk, "usage") or self.usage
         self._finish = choice.get("finish_reason") or self._finish
         self.text += text_of(delta)
-        self._says_something = self._says_something or has_content(delta)
         if pieces := delta.get("tool_calls"):
             self._pieces.append({"tool_calls": pieces})
         if pieces or self._pending:
@@ -409,8 +423,7 @@ class WholeRound(Round):
         ours, theirs = self._split(calls)
         if not ours and not self._dialogue.rounds:
             return body
-        says_something = bool(self._dialogue.text) or has_content(message)
-        if not self._take_calls([*map(normalize_call, ours)], theirs, says_something=says_something):
+        if not self._take_calls([*map(normalize_call, ours)], theirs):
             return b""
 
         before, content = self._dialogue.text, message.get("content")

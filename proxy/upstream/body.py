@@ -13,7 +13,7 @@ from filters.base import Fields, Messages
 from filters.message import SYSTEM, Content, Message, parts_of
 from proxy.answer.response import Headers
 from proxy.errors import RequestError
-from proxy.tools.rounds import Tools
+from proxy.tools.rounds import Dialogue, Tools
 from proxy.upstream.providers import Names, Provider
 from proxy.upstream.target import Target
 
@@ -87,10 +87,10 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         body = compose(target.provider, self.fields, self.messages, model=model, allow=target.allow)
         return UpstreamRequest(headers, body, name if isinstance(name, str) else "")
 
-    def extended(self, messages: Messages, *, last: bool) -> "ChatRequest":
-        """The request with more messages at its end; the ``last`` one does not offer the proxy's tools."""
-        fields = self.tools.offer.final_fields if self.tools and last else self.fields
-        return msgspec.structs.replace(self, fields=fields, messages=[*self.messages, *messages])
+    def extended(self, dialogue: Dialogue) -> "ChatRequest":
+        """The request that continues after rounds of memory tools."""
+        messages = [*self.messages, *dialogue.messages]
+        return msgspec.structs.replace(self, fields=dialogue.fields, messages=messages)
 
     def names_model(self, target: Target) -> bool:
         """Whether a model is named for this target."""

@@ -236,7 +236,7 @@ class Dispatch:
             chat = self._request
             assert chat is not None  # noqa: S101 - the only target's request is composed
             if self.dialogue and rounds:
-                chat = chat.extended(self.dialogue.messages, last=self.dialogue.is_last_round)
+                chat = chat.extended(self.dialogue)
             candidate.rounds, candidate.request = rounds, chat.to(candidate.target)
         return candidate.request
 

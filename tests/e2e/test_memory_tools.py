@@ -16,10 +16,10 @@ pipelines:
 """
 
 
-def calling(name, **arguments):
+def calling(name, before=b"", **arguments):
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"index": 0, "id": "call_1", "type": "function", "function": function}
-    return sse(ROLE + delta(tool_calls=[call]) + delta(finish="tool_calls") + DONE)
+    return sse(ROLE + before + delta(tool_calls=[call]) + delta(finish="tool_calls") + DONE)
 
 
 @pytest.fixture
@@ -166,6 +166,39 @@ def test_a_model_that_never_stops_calling_has_not_answered(serve, upstream, tmp_
         got = proxy.chat(stream=stream, messages=asked, headers=WHO, path=path)
         assert (got.status_code, said(got)) == (200, "Rex.")
         assert other.last.json["messages"][-1]["role"] == "tool"
+
+
+def calling_what_is_offered(before):
+    """A model that calls memory as long as it is offered, whatever ``tool_choice`` says."""
+
+    def script(request):
+        stream = request.json["stream"]
+        if any(tool["function"]["name"] == "memory_recall" for tool in request.json.get("tools", ())):
+            return calling("memory_recall", before, query="dog") if stream else recalling(request)
+        return sse(stream_of("Rex.")) if stream else answer(completion("Rex."))
+
+    return script
+
+
+@pytest.mark.parametrize("theirs", [[], [{"type": "function", "function": {"name": "weather"}}]])
+@pytest.mark.parametrize(
+    ("stream", "before"),
+    [(True, b""), (True, delta(content="\n\n")), (True, delta(reasoning_content="Hm.")), (False, b"")],
+)
+def test_who_calls_memory_to_the_last_is_asked_once_more_without_it(
+    serve, upstream, tmp_path, stream, before, theirs
+):
+    upstream.script = calling_what_is_offered(before)
+    proxy = serve(ENDLESS, MEMORY_URL=f"sqlite:{tmp_path / 'memory.db'}", OTHER=upstream.url)
+    more = {"tools": theirs} if theirs else {}
+    asked = [{"role": "user", "content": "What is he called?"}]
+    got = proxy.chat(stream=stream, messages=asked, headers=WHO, **more)
+    assert (got.status_code, said(got).strip()) == (200, "Rex.")
+    choices = [request.json.get("tool_choice") for request in upstream.requests]
+    assert choices == [None] * 4 + ["none", None]
+    last = upstream.last.json
+    assert last.get("tools", []) == theirs
+    assert "not done" in last["messages"][-1]["content"]
 
 
 def test_what_would_steer_the_model_is_not_stored(proxy, upstream):

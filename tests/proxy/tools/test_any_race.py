@@ -110,7 +110,7 @@ async def turn(pipeline: Pipeline, seed: int) -> tuple[Kit, list[Whim], bytes, D
     given: list[Whim] = []
     targets = tuple(msgspec.structs.replace(each, upstream=Moody(chance, given)) for each in pipeline.targets)
     kit = Noting(chance)
-    tools = Tools(Offer({}, OWN, {}), kit, MOST)
+    tools = Tools(Offer({}, OWN, {}, {}), kit, MOST)
     question = ChatRequest(
         model=pipeline.model, headers={}, fields={}, messages=(), streaming=True, tools=tools
     )
@@ -141,11 +141,12 @@ def test_nothing_is_carried_out_twice_or_behind_an_answer_s_back(pipeline: Pipel
     assert all(each.closed for each in given)
     told = transcript(seen)
     results = [[m["content"] for m in each.asked if m["role"] == "tool"] for each in given]
+    results = [[result for result in each if "not done" not in result] for each in results]
     longest = max(results, key=len, default=[])
     assert all(longest[: len(each)] == each for each in results), "one conversation, not two"
     assert len(set(kit.done)) == len(kit.done)
     assert [arguments for _, arguments in kit.done][: len(longest)] == longest
-    assert len(longest) <= dispatch.dialogue.rounds <= MOST
+    assert len(longest) <= dispatch.dialogue.rounds <= MOST + 1
     aside = [call for call in told.tool_calls or () if call["function"]["name"] == "weather"]
     assert len(kit.done) - dispatch.dialogue.rounds <= max(len(aside), int(not told.finished))
     assert b"memory_store" not in seen

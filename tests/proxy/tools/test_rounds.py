@@ -84,9 +84,9 @@ def whole_call():
 
 
 @pytest.mark.parametrize(("body", "headers"), [(calling("memory_recall"), SSE), (whole_call(), JSON)])
-async def test_a_last_round_that_calls_ours_and_says_nothing_is_no_answer(body, headers):
+async def test_who_is_offered_none_of_ours_calls_one_and_says_nothing_has_not_answered(body, headers):
     with pytest.raises(UpstreamBroken, match="memory tools"):
-        await shown(*[body] * 3, most=2, headers=headers)
+        await shown(*[body] * 4, most=2, headers=headers)
 
 
 async def test_what_was_said_before_is_an_answer_whatever_the_last_round_calls():
@@ -119,7 +119,7 @@ async def test_an_error_between_two_rounds_is_the_answers():
     async def again(due):
         raise UpstreamRefused(429, b"", {})
 
-    dialogue = Dialogue(Tools(Offer({}, OWN, {}), Kit(), 2))
+    dialogue = Dialogue(Tools(Offer({}, OWN, {}, {}), Kit(), 2))
     rounds = Rounds(Answer(calling("memory_recall")), again, dialogue, 0, DUE)
     with pytest.raises(UpstreamRefused):
         while await rounds.read():

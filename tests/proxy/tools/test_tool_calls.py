@@ -175,7 +175,7 @@ async def carried_on(dialogue):
 
 
 def test_all_calls_of_a_round_together_wait_two_seconds_for_memory():
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools_of(Hanging()), 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), tools_of(Hanging()), 4))
     assert 1.9 < run(carried_on(dialogue)) < 3.5
     _, *told = dialogue.messages
     assert len(told) == 6
@@ -192,7 +192,7 @@ class Many(Round):
 async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_has_time_for():
     shelf, promises = Slow(0.01), PendingChanges()
     tools = tools_of(shelf, promises=promises)
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools, 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), tools, 4))
     for _ in range(2):
         await dialogue.run_calls(Many())
     told = [json.loads(each.content) for each in dialogue.messages if each.role == "tool"]
@@ -205,7 +205,7 @@ async def test_of_a_turn_no_more_is_told_to_be_stored_than_a_server_that_ends_ha
 
 async def test_what_a_model_thinks_is_not_heard():
     shelf = Shelf()
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), tools_of(shelf), 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), tools_of(shelf), 4))
     await dialogue.run_calls(Many())
     for heard in ({"reasoning_content": "Well, "}, {"content": " "}):
         dialogue.commit_if_reached(delta(**heard))
@@ -249,6 +249,6 @@ class Twice(Round):
 
 def test_a_model_that_helps_the_search_and_is_silent_leaves_each_call_of_a_round_its_answer():
     runner = tools_of(Shelf(), likeness=VectorSearch(Mute(), 0.4, 0.5))
-    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}), runner, 4))
+    dialogue = Dialogue(Tools(Offer({}, frozenset(TOOLS), {}, {}), runner, 4))
     run(dialogue.run_calls(Twice()))
     assert [each.content for each in dialogue.messages[1:]] == ['{"found":[]}'] * 2

@@ -38,7 +38,7 @@ class Race:
 
     def __init__(self, kit):
         self.kit = kit
-        self.dialogue = Dialogue(Tools(Offer({}, OWN, {}), kit, 4))
+        self.dialogue = Dialogue(Tools(Offer({}, OWN, {}, {}), kit, 4))
         self.again = []
 
     def runner(self, first, then="Ann."):
