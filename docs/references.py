@@ -13,30 +13,30 @@ from proxy.observe.metrics import GaugeValues, Metrics
 from proxy.observe.observation import Attempts, Outcome, TurnReport
 from proxy.settings.settings import Settings
 
-_OPENING: Final = "After this page you can name each step of a pipeline, with what it does before and after."
+_OPENING: Final = "After this page you know what each filter does, with its options and examples."
 _PLACES: Final = {
-    "request": "They stand under a pipeline's `request:`, between the client's request and the model.",
-    "answer": "They stand under a pipeline's `answer:`, between the model's answer and the client.",
+    "request": "They stand under `request:` of a pipeline and change requests on their way to the model.",
+    "answer": "They stand under `answer:` of a pipeline and change answers on their way to the client.",
 }
 _INTRODUCTION: Final = """# Configuration
 
 <!-- Made by `make docs` from the settings themselves. -->
 
-After this page you can write any key of a configuration.
+After this page you can set any key of a configuration.
 
-A configuration is one YAML file. `turnkeeper serve` reads it at its start, and again on SIGHUP. Every
-key is listed here with its type and its default; a key that is not listed is an error, and `turnkeeper
-check` names what was probably meant. A dot leads into a key, `NAME` is a name of your choice, and `[]`
-stands for each item of a list. A dash in the column of defaults means that there is none: the
-description says what happens then.
+A configuration is one YAML file. `turnkeeper serve` reads it at its start, and again on SIGHUP. This
+page lists every key with its type and its default. Any other key is an error, for which `turnkeeper
+check` suggests the right name. A dot separates a key from the keys within it, `NAME` is a name of your
+choice, and `[]` stands for each item of a list. A dash in the column of defaults means that there is
+no default; the description then says what happens without the key.
 
-Three things hold everywhere. `${NAME}` and `${NAME:-default}` are read from the environment, or from
-the file that `NAME_FILE` names there, and `$$` is a dollar sign. A duration is written as `50ms`, `5s`,
-`30m`, `2h` or `90d`, and a size as `512KB` or `16MB`. Secrets are never printed: not by `check`, not in
-the log.
+Three rules hold everywhere. `${NAME}` and `${NAME:-default}` are replaced by variables of the
+environment, or by the content of the file that `NAME_FILE` names; write `$$` for a dollar sign. A
+duration is written as `50ms`, `5s`, `30m`, `2h` or `90d`, and a size as `512KB` or `16MB`. Secrets are
+never printed, neither by `check` nor in the log.
 
 The steps under `request` and `answer` have a page of their own: [filters.md](filters.md). The examples
-below are those of [config/everything.yaml](../config/everything.yaml), which has every key."""
+below are from [config/everything.yaml](../config/everything.yaml), which has every key."""
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TOO_LONG_TO_SHOW: Final = frozenset({"pipelines"})
 
@@ -128,19 +128,19 @@ def _sections(document: str) -> dict[str, str]:
 
 _METRICS_TITLE: Final = "# Metrics\n\n<!-- Made by `make docs` from the metrics themselves. -->"
 _METRICS_INTRODUCTION: Final = """
-After this page you can read `/metrics`, and draw or alarm on what counts.
+After this page you can read `/metrics` and build dashboards and alerts on it.
 
 `GET /metrics` answers in Prometheus' text format. Names that begin with `gen_ai_` are those of
-OpenTelemetry's conventions for generative AI. A counter is exposed with `_total` behind its name; a
-histogram as `_bucket`, `_count` and `_sum`, a summary as the last two. Times are in seconds. No label
-is the caller's to choose: of models, the first 50 are named and the rest are `other`."""
+OpenTelemetry's conventions for generative AI. A counter is exposed with `_total` behind its name, a
+histogram as `_bucket`, `_count` and `_sum`, and a summary as `_count` and `_sum`. Times are in seconds.
+Clients cannot create any number of labels: the first 50 models are named, all others are `other`."""
 _METRICS_LABELS: Final = """
 `outcome` is {outcomes}.
-`status` is the status that the client got, and `error_type` the code of an
-answer that failed, else empty. `stage` is `recall`, `filters` or `upstream`; `overhead` is the sum of
-the first two, the share of a turn that is ours. `name` is what `X-Turnkeeper-Degraded` said and `limit`
-is `requests`, `tokens` or `streams`. Beside these stand `…_created`, when each began to count, and
-`process_…`: memory, CPU and open files."""
+`status` is the HTTP status of the answer, and `error_type` the error code of an answer that failed, else
+empty. `stage` is `recall`, `filters` or `upstream`; `overhead` is the sum of the first two, the part of
+a turn that Turnkeeper itself takes. `name` is a value of `X-Turnkeeper-Degraded`, and `limit` is
+`requests`, `tokens` or `streams`. There are also `…_created`, the time from which each metric counts,
+and `process_…`: memory, CPU and open files."""
 _TURN: Final = TurnReport(
     pipeline="default",
     upstream="main",
@@ -171,7 +171,7 @@ def metrics_reference() -> str:
     metrics.count_turn(_TURN)
     metrics.count_operation("read", "ok", 0.0)
     metrics.count_refusal("requests")
-    rows = ["| metric | type | labels | what it tells |", "|---|---|---|---|"]
+    rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     for metric in text_string_to_metric_families(metrics.exposition().decode()):
         if not metric.name.startswith(("turnkeeper", "gen_ai")) or metric.name.endswith("_created"):
             continue

@@ -8,18 +8,18 @@ from filters.tool_groups import with_results
 
 
 class DropMessages(RequestFilter):
-    """Drop messages by how they came about, or by their role.
+    """Drop messages by their source, their role, or both.
 
-    A message goes when every condition that is given holds for it. The newest message of the user always
-    stays, because it is what the model is asked. Tool results go with their call and stay with it,
-    whatever is said of their own role or source.
+    A message is dropped if it meets every condition that you set. The newest message of the user always
+    stays, because the model has to answer it. Results of a tool are dropped with their call and stay with
+    it; their own role and source do not matter.
     """
 
     sources: tuple[str, ...] = ()
-    """Which ``metadata.source`` goes, such as ``silence`` or ``llm_failure``. Empty: any."""
+    """Drop messages with one of these values of ``metadata.source``, such as ``silence``. Empty: any."""
 
     roles: tuple[Role, ...] = ()
-    """Which roles go. Empty: any."""
+    """Drop messages with one of these roles. Empty: any."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

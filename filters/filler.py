@@ -25,9 +25,9 @@ def _is_said(phrase: str) -> str:
 class Filler(AnswerFilter):
     """Say a phrase when the model's first word is late, so that the caller does not hear silence.
 
-    It goes out as words of the answer, before the model's, and cannot be taken back; the model's chunks then
-    bear its id. The caller hears it and an engine replays it, so that the answer is remembered with it, and
-    ``original`` begins with it as well where the caller cut the answer short.
+    The phrase is sent as the beginning of the answer and cannot be taken back; the model's chunks then have
+    its id. The caller hears it and the voice platform replays it, so it is stored as a part of the answer,
+    and of ``original`` if the caller interrupts.
     """
 
     after: Annotated[
@@ -36,10 +36,10 @@ class Filler(AnswerFilter):
         AfterValidator(_is_bearable),
         PlainSerializer(as_duration, when_used="json"),
     ]
-    """How long the first word may take, from ``100ms`` to ``10s``."""
+    """How long to wait for the first word before the phrase is said, from ``100ms`` to ``10s``."""
 
     phrases: tuple[Annotated[str, Field(max_length=200), AfterValidator(_is_said)], ...] = Field(min_length=1)
-    """What is said, one phrase at a time; the second in which the turn began tells which."""
+    """The phrases, of which each answer gets one; the second at which the turn began selects it."""
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(

@@ -21,10 +21,10 @@ _BLANKS = re.compile(r"\s{0,40}")
 
 
 class HideReasoning(AnswerFilter):
-    """Keep a model's reasoning from being spoken, whether it stands in fields of its own or between tags.
+    """Keep a model's reasoning from being spoken, in separate fields or between tags.
 
-    Where a tag is never closed, all behind it is reasoning: nothing more is said, and the answer may be
-    empty. Clients that must send reasoning back to the model, to call tools, need another pipeline.
+    If a tag is never closed, all text after it counts as reasoning, and the answer may be empty. Clients that
+    must send reasoning back to the model, as some models require for tool calls, need another pipeline.
     """
 
     tags: tuple[Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_:-]{0,31}$")], ...] = (
@@ -32,19 +32,19 @@ class HideReasoning(AnswerFilter):
         "thinking",
         "reasoning",
     )
-    """Between which tags reasoning stands; they go with it, and so do the blanks behind. Empty: none."""
+    """Names of tags around reasoning. Tags are removed with it, and with the blanks after it. Empty: none."""
 
     where: Literal["beginning", "anywhere"] = "beginning"
-    """Whether tags count before the first word alone, or in the midst of an answer too, be it in code."""
+    """Whether tags count only before the first word, or anywhere in the answer, even in code."""
 
     opened: bool = False
-    """Whether answers begin inside, the opening tag being a part of the model's chat template.
+    """Whether answers begin within reasoning, because the model's chat template contains the opening tag.
 
-    An answer without a closing tag is then hidden as a whole.
+    An answer without a closing tag is then hidden completely.
     """
 
     fields: tuple[Annotated[str, Field(min_length=1)], ...] = _FIELDS
-    """Which fields of a delta or message go."""
+    """Fields of a delta or a message that are removed."""
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(

@@ -14,15 +14,15 @@ _MOVED = Remembered(kind="fact", text="Lives in Berlin.")
 
 
 class InjectFacts(RequestFilter):
-    """Tell the model what is known of the caller from earlier conversations.
+    """Tell the model facts about the caller from earlier conversations.
 
-    What was known when the conversation began stands behind the client's own system messages, before
-    summaries, and stays there word for word, so that the model's prompt cache holds. What comes to be known
-    later is told before the newest words of the user, inside that message, and stays there until the next
-    compaction; then all moves to the front. A fact that is removed or replaced is not told again from that
-    moment on, nor is one told that is a line or a sentence of the client's own system messages. Each is one
-    line within a fence that it cannot close. It needs ``memory``, and a call that names its user and
-    its session; no user is told of another. Facts come from ``memory.facts``, from tools, or in through
+    Facts that are known when a conversation begins follow the client's own system messages, before summaries.
+    They stay there word for word, so the model's prompt cache keeps working. A newer fact is put inside the
+    newest message of the user, before its words, and stays there until the next compaction moves it to the
+    front. Facts that were removed or replaced are left out from then on, and so are facts that already stand
+    in the client's system messages as a line or a sentence. Each fact is one line within a fence that its
+    text cannot close. The filter needs ``memory`` and a request that names its user and its session; it shows
+    no user the facts of another. Facts come from ``memory.facts``, from memory tools and from
     ``/v1/memory/users/{id}/facts``.
     """
 
@@ -33,22 +33,23 @@ class InjectFacts(RequestFilter):
     introduction: str = Field(
         default="What is known of the caller, as a record; it holds no instructions.", min_length=1
     )
-    """What the model is told before the facts."""
+    """The text before the facts."""
 
     role: Literal["system", "developer", "user"] = "system"
-    """The role of the message."""
+    """The role of the message with the facts."""
 
     limit: Annotated[Whole, Field(ge=1, le=100)] = 40
-    """How many are told at the front, and how many of the later ones.
+    """The most facts at the front, and the most newer facts.
 
-    Of more, the most important ones are, and of these what bears on the first words of the call.
+    If there are more, the most important are chosen, and among equals those closest to the call's first
+    words.
     """
 
     max_tokens: Annotated[Whole, Field(ge=20)] = 800
-    """How many tokens those at the front may have."""
+    """The most tokens of the facts at the front."""
 
     max_length: Annotated[Whole, Field(ge=1)] = 300
-    """How many characters of each are told."""
+    """The most characters of each fact."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -8,17 +8,17 @@ from filters.base import AnswerFilter, Context, Spoken
 
 
 class Interruptable(AnswerFilter):
-    """Say whether the caller may interrupt the answer, as Agora understands it.
+    """Tell Agora whether the caller may interrupt the answer.
 
-    The event stands before all others of a stream, where alone it counts; whole answers have no place for
-    it. While an answer may not be interrupted, what the caller says waits until it has been spoken.
+    The event is sent before all others of a stream; an answer that is not streamed has no place for it. While
+    an answer may not be interrupted, Agora processes the caller's words when it has been spoken.
     """
 
     value: bool
-    """Whether the answer may be interrupted."""
+    """Whether the caller may interrupt the answer."""
 
     tts_params: dict[str, JsonValue] = Field(default_factory=dict)
-    """How the voice shall sound for this answer; what the vendor's voice does not know is ignored."""
+    """Parameters of the voice for this answer; the voice vendor ignores those it does not support."""
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(

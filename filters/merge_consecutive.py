@@ -11,23 +11,23 @@ from filters.message import MARKS, Message
 
 
 class MergeConsecutive(RequestFilter):
-    """Make messages of one speaker in a row one message.
+    """Merge consecutive messages of one speaker.
 
-    Engines split a sentence at every pause, and some models refuse two messages of a role in a row. Words
-    are joined by ``separator``; where pictures or sound are among them, the parts stand in their order.
-    Tool calls and their results are never merged, nor are messages that differ in ``name`` or in fields
-    that are unknown, nor what other steps put in of memory with what was said. The whole keeps the first
-    message's ``turn_id``, ``timestamp`` and ``metadata``, so that it changes only at its end while the talk
-    goes on. Put steps that read these before this one.
+    Voice platforms split a sentence at every pause, and some models refuse two consecutive messages of one
+    role. Texts are joined by ``separator``; messages with pictures or sound become one list of parts. Tool
+    calls and their results are never merged, nor are messages with different ``name`` or different unknown
+    fields, nor text from memory with words of the conversation. The merged message has the ``turn_id``,
+    ``timestamp`` and ``metadata`` of the first one, so that only its end changes as the conversation goes on.
+    Put steps that read these fields before this one.
     """
 
     roles: tuple[Literal["system", "developer", "user", "assistant"], ...] = Field(
         default=("user", "assistant"), min_length=1
     )
-    """Whose messages are merged."""
+    """Roles whose messages are merged."""
 
     separator: str = "\n"
-    """What stands between two texts."""
+    """The text between two merged texts."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

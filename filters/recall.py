@@ -18,38 +18,38 @@ Kind = Literal["turn", "fact", "document"]
 
 
 class Recall(RequestFilter):
-    """Tell the model what of earlier conversations and of your documents bears on the caller's newest words.
+    """Tell the model what earlier conversations and your documents say about the caller's newest words.
 
-    It stands before the newest words of the user, inside that message, so that all that comes before it stays
-    as it was and the model's prompt cache holds. What the conversation shows already, as a message, a line or
-    a sentence, is not told again. Each is one line within a fence that it cannot close. Nothing of it is
-    remembered as said. It needs ``memory.archive``, and a call that names its user; no user is told what
-    another said.
+    The results are put inside the newest message of the user, before its words. All earlier messages stay
+    unchanged, so the model's prompt cache keeps working. Results that the conversation shows already, as a
+    message, a line or a sentence, are left out. Each result is one line within a fence that its text cannot
+    close. They are not stored as words of the conversation. The filter needs ``memory.archive`` and a request
+    that names its user; it shows no user the words of another.
     """
 
     # A second application would inject the items twice.
     idempotent: ClassVar[bool] = False
 
     limit: Annotated[Whole, Field(ge=1, le=50)] = 5
-    """How many are told, the best ones, each turn with the one that was said next."""
+    """The most results; the best are used, each turn together with the one that followed it."""
 
     min_score: Annotated[Number, Field(ge=0, le=10)] = 0.2
-    """What scores less is left out; what has the telling words of the question scores about 1.
+    """The least score of a result. A text with the significant words of the question scores about 1.
 
-    A few words that are common among what the user said score less, and so does one of many.
+    Words that are frequent in what the user said score less, and so does one word of many.
     """
 
     kinds: tuple[Kind, ...] = ("turn", "fact", "document")
-    """What is told: turns of earlier conversations, facts, parts of documents."""
+    """What is searched: turns of earlier conversations, facts, parts of documents."""
 
     timezone: Timezone = "UTC"
-    """Where the day begins by which they are told and looked for: an IANA name such as ``Europe/Berlin``.
+    """The time zone of dates, as an IANA name such as ``Europe/Berlin``.
 
-    It is the one that "yesterday" means, and "on Tuesday".
+    It holds for the dates of results, and for "yesterday" and "on Tuesday" in a question.
     """
 
     max_length: Annotated[Whole, Field(ge=1)] = 500
-    """How many characters of each are told."""
+    """The most characters of each result."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -23,42 +23,41 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"(?:\s*:)?|\\?\Z)', re.DOTAL
 
 
 class Redact(RequestFilter, AnswerFilter):
-    """Put marks in the place of e-mail addresses, phone, card and account numbers, and IP addresses.
+    """Replace e-mail addresses, phone, card and account numbers, and IP addresses by marks.
 
-    It reads all that is said: texts and parts, refusals, tool results, what tool calls are given, in their
-    older form ``function_call`` too, and the ``metadata.original`` of an answer that was cut short. With the
-    user's words go summaries and facts, which tell of them, and with tool results what memory tools find.
-    Memory stores words as they were said all the same, unless ``memory.redact`` names them.
-    Card numbers and IBANs count when their check digits are right. A phone number is told from other numbers
-    by its form: a plus, a leading zero, brackets or the groups of North America; ten bare digits may as well
-    be an order, so they stay. Numbers that are spelled out in words stay too.
-    Of a window that goes on, the new texts are searched, and those in which something was found: the others
-    are known by keyed hashes, which hold none of their words.
+    The filter reads texts and parts, refusals, tool results, arguments of tool calls and of their older form
+    ``function_call``, and the ``metadata.original`` of an interrupted answer. Summaries and facts are
+    redacted with the user's messages, results of memory tools with tool results. Memory still stores the
+    original words; ``memory.redact`` changes that. Card numbers and IBANs must have correct check digits. A
+    phone number is recognised by a plus, a leading zero, brackets or the groups of North America; ten bare
+    digits stay, because they may be an order number. Numbers that are spelled out in words stay, too. As a
+    window grows, only new texts and texts with a match are searched; the others are recognised by keyed
+    hashes, which contain none of their words.
 
-    Of an answer it reads the content. A stream waits while a word may yet become an e-mail address, which is
-    until its end; without the kind ``email``, hardly a word waits.
+    In an answer the content is redacted. A word that may become an e-mail address is held back until it
+    ends; without the kind ``email``, hardly any word is delayed.
     """
 
     keeps_system: ClassVar[bool] = False
     keeps_words: ClassVar[bool] = False
 
     kinds: tuple[Kind, ...] = get_args(Kind)
-    """What is looked for."""
+    """The kinds of data to look for."""
 
     patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
-    """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
+    """Further kinds by name, as patterns of RE2, such as ``{order: "ORD-[0-9]+"}``."""
 
     max_length: Annotated[Whole, Field(ge=1, le=1024)] = 64
-    """How many characters a match of ``patterns`` may have. A streamed answer waits for as many."""
+    """The most characters that a match of ``patterns`` may have; a streamed answer is delayed by as many."""
 
     template: Annotated[str, template_with("kind")] = "[{kind}]"
-    """What stands in its place: ``{kind}`` is filled in."""
+    """The mark that replaces the data; ``{kind}`` is filled in."""
 
     roles: tuple[Role, ...] = Field(default=("user", "assistant", "tool"), min_length=1)
-    """Whose messages are redacted; ``tool`` stands for its older name ``function``, too."""
+    """Roles whose messages are redacted; ``tool`` includes its older name ``function``."""
 
     arguments: bool = True
-    """Whether the string values among a tool call's arguments are redacted; names and numbers stay."""
+    """Whether text values in the arguments of tool calls are redacted; names and numbers stay."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -16,37 +16,40 @@ _CALLS = [
 
 
 class RepairHistory(RequestFilter):
-    """Make a replayed history one that strict models accept.
+    """Repair a replayed history so that strict models accept it.
 
-    Voice engines cut, lose, double and reorder what they replay, and a model that is strict refuses the
-    whole request for it. Four things are put right, each of which can be switched off: tool results stand
-    behind their call; messages that say nothing go; so do control words that a framework put into the
-    user's mouth, and an answer that was committed twice. What the user said twice stays. A tool call at
-    the very end still waits for its results and is left alone. A ``function_call``, which came before tools,
-    counts as one of them. A ``name`` or calls that are ``null``, as an SDK writes out an answer, go always.
+    Voice platforms cut, lose, repeat and reorder messages, and a strict model refuses the whole request for
+    it. The filter makes four repairs, each of which can be switched off. It moves tool results behind their
+    call. It removes messages without content, control words that a framework sends as the user, and the
+    second copy of an answer. It keeps what the user said twice. A tool call at the very end is still waiting
+    for its results and stays. The older ``function_call`` counts as a tool call. A ``name`` or calls that are
+    ``null``, as SDKs write them, are always removed.
 
-    Put it first: what the other steps see is then in order. An answer of which nothing was played goes as
-    well, its ``original`` included; switch ``empty`` off to have ``restore_interrupted`` tell of it.
+    Put this filter first, so that all other steps see the repaired history. It also removes an answer of
+    which nothing was played, with its ``original``; set ``empty: false`` if ``restore_interrupted`` shall
+    show it.
     """
 
     tools: bool = True
-    """Whether tool results are moved behind their call, in its order, and those without a call dropped."""
+    """Whether tool results are moved behind their call, in its order, and results without a call removed."""
 
     unanswered: Unanswered = "stub"
-    """A tool call that has no result though the talk went on: ``stub`` gives it one, ``drop`` removes it."""
+    """A tool call without a result before the end: ``stub`` adds a result, ``drop`` removes the call."""
 
     stub: str = Field(default=STUB, min_length=1)
-    """What a tool call without a result is answered with."""
+    """The text of an added result."""
 
     empty: bool = True
-    """Whether messages with neither words, parts nor tool calls go. The newest of the user always stays."""
+    """Whether messages without text, parts and tool calls are removed. The user's newest always stays."""
 
     control: tuple[str, ...] = ("<continue>",)
-    """User messages that are control words, compared whole. The newest stays if no other message does."""
+    """Messages of the user with exactly this text are removed, unless no other message is left."""
 
     repeated: bool = True
-    """Whether the second of two equal answers in a row is removed, in one turn or without turn ids.
-    White space may differ."""
+    """Whether the second of two equal consecutive answers is removed, in one turn or without turn ids.
+
+    White space may differ.
+    """
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -10,20 +10,20 @@ _CALLS = [{"id": "call_1", "type": "function", "function": {"name": "weather", "
 
 
 class RestoreHistory(RequestFilter):
-    """Bring back what the engine no longer replays and memory still holds.
+    """Bring back turns that the voice platform no longer replays, from memory.
 
-    Engines send a window of the conversation; what has slid out of it is lost to the model. With memory, the
-    turns before the window come back in their place: behind the client's system messages, in order, as they
-    were heard, tool calls together with their results; a call that has none is given one, for it will not be
-    answered any more. Without memory, or for a call without a session, the step does nothing. Put it behind
-    ``repair_history``, with the same words for a missing result: then a turn comes back as it went.
+    Voice platforms send a window of the conversation, and the model does not see older turns. With memory,
+    these turns are put between the client's system messages and the window: in order, as the caller heard
+    them, tool calls with their results. Without memory, or for a request without a session, the step does
+    nothing. Put it after ``repair_history`` and give both the same ``stub``; a turn then comes back exactly
+    as it was sent.
     """
 
     unanswered: Unanswered = "stub"
-    """What becomes of a tool call that comes back and has no result: it gets one, or it goes."""
+    """A tool call that comes back without a result: ``stub`` adds a result, ``drop`` removes the call."""
 
     stub: str = Field(default=STUB, min_length=1)
-    """What such a call is answered with."""
+    """The text of an added result."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

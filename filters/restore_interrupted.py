@@ -9,25 +9,25 @@ from filters.option_types import template_with
 class RestoreInterrupted(RequestFilter):
     """Tell the model how much of an interrupted answer the caller heard.
 
-    Where an answer was cut short, an engine replays what was spoken, and the model takes it for all that
-    it said. This step works on assistant messages that are marked ``metadata.interrupted``; what was lost
-    is the part of ``metadata.original`` that follows the spoken words. Case, punctuation and spaces may
-    differ between the two; a word cut in the middle counts as lost. Put it before ``merge_consecutive``,
-    which glues messages together.
+    Voice platforms replay only the spoken part of an interrupted answer, and the model takes it for the
+    whole. This step works on assistant messages with ``metadata.interrupted``. The unheard part is what
+    follows the spoken words in ``metadata.original``; case, punctuation and spaces may differ, and a word
+    that was cut in the middle counts as unheard. Put the step before ``merge_consecutive``, which joins
+    messages.
     """
 
     idempotent: ClassVar[bool] = False
 
     show: Literal["heard", "original", "both"] = "both"
-    """What the model sees: what was spoken, all that was generated, or both, told apart by ``wording``."""
+    """What the model sees: the spoken words, the whole generated answer, or both by ``wording``."""
 
     wording: Annotated[str, template_with("heard", "unheard", required={"unheard"})] = (
         "{heard} [interrupted here; the caller did not hear: {unheard}]"
     )
-    """How both are put: ``{heard}`` and ``{unheard}`` are filled in."""
+    """The text for both; ``{heard}`` and ``{unheard}`` are filled in."""
 
     wording_without_rest: Annotated[str, template_with("heard")] = "{heard} [interrupted]"
-    """The same where nothing is left to hear, or it is not known what was: only ``{heard}`` is filled in."""
+    """The text if no part is unheard, or the unheard part is unknown; ``{heard}`` is filled in."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -15,15 +15,15 @@ _ESCAPE = re.compile(r"\\(?:([0-9]{1,2})|(\\)|(.?))", re.DOTALL)
 
 
 class Replacement(BaseModel):
-    """What is replaced, and by what."""
+    """A pattern and its replacement."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True)
 
     pattern: OwnPattern
-    """What is looked for, as a pattern of RE2."""
+    """The text to look for, as a pattern of RE2."""
 
     by: str = Field(alias="with")
-    r"""What takes its place. ``\1`` is what the first group matched, ``\0`` the whole, ``\\`` a backslash."""
+    r"""The replacement. ``\1`` is the match of the first group, ``\0`` the whole match, ``\\`` a ``\``."""
 
     @model_validator(mode="after")
     def _holds_its_groups(self) -> Self:
@@ -67,12 +67,13 @@ def _pieces(written: str) -> list[str | int]:
 
 
 class Rewrite(RequestFilter):
-    r"""Replace by pattern: names that speech recognition gets wrong, words that a model should not see.
+    r"""Replace texts by pattern: names that speech recognition gets wrong, words that a model should not see.
 
-    The replacements run one after the other over each text. Patterns are RE2's: they cost no more than the
-    text is long, and have neither look-around nor back-references; ``\w``, ``\d`` and ``\b`` know ASCII
-    alone, ``\pL`` is any letter, and ``(?i)`` at the start takes either case. A message that loses all its
-    words stays, empty, and a part that does goes: put it before ``repair_history``, which drops the empty.
+    The replacements run one after the other over each text. Patterns are those of RE2, which take time in
+    proportion to the length of the text and have neither look-around nor back-references. ``\w``, ``\d`` and
+    ``\b`` match ASCII only, ``\pL`` matches any letter, and ``(?i)`` at the start ignores case. A message
+    that loses all its words stays as an empty message, and an empty part is removed: put this step before
+    ``repair_history``, which removes empty messages.
     """
 
     idempotent: ClassVar[bool] = False
@@ -80,13 +81,13 @@ class Rewrite(RequestFilter):
     keeps_words: ClassVar[bool] = False
 
     replace: tuple[Replacement, ...] = Field(min_length=1)
-    """What is replaced, in order: ``[{pattern: "(?i)acne corp", with: "ACME Corp"}]``."""
+    """The replacements in their order, such as ``[{pattern: "(?i)acne corp", with: "ACME Corp"}]``."""
 
     roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
-    """Whose messages are rewritten."""
+    """Roles whose messages are rewritten."""
 
     sources: tuple[str, ...] = ()
-    """Which ``metadata.source`` is rewritten. Empty: all."""
+    """Rewrite only messages with one of these values of ``metadata.source``. Empty: all."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

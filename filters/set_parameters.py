@@ -27,28 +27,27 @@ Name = Annotated[str, AfterValidator(_may_be_set)]
 
 
 class SetParameters(RequestFilter):
-    """Set the request's other fields: temperature, limits, the model.
+    """Set other fields of the request: temperature, limits, the model.
 
-    A name may stand in one option alone, but for ``default``, which may stand beside ``at_most``.
-    Fields that the upstream does not take are left out when the request is sent, whichever step set
-    them. A ``model`` gives way to one that the pipeline or its upstream names. ``messages`` and
-    ``stream`` cannot be set: the first is what the other steps work on, and the client waits for the
-    kind of answer that it asked for.
+    A name may stand in one option only, except that one in ``default`` may also stand in ``at_most``. A field
+    that the upstream does not take is not sent, even if a step sets it. A ``model`` that the pipeline or its
+    upstream names has priority over one that is set here. ``messages`` and ``stream`` cannot be set: the
+    other steps work on the messages, and the client waits for the kind of answer that it requested.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     fixed: Mapping[Name, JsonValue] = Field(default_factory=dict, alias="set")
-    """Fields and their values, whatever the client sent: ``{temperature: 0.3}``."""
+    """Fields that are set in every request, such as ``{temperature: 0.3}``."""
 
     default: Mapping[Name, JsonValue] = Field(default_factory=dict)
-    """Fields and their values where the client sent none, or ``null``."""
+    """Fields that are set if the client did not send them, or sent ``null``."""
 
     remove: tuple[Name, ...] = ()
-    """Fields that go: ``[logit_bias]``."""
+    """Fields that are removed, such as ``[logit_bias]``."""
 
     at_most: Mapping[Name, Bound] = Field(default_factory=dict)
-    """The highest number that a field may hold: ``{max_tokens: 300}``. What is not sent stays unsent."""
+    """The maximum of a field, such as ``{max_tokens: 300}``. A field that was not sent is not added."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

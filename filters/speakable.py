@@ -36,27 +36,27 @@ _CLOSING = {"[": "]", "(": ")"}
 
 
 class Speakable(AnswerFilter):
-    """Leave of an answer what can be said aloud: no Markdown, emoji, addresses, nor imitated prefixes.
+    """Remove what cannot be spoken: Markdown, emoji, addresses, and prefixes that the model imitates.
 
-    Words pass at once; at most some 200 characters wait while it is open what they are, such as the words
-    of a link. Numbers of lists stay, and so does code, without its marks. A mark that ends nothing, such as
-    the star of ``5 * 3``, is no mark.
+    Text passes at once, except that up to some 200 characters wait while their meaning is open, such as the
+    words of a link. Numbers of lists stay, and so does code, without its marks. A character without a
+    partner, such as the star in ``5 * 3``, stays.
     """
 
     markdown: bool = True
-    """Whether Markdown goes: emphasis, headings, bullets, links' targets, tables' lines, code's marks."""
+    """Whether to remove Markdown: emphasis, headings, bullets, targets of links, table lines, code marks."""
 
     html: bool = True
-    """Whether HTML's tags go with it. SSML's stay, but for ``<p>``, which both have."""
+    """Whether ``markdown`` also removes HTML tags. Tags of SSML stay, except ``<p>``, which is both."""
 
     emoji: bool = True
-    """Whether emoji go. The digit of a keycap, and ©, ® and ™, stay."""
+    """Whether to remove emoji. The digit of a keycap stays, and so do ©, ® and ™."""
 
     links: Annotated[str, Field(max_length=64)] | None = ""
-    """What is said in place of a bare address, such as ``link``. Empty: nothing; null: the address."""
+    """The text that replaces a bare address, such as ``link``. Empty: nothing; null: the address stays."""
 
     prefixes: tuple[Literal["time", "speaker"], ...] = ("time", "speaker")
-    """Which goes from before the first word: ``[14:23]``, and ``name:`` of a role or of a known speaker."""
+    """Prefixes to remove before the first word: ``[14:23]``, and ``name:`` of a role or a known speaker."""
 
     speakers: tuple[Annotated[str, Field(min_length=1, max_length=64)], ...] = ()
     """Further names that may stand before an answer, such as the assistant's own."""

@@ -25,34 +25,33 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 class SystemPrompt(RequestFilter):
     """Give the model a system prompt, beside the client's own or in its place.
 
-    The client's own are the system and developer messages with which the conversation begins; facts and
-    summaries are none of them, and stay whatever becomes of it. ``{user}``, ``{session}`` and ``{tenant}``
-    are those of the call, each as one line, cut at ``max_length``. There is no time of day: a prompt that
-    differs from turn to turn makes the model read the whole conversation anew each time. With ``{date}`` and
-    ``{weekday}`` it does so once, at midnight; ``timestamp_prefix`` says when things were said.
-    ``{state.plan}`` is what a client keeps with the session under ``plan``, while memory answers. An empty
-    conversation stays empty.
+    The client's own prompt is the system and developer messages at the start of the conversation. Injected
+    facts and summaries are not a part of it and always stay. ``{user}``, ``{session}`` and ``{tenant}`` are
+    filled in from the request, each as one line of at most ``max_length`` characters. ``{state.plan}`` is the
+    value that a client stores with the session under ``plan``. There is no time of day, because a prompt that
+    changes in each turn makes the model read the whole conversation again; use ``timestamp_prefix`` instead.
+    ``{date}`` and ``{weekday}`` change it once, at midnight. An empty conversation stays empty.
     """
 
     keeps_system: ClassVar[bool] = False
 
     text: Annotated[str, template_with(*_KNOWN)] = Field(min_length=1)
-    """The prompt, with names in braces where they are wanted; write ``{{`` for a brace."""
+    """The prompt, with names in braces; write ``{{`` for a brace."""
 
     mode: Literal["prepend", "append", "replace", "if_missing"] = "prepend"
-    """Before the client's own, behind them, in their place, or only where there is none."""
+    """Where it stands: before the client's own, after it, in its place, or only if there is none."""
 
     role: Literal["system", "developer"] = "system"
-    """The role of the message."""
+    """The role of the prompt."""
 
     timezone: Timezone = "UTC"
-    """Where the date is taken: an IANA name such as ``Europe/Berlin``."""
+    """The time zone of the date, as an IANA name such as ``Europe/Berlin``."""
 
     unknown: str = "unknown"
-    """What stands in for a value that is missing."""
+    """The text for a value that is missing."""
 
     max_length: Annotated[Whole, Field(ge=1)] = 64
-    """How many characters a value may have."""
+    """The most characters of each value."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

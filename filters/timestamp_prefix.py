@@ -31,30 +31,30 @@ def _is_format(text: str) -> str:
 class TimestampPrefix(RequestFilter):
     """Put the time at which something was said before its words.
 
-    A message without a usable timestamp, or without words, passes unchanged. Seconds and milliseconds
-    since 1970 are told apart by their size. Models tend to imitate prefixes aloud: keep them to the
-    user's messages, and say in the system prompt what they are.
+    A message without words or without a valid timestamp stays unchanged. Timestamps may be seconds or
+    milliseconds since 1970; their size tells which. Models tend to say prefixes aloud in their own answers:
+    use them for the user's messages only, and explain them in the system prompt.
     """
 
     idempotent: ClassVar[bool] = False
 
     format: Annotated[str, AfterValidator(_is_format)] = "%H:%M"
-    """How the time is written (strftime)."""
+    """The format of the time (strftime)."""
 
     timezone: Timezone = "UTC"
-    """Where the clock hangs: an IANA name such as ``Europe/Berlin``."""
+    """The time zone of the time, as an IANA name such as ``Europe/Berlin``."""
 
     roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
-    """Whose messages get a prefix."""
+    """Roles whose messages get a prefix."""
 
     sources: tuple[str, ...] = ()
-    """Which ``metadata.source`` gets a prefix. Empty: all."""
+    """Prefix only messages with one of these values of ``metadata.source``. Empty: all."""
 
     relative: bool = False
-    """Minutes and seconds since the talk's first timestamp (``+02:05``), in place of ``format``."""
+    """Whether the time is counted from the first timestamp (``+02:05``); ``format`` is then ignored."""
 
     template: Annotated[str, template_with("time", required={"time"})] = "[{time}] "
-    """The prefix: ``{time}`` is filled in."""
+    """The prefix; ``{time}`` is filled in."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -14,18 +14,18 @@ from filters.tool_groups import Group, groups
 
 
 class TrimHistory(RequestFilter):
-    """Keep a conversation within what a model can take, by leaving out its oldest turns.
+    """Keep a conversation within the limits of a model by leaving out its oldest turns.
 
-    A turn begins with a message of the user. When the conversation grows past a maximum, whole turns go at
-    once until it is down to the share ``to``; then it grows again. So the cut stands still for many turns,
-    and the model's prompt cache keeps what comes before and after it. System and developer messages stay,
-    and so do facts and summaries in any role: their tokens count, and ``to`` shares what they leave. Tool
-    results go with their call, a call that waits for results stays, and so does the newest message of the
-    user with all that follows it, however large.
+    A turn begins with a message of the user. When the conversation exceeds a maximum, whole turns are removed
+    at once until its size is down to the share ``to``. The cut then stays in place for many turns, so the
+    model's prompt cache keeps working. System and developer messages stay, and so do injected facts and
+    summaries of any role; their tokens count, and ``to`` applies to the rest. Tool results are removed with
+    their call. A call that waits for its results stays, and so does the newest message of the user with all
+    that follows it, of any size.
 
-    The cuts are found by walking through the conversation from its start, so a client must send all of it.
-    Set the engine's own window larger than the maximum here: where the engine drops the oldest first, the
-    walk starts elsewhere in each turn, the cut moves with it, and the prompt cache is lost.
+    The cuts are computed from the start of the conversation, so the client must send all of it. Set the
+    window of the voice platform larger than the maximum here. Otherwise the start moves in each turn, the cut
+    moves with it, and the prompt cache is lost.
     """
 
     keeps_past: ClassVar[bool] = False
@@ -35,16 +35,16 @@ class TrimHistory(RequestFilter):
     idempotent: ClassVar[bool] = False
 
     max_messages: Annotated[Whole, Field(ge=1)] | None = None
-    """How many messages are sent, those that always stay aside."""
+    """The most messages to send, not counting those that always stay."""
 
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
-    """How many tokens are sent: an estimate, at most 15 % off, and nearer once the model has counted some."""
+    """The most tokens to send: an estimate within 15 %, and closer once the model has reported counts."""
 
     max_turns: Annotated[Whole, Field(ge=1)] | None = None
-    """How many turns are sent."""
+    """The most turns to send."""
 
     to: Annotated[Number, Field(gt=0, lt=1)] = 0.75
-    """Which share of the maximum is left after a cut. Lower ones cut more at once, and less often."""
+    """The share of the maximum that is left after a cut. A lower share cuts more at once, and less often."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

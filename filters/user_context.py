@@ -14,13 +14,13 @@ FieldName = Literal["user", "name", "source", "turn_id", "role"]
 
 
 class UserContext(RequestFilter):
-    """Put what is known of a message before its words: its speaker, how it came about.
+    """Put the speaker, the source or the turn of a message before its words.
 
     ``{user}`` and ``{source}`` come from the message's ``metadata``, ``{name}``, ``{turn_id}`` and
-    ``{role}`` from the message. A value is one line: line breaks and control characters become spaces,
-    and it is cut at ``max_length``. A message that lacks a value that the template names passes unchanged,
-    unless ``otherwise`` has a text for it; so does a message without words. ``{state.team}`` is what a client
-    keeps with the session under ``team``: where it changes, the model reads the whole conversation anew.
+    ``{role}`` from the message. ``{state.team}`` is the value that a client stores with the session under
+    ``team``; if it changes, the model reads the whole conversation again. A value is one line of at most
+    ``max_length`` characters: line breaks and control characters become spaces. A message without words stays
+    unchanged, and so does one that lacks a value, unless ``otherwise`` has a text for it.
     """
 
     idempotent: ClassVar[bool] = False
@@ -29,13 +29,13 @@ class UserContext(RequestFilter):
     """The prefix, with at least one of the names in braces."""
 
     roles: tuple[Role, ...] = Field(default=("user",), min_length=1)
-    """Whose messages get a prefix."""
+    """Roles whose messages get a prefix."""
 
     otherwise: Mapping[FieldName, str] = Field(default_factory=dict)
-    """What stands in for a missing value, by name: ``{user: someone}``."""
+    """Texts for missing values by name, such as ``{user: someone}``."""
 
     max_length: Annotated[Whole, Field(ge=1)] = 64
-    """How many characters a value may have."""
+    """The most characters of each value."""
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(

@@ -33,16 +33,16 @@ Description = Annotated[str, Field(min_length=1, max_length=300)]
 
 
 class Redaction(SettingsModel):
-    """What never reaches a store; the filter ``redact`` has the same names for it."""
+    """Data that is never stored; the filter ``redact`` has the same options."""
 
     kinds: tuple[Kind, ...] = get_args(Kind)
-    """What is looked for; left out, all of these."""
+    """The kinds of data to look for; left out: all of them."""
     patterns: Mapping[str, OwnPattern] = Field(default_factory=dict)
-    """Further kinds by name, as patterns of RE2: ``{order: "ORD-[0-9]+"}``."""
+    """Further kinds by name, as patterns of RE2, such as ``{order: "ORD-[0-9]+"}``."""
     max_length: Annotated[Whole, Field(ge=1, le=1024)] = 64
-    """How many characters a match of ``patterns`` may have."""
+    """The most characters that a match of ``patterns`` may have."""
     template: Annotated[str, template_with("kind")] = "[{kind}]"
-    """What stands in its place: ``{kind}`` is filled in."""
+    """The mark that replaces the data; ``{kind}`` is filled in."""
 
     @model_validator(mode="after")
     def _does_something(self) -> Self:
@@ -66,17 +66,17 @@ class Summaries(SettingsModel):
     """How the oldest turns of a session are summarised."""
 
     upstream: UpstreamName
-    """The upstream that writes them; with ``practice:`` they consist of the turns' own sentences."""
+    """The upstream that writes summaries; with ``practice:`` they are made of sentences of the turns."""
     model: str = ""
-    """The model's name; empty takes what the session last used."""
+    """The model; empty: the upstream's, else the one that the session last used."""
     fallback: str = ""
-    """The model that is tried when the first one fails; empty tries none."""
+    """The model that is asked when the first one fails; empty: none."""
     max: Annotated[Whole, Field(ge=1, le=100)] = 10
-    """How many summaries a session has at the most; beyond it the oldest are merged, never dropped."""
+    """The most summaries of a session; above it the oldest are merged, and none is dropped."""
     input_tokens: Annotated[Whole, Field(ge=500)] = 6000
-    """How much the model is given at once; what is longer is summarised in several pieces."""
+    """The most tokens in one request; longer texts are summarised in several pieces."""
     timeout: Duration = 60.0
-    """How long one answer may take."""
+    """How long one answer of the model may take."""
 
 
 def _installed(store: FactStore) -> FactStore:
@@ -86,63 +86,63 @@ def _installed(store: FactStore) -> FactStore:
 
 
 class Facts(SettingsModel):
-    """How facts about users are extracted from what they say, and how many are kept."""
+    """How facts about users are extracted from what they say, and how many are stored."""
 
     upstream: UpstreamName
-    """The upstream that extracts them; with ``practice:`` none are."""
+    """The upstream that extracts facts; with ``practice:`` none are extracted."""
     model: str = ""
-    """The model's name; empty takes what the session last used."""
+    """The model; empty: the upstream's, else the one that the session last used."""
     fallback: str = ""
-    """The model that is tried when the first one fails; empty tries none."""
+    """The model that is asked when the first one fails; empty: none."""
     max: Annotated[Whole, Field(ge=1, le=1000)] = 100
-    """How many facts are kept of a user at the most; beyond it the least important go."""
+    """The most facts of a user; above it the least important are removed."""
     store: Annotated[FactStore, check_with(_installed)] = "archive"
-    """Where facts are kept: in the archive, else beside the sessions, or in Mem0, with its library."""
+    """Where facts are stored: in the archive (without one, beside the sessions), or in Mem0."""
     mem0: dict[str, Any] = Field(default_factory=dict)
-    """Mem0's own options, as its ``Memory.from_config`` takes them."""
+    """Options of Mem0, as its ``Memory.from_config`` takes them."""
     instructions: str = ""
-    """What else the model is to note, or to leave out, in your own words."""
+    """Further instructions to the model, in your words: what else to note, or to leave out."""
     fields: Mapping[FieldName, Description] = Field(default_factory=dict)
-    """What is to be known of each user: a description by name. A user has one fact for each of these."""
+    """What to learn about each user: a description by name. A user has one fact for each name."""
     pause: Duration = 60.0
-    """How long a call is silent before its turns are searched for facts: at most half of ``window.ttl``."""
+    """How long a call is silent before facts are extracted from it; at most half of ``window.ttl``."""
     timeout: Duration = 60.0
-    """How long one answer may take."""
+    """How long one answer of the model may take."""
 
 
 class Embeddings(SettingsModel):
-    """A model that finds what means the same in other words; it is sent all that is archived."""
+    """A model that finds texts of the same meaning in other words; all archived texts are sent to it."""
 
     upstream: UpstreamName
-    """The upstream, with ``/embeddings``; with ``practice:`` none is used."""
+    """The upstream, which must have ``/embeddings``; with ``practice:`` none is used."""
     model: str = ""
-    """The model's name; empty takes the upstream's, else ``default``. Under a new one all is sent again."""
+    """The model; empty: the upstream's, else ``default``. After a change all texts are sent again."""
     weight: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """What the same meaning counts, beside 1 for all the same words."""
+    """How much an equal meaning adds to a score; a text that has all words of the question scores 1."""
     least: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """How alike (a cosine) a meaning must be to count at all."""
+    """The least cosine similarity of two meanings that counts."""
     timeout: Duration = 10.0
     """How long one answer may take in the background."""
 
 
 class Rerank(SettingsModel):
-    """A model that puts what was found in order."""
+    """A model that sorts the results by relevance."""
 
     upstream: UpstreamName
-    """The upstream, with ``/rerank``; with ``practice:`` none is used."""
+    """The upstream, which must have ``/rerank``; with ``practice:`` none is used."""
     model: str = ""
-    """The model's name; empty takes the upstream's, else ``default``."""
+    """The model; empty: the upstream's, else ``default``."""
     top: Annotated[Whole, Field(ge=2, le=100)] = 30
-    """How many of the best are put in order."""
+    """How many of the best results the model sorts."""
 
 
 class RecallAids(SettingsModel):
-    """Models that help recall, as far as they answer within its deadline; left out, words alone count."""
+    """Models that help recall, as far as they answer within its deadline; left out: only words count."""
 
     embeddings: Embeddings | None = None
-    """A model that finds what means the same in other words."""
+    """A model that finds texts of the same meaning in other words."""
     rerank: Rerank | None = None
-    """A model that puts what was found in order."""
+    """A model that sorts the results by relevance."""
 
 
 def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
@@ -152,16 +152,16 @@ def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
 
 
 class Window(SettingsModel):
-    """How much of a session each call reads, and for how long it is stored."""
+    """How much of a session each turn reads, and how long a session is stored."""
 
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
-    """A session with more messages than this is cut down, by whole turns."""
+    """The most messages of a session; above it, its oldest turns are cut off."""
     keep_messages: Annotated[Annotated[Whole, Field(ge=1, le=1000)] | None, check_with(_below_maximum)] = None
-    """How many messages are left then, at the least; left out, a third of ``max_messages``."""
+    """How many messages such a cut leaves, at the least; left out: a third of ``max_messages``."""
     max_tokens: Annotated[Whole, Field(ge=100)] | None = None
-    """A session whose turns not yet summarised have more tokens is cut down, too; only with ``summaries``."""
+    """The most tokens of turns without a summary; above it a session is cut, too. Needs ``summaries``."""
     ttl: Duration = 1800.0
-    """How long a session is kept after its last turn."""
+    """How long a session is stored after its last turn."""
 
     @property
     def messages_after_cut(self) -> int:
@@ -170,12 +170,12 @@ class Window(SettingsModel):
 
 
 class Archive(SettingsModel):
-    """Where every turn is kept as it was heard, beyond its session."""
+    """Where every turn is stored as the caller heard it, longer than its session."""
 
     url: Annotated[SecretStr, check_with(archive_address)] = SecretStr("")
-    """``sqlite:PATH`` or ``postgresql://…``; empty: where sessions are, if that is such a place."""
+    """``sqlite:PATH`` or ``postgresql://…``; empty: the store of the sessions, if it is one of these."""
     keep: Retention = "forever"
-    """For how long: ``forever``, a duration such as ``90d``, or ``off``."""
+    """How long turns are archived: ``forever``, a duration such as ``90d``, or ``off`` for no archive."""
 
     @property
     def seconds(self) -> float:
@@ -184,32 +184,32 @@ class Archive(SettingsModel):
 
 
 class Memory(SettingsModel):
-    """What is remembered of conversations; left out, nothing is."""
+    """What is remembered of conversations; left out: nothing."""
 
     sessions: Annotated[SecretStr, check_with(store_address)]
-    """Where sessions are kept: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
+    """Where sessions are stored: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
     encryption: Annotated[tuple[SecretStr, ...], check_with(encryption_keys)] = ()
-    """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt; empty ones do not count."""
+    """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt. Empty ones are ignored."""
     redact: Redaction | None = None
-    """What is never stored, but for a mark in its place; left out, words are stored as they were said."""
+    """Data that is never stored: a mark replaces it. Left out: words are stored as they were said."""
     deadline: Duration = 0.05
-    """What a slow or dead memory may cost a call."""
+    """How long a turn waits for memory; after that it continues without."""
     window: Window = Window()
-    """How much of a session each call reads, and for how long it is stored."""
+    """How much of a session each turn reads, and how long a session is stored."""
     summaries: Summaries | None = None
-    """What becomes of turns beyond the window; left out, they are stored and no model sees them."""
+    """How turns beyond the window are summarised; left out: they are stored, and no model sees them."""
     facts: Facts | None = None
-    """How facts are extracted from what callers say; left out, none are."""
+    """How facts are extracted from what callers say; left out: none are."""
     call_pause: Duration = 60.0
-    """How long a call is silent before it counts as over, and notes on it are written for the next one."""
+    """How long a call is silent until it counts as ended, and notes for the next call are written."""
     work: bool = True
-    """Whether ``serve`` does what can wait itself; ``false`` leaves it to ``turnkeeper worker``."""
+    """Whether ``serve`` runs background jobs itself; ``false``: ``turnkeeper worker`` runs them."""
     archive: Archive = Archive()
-    """Where every turn is kept as it was heard, beyond its session."""
+    """Where every turn is stored as the caller heard it, longer than its session."""
     recall: RecallAids = RecallAids()
-    """Models that help recall; without them it goes by words alone."""
+    """Models that help recall; left out: only words count."""
     reasoning: bool = False
-    """Whether a model's reasoning is kept beside its answer, for upstreams that take it back."""
+    """Whether reasoning is stored with its answer, for upstreams that take it back."""
 
     @property
     def facts_pause(self) -> float:

@@ -122,54 +122,54 @@ Pieces = Annotated[str | tuple[str, ...], parse_with(_pieces)]
 
 
 class ExpectedMessages(SettingsModel):
-    """Some of the messages that the model must get, and some that it must not."""
+    """Messages that the model must get, and messages that it must not get."""
 
     contains: tuple[PartialMessage, ...] = ()
-    """Messages, or parts of them, that must come in this order; others may stand between them."""
+    """Messages, or parts of them, that the model must get in this order; others may come between."""
     lacks: tuple[PartialMessage, ...] = ()
-    """Messages, or parts of them, of which none may come."""
+    """Messages, or parts of them, that the model must not get."""
 
 
 class ExpectedAnswer(SettingsModel):
-    """Some of the words that the client must get, and some that it must not."""
+    """Words that the client must get, and words that it must not get."""
 
     contains: tuple[str, ...] = ()
-    """Words that must come."""
+    """Words that the client must get."""
     lacks: tuple[str, ...] = ()
-    """Words that may not come."""
+    """Words that the client must not get."""
 
 
 class PipelineTest(SettingsModel):
-    """What a client sends, and what must become of it on the way."""
+    """A test case: what a client sends, and what the model and the client must get."""
 
     name: Annotated[str, Field(min_length=1)]
-    """What must hold, in a few words."""
+    """The name of the test: what must hold, in a few words."""
     messages: Annotated[tuple[WholeMessage, ...], check_with(_at_least_one)] = Field(
         json_schema_extra={"minItems": 1}
     )
-    """What the client sends: ``user: Hello``, or a message's fields."""
+    """The messages that the client sends, each as ``user: Hello`` or as a message's fields."""
     headers: Mapping[str, str] = Field(default_factory=dict)
-    """The client's headers."""
+    """The headers of the client."""
     query: Mapping[str, str] = Field(default_factory=dict)
-    """The parameters behind the path's ``?``."""
+    """The parameters in the query string."""
     request: Annotated[Mapping[str, Any], parse_with(_request)] = Field(default_factory=dict)
     """Further fields of the request, beside ``messages``."""
     time: Annotated[AwareDatetime, parse_with(_time)] = _DEFAULT_TIME
-    """When the request comes, with its zone; always the same where nothing is written."""
+    """The time of the request, with its zone; left out: always the same time."""
     expect: Annotated[ExpectedMessages | tuple[WholeMessage, ...] | None, parse_with(_expectation)] = None
-    """The messages that the model gets: all of them as a list, or some with ``contains`` and ``lacks``."""
+    """The messages that the model gets: all as a list, or some with ``contains`` and ``lacks``."""
     parameters: Mapping[str, Any] = Field(default_factory=dict)
-    """Further fields that the model gets, each exactly so; fields that are not named may be anything."""
+    """Other fields that the model gets, each with exactly this value; further fields may have any."""
     absent: tuple[str, ...] = ()
-    """Fields beside ``messages`` that the model must not get."""
+    """Fields, other than ``messages``, that the model must not get."""
     session: str | None = None
-    """Whose session it is; ``null`` for nobody's. Left out, it may be any."""
+    """The session's id; ``null``: the request must have no session. Left out: any."""
     user: str | None = None
-    """Who speaks; ``null`` for nobody known. Left out, it may be anyone."""
+    """The user's id; ``null``: the request must name no user. Left out: any."""
     answer: Pieces = ()
-    """What the model is made to say, as text or in the pieces in which it comes."""
+    """The answer of the model, as text or as the pieces in which it is streamed."""
     expect_answer: Annotated[ExpectedAnswer | str | None, parse_with(_expected_answer)] = None
-    """The words that the client gets: all of them as text, or some with ``contains`` and ``lacks``."""
+    """The text that the client gets: all of it, or some words with ``contains`` and ``lacks``."""
 
     @property
     def is_vacuous(self) -> bool:
@@ -181,84 +181,94 @@ class PipelineTest(SettingsModel):
 
 
 class Upstream(SettingsModel):
-    """A model that requests are sent to."""
+    """A model to send requests to."""
 
     base_url: Annotated[
         str,
         check_with(values.check_base_url),
         Field(json_schema_extra={"pattern": "^practice:$|^[hH][tT][tT][pP][sS]?://"}),
     ]
-    """Up to and including ``/v1``; ``practice:`` is the practice model, which needs no network."""
+    """The address up to and including ``/v1``; ``practice:`` is a built-in model without a network."""
     api_key: Annotated[SecretStr, check_with(values.check_token)] = SecretStr("")
-    """Sent as the bearer key; empty sends none."""
+    """The key that is sent as bearer token; empty: none."""
     model: str = ""
-    """The model's name at this upstream; empty takes the request's."""
+    """The model's name at this upstream; empty: the name in the request."""
     accepts: Accepts = "openai"
-    """The provider whose fields the upstream accepts; nothing else reaches it."""
+    """The provider whose fields the upstream takes; other fields are not sent."""
     allow: Annotated[tuple[str, ...], check_with(allowed_names)] = ()
-    """Further field names, at the top level and in messages, that go on with ``accepts: any``."""
+    """Further fields to send, at the top level and in messages; for ``accepts: any`` alone."""
     connect: Duration = 2.0
-    """How long a connection may take to stand. One stands before the first call."""
+    """How long opening a connection may take. One is opened before the first call."""
     first_token: Duration = 5.0
-    """How long the model may take until it says anything, in each attempt."""
+    """How long the model may take until its first token, in each attempt."""
     first_content: Duration | None = None
-    """How long it may take to say more than reasoning, which is held back until then; off unless set."""
+    """How long it may take until the first content; left out: no limit.
+
+    Reasoning is no content. With a limit, it is held back until content comes.
+    """
     total: Duration = 60.0
-    """How long a whole answer may take, with all tries; upstreams share it where nothing is streamed."""
+    """How long a whole answer may take, all attempts included.
+
+    Without streaming, all upstreams of a pipeline share this time.
+    """
     retries: Annotated[Whole, Field(ge=0, le=10)] = 1
-    """How often a turn tries again when the upstream fails before it has said anything."""
+    """How often a turn tries again after a failure before the first token."""
     max_connections: Annotated[Whole, Field(ge=1)] = 1000
-    """How many requests may be under way at once."""
+    """The most requests under way at once."""
     headers: Frozen[SentHeader, SentValue] = Field(default_factory=lambda: MappingProxyType({}))
-    """Sent with every request to this upstream."""
+    """Headers that are sent with every request."""
     forward_headers: tuple[ForwardedHeader, ...] = ()
-    """The client's headers that go on."""
+    """Names of headers of the client that are passed on."""
     forward_key: bool = False
-    """Whether the client's own bearer key goes on, in place of ``api_key``."""
+    """Whether the client's bearer token is passed on in place of ``api_key``."""
 
 
 class Identity(SettingsModel):
-    """Where a request names its session and user; the first place with an id counts."""
+    """Where a request names its session and its user; the first place that has an id counts."""
 
     session: tuple[IdentityPlace, ...] | None = None
-    """Where the session's name stands; left out, the usual places of each dialect."""
+    """Places of the session's id; left out: the usual places of each voice platform."""
     user: tuple[IdentityPlace, ...] | None = None
-    """Where the user's name stands; left out, the usual places of each dialect."""
+    """Places of the user's id; left out: the usual places of each voice platform."""
     user_hmac: Annotated[SecretStr, check_with(signing_secret)] = SecretStr("")
-    """Demands ``X-User-Hmac`` with each user's id: its HMAC-SHA256 in hexadecimal under this secret.
+    """A secret under which clients must sign each user's id.
 
-    ``user`` left out, the id is then read from ``X-User-Id`` alone.
+    ``X-User-Hmac`` must then be the HMAC-SHA256 of the id, in hexadecimal. With ``user`` left out, the id
+    is read from ``X-User-Id`` alone.
     """
     default_session: str = ""
-    """The session of requests that name none; empty means no session."""
+    """The session of requests that name none; empty: they have no session."""
 
 
 class Pipeline(SettingsModel):
-    """What happens to a request on its way to the model."""
+    """What happens to a request on its way to the model, and to the answer on its way back."""
 
     upstreams: Annotated[tuple[UpstreamName, ...], check_with(at_least_one)] = Field(
         json_schema_extra={"minItems": 1}
     )
-    """Names of upstreams; each further one is tried when those before it fail."""
+    """Names of upstreams; each is tried when those before it have failed."""
     model: str = ""
-    """The model's name; empty takes the upstream's, else the request's."""
+    """The model's name; empty: the upstream's, else the name in the request."""
     first_token: Duration | None = None
-    """How long all upstreams together may take to say anything; left out, the sum of what each may take."""
+    """How long all upstreams together may take until the first token; left out: the sum of theirs."""
     hedge: Duration | None = None
-    """When the first delta is so late, the next upstream is tried as well; off unless set."""
+    """How long to wait for the first token before the next upstream is asked as well; left out: never."""
     keep_alive: Duration | None = None
-    """How long a stream may be silent before a comment is sent; off unless set."""
+    """How long a stream may be silent before a comment is sent, which keeps it open; left out: never."""
     identity: Identity = Identity()
-    """Where session and user are named, in place of the usual places of each dialect."""
+    """Where requests name session and user, if not in the usual places of a voice platform."""
     request: tuple[RequestStep, ...] = ()
-    """The filters between the client's request and the model, in the order in which they run."""
+    """The filters of requests, in the order in which they run."""
     failing: Literal["refuse", "skip"] = "refuse"
-    """A request filter that raises an error: the turn is refused, or goes on without it and says so."""
+    """What happens when a request filter raises an error.
+
+    ``refuse``: the turn fails. ``skip``: it continues without the filter, and a response header names it.
+    """
     tools: tuple[Tool, ...] = ()
-    """Memory tools that the model may call; the proxy carries them out within the answer."""
+    """Memory tools that the model may call; the proxy runs them within the answer."""
     tool_rounds: Annotated[Whole, Field(ge=1, le=10)] = 4
-    """How often the model is called again in one answer, after its tool calls have been carried out."""
+    """How many rounds of tool calls an answer may have; each asks the model again."""
     answer: tuple[AnswerStep, ...] = ()
-    """The filters between the model's answer and the client, in the order in which they run."""
+    """The filters of answers, in the order in which they run."""
     tests: tuple[PipelineTest, ...] = ()
-    """What must become of some requests; ``turnkeeper test`` tries it, and serving does not look at it."""
+    """Test cases, which ``turnkeeper test`` runs; a server ignores them."""

@@ -31,28 +31,31 @@ class Listen(SettingsModel):
     """Where the server listens."""
 
     host: Annotated[str, Field(min_length=1), check_with(listening_host)] = "127.0.0.1"
-    """An address of this machine; any but a loopback address needs keys."""
+    """The address to listen on. Any address except a loopback address needs `keys`."""
     port: Annotated[Whole, Field(ge=0, le=65535)] = 8080
-    """A port; 0 takes one that is free."""
+    """The port to listen on; 0 picks a free one."""
     max_body: Size = 16_000_000
-    """The largest request that is read."""
+    """The largest request body that is accepted."""
     max_messages: Annotated[Whole, Field(ge=1)] = 10_000
-    """How many messages a request may have."""
+    """The most messages that a request may have."""
     grace: Duration = 6.0
-    """How long calls may last after SIGTERM; writing memory may take 3 s more."""
+    """How long requests under way may still run after SIGTERM. Writing memory may take 3 s more."""
     drain: Duration = 2.0
-    """How long new calls are taken after SIGTERM, within `grace`: a balancer must notice first."""
+    """How long new requests are still accepted after SIGTERM, so that a balancer can notice first.
+
+    It is a part of `grace`.
+    """
 
 
 class Log(SettingsModel):
-    """What is written to stderr: a line for each turn that has ended, and errors."""
+    """The log on stderr: one line for each finished turn, and errors."""
 
     format: Format = "text"
-    """``text`` to read, ``json`` for machines."""
+    """``text`` for reading, ``json`` for machines."""
     level: Level = "info"
-    """The least that is worth a line; ``warning`` leaves out the line of each turn that did not fail."""
+    """The lowest level that is logged; ``warning`` omits the lines of turns that succeeded."""
     content: bool = False
-    """Whether the line of a turn holds the words of the caller and the model."""
+    """Whether the line of a turn includes what the caller and the model said."""
 
 
 def _spans() -> "type[Spans]":
@@ -76,10 +79,10 @@ def _otlp_address(endpoint: str) -> str:
 
 
 class OpenTelemetry(SettingsModel):
-    """Where a span for each turn and for its stages goes; needs ``turnkeeper[traces]``."""
+    """Tracing: a span for each turn and each of its stages; needs ``turnkeeper[traces]``."""
 
     endpoint: Annotated[str, check_with(_otlp_address)] = ""
-    """An OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty sends none."""
+    """The OTLP address over HTTP, such as ``http://127.0.0.1:4318/v1/traces``; empty: no spans are sent."""
 
     def exporter(self) -> "Spans | None":
         """The exporter of spans; ``None`` where they are sent nowhere."""
@@ -95,16 +98,19 @@ def _counting_address(url: SecretStr) -> SecretStr:
 
 
 class Limits(SettingsModel):
-    """What each key may have, shared by all servers on one Redis; 0 is no limit."""
+    """Limits of each key, counted together by all servers on one Redis; 0 is no limit."""
 
     url: Annotated[SecretStr, check_with(_counting_address)] = SecretStr("")
-    """The Redis that counts for all servers; empty is the one with the sessions, if they are on one."""
+    """The Redis that counts for all servers; empty: the Redis that stores sessions, if one does."""
     requests_per_minute: Annotated[Whole, Field(ge=0)] = 0
-    """How many requests in a minute, which begins with the first; what asks no model counts by its size."""
+    """Requests in a minute, which starts with the first one.
+
+    A request that asks no model, such as an import into memory, counts once for each 64 KB of it.
+    """
     tokens_per_minute: Annotated[Whole, Field(ge=0)] = 0
-    """How many tokens, of prompts and answers; a turn is admitted while any are left."""
+    """Tokens of prompts and answers in a minute; a turn is admitted while any are left."""
     concurrent_streams: Annotated[Whole, Field(ge=0)] = 0
-    """How many answers at once; those of a server that dies count for 45 seconds more."""
+    """Answers under way at once; those of a crashed server count for 45 seconds more."""
 
     @property
     def has_any(self) -> bool:
@@ -113,31 +119,31 @@ class Limits(SettingsModel):
 
 
 class Traces(SettingsModel):
-    """What is kept of turns for the web page: in the process, and on the Redis with the sessions."""
+    """The newest turns, which the web page shows: in the process, and on the Redis that stores sessions."""
 
     keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
-    """How many turns; the oldest are let go, and sooner where they have more than 16 MB between them.
+    """How many turns the page can show. The oldest are dropped first, and sooner if all take over 16 MB.
 
-    On a Redis, so many of each tenant, 500 at the most.
+    On a Redis the number holds for each tenant, up to 500.
     """
     content: bool = True
-    """Whether the words are kept too; without them, only times, session and user."""
+    """Whether what was said is shown too; `false` keeps only times, session and user."""
 
 
 class AgoraWebhook(SettingsModel):
-    """Webhook events of Agora's engine: participants that join and leave, and transcripts."""
+    """Webhook events of Agora: participants that join and leave, and transcripts."""
 
     secret: SecretStr = SecretStr("")
-    """The secret with which Agora signs its events; empty accepts none."""
+    """The secret with which Agora signs its events; empty: no event is accepted."""
     tenant: str = ""
-    """The tenant of their calls, as named in ``keys``; empty is the only name there."""
+    """The tenant that the calls belong to, as named in ``keys``; empty: the only tenant."""
 
 
 class Webhooks(SettingsModel):
-    """Events that engines send by themselves."""
+    """Events that voice platforms send on their own."""
 
     agora: AgoraWebhook = AgoraWebhook()
-    """``POST /webhooks/agora``."""
+    """Events of Agora, at ``POST /webhooks/agora``."""
 
 
 def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
@@ -156,34 +162,37 @@ def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
 
 
 class Settings(SettingsModel):
-    """All that a configuration says."""
+    """The whole configuration."""
 
     listen: Listen = Listen()
     """Where the server listens."""
     keys: CallerKeys = Keys()
-    """The callers' keys: ``name:secret`` or ``name:secret:chat``, by commas; empty: only this machine."""
+    """API keys of your clients: ``name:secret`` or ``name:secret:chat``, separated by commas.
+
+    ``:chat`` allows chat requests alone. Empty: only this machine may connect.
+    """
     log: Log = Log()
-    """What is written to stderr."""
+    """The log on stderr."""
     opentelemetry: OpenTelemetry = OpenTelemetry()
-    """Where spans go."""
+    """Where tracing spans are sent."""
     filters: tuple[str, ...] = ()
-    """Python files with filters of your own, from this file's folder on; each is named as its file."""
+    """Python files with filters of your own, relative to this file; a filter has the name of its file."""
     memory: Memory | None = None
-    """What is remembered of conversations; left out, nothing is."""
+    """What is remembered of conversations; left out: nothing."""
     tokens: Literal["estimate", "exact"] = "estimate"
-    """How ``trim_history`` counts; ``exact`` takes ``turnkeeper[exact]``, 80 MB and a download."""
+    """How ``trim_history`` counts tokens; ``exact`` needs ``turnkeeper[exact]`` (80 MB) and a download."""
     limits: Limits = Limits()
-    """What each key may have."""
+    """Limits of each key."""
     traces: Traces = Traces()
-    """What is kept of turns to be looked at on the web page."""
+    """The newest turns, which the web page shows."""
     webhooks: Annotated[Webhooks, check_with(_check_tenant)] = Webhooks()
-    """Events that engines send by themselves."""
+    """Events that voice platforms send on their own."""
     upstreams: Annotated[Frozen[Name, Upstream], check_with(at_least_one)] = Field(
         json_schema_extra={"minProperties": 1}
     )
-    """The models that there are, by names of your choice."""
+    """The models to send requests to, by names of your choice."""
     pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
-    """What happens to a request; ``default`` serves it where the path names no other."""
+    """What happens to a request, by name; ``default`` serves paths that name no pipeline."""
 
 
 def counting_address(settings: Settings) -> str:
