@@ -80,7 +80,7 @@ def _root(
             "--version",
             callback=_show_version,
             is_eager=True,
-            help="Show the version, and which interpreter runs it.",
+            help="Show the version and the Python interpreter.",
         ),
     ] = False,
 ) -> None:

@@ -40,7 +40,7 @@ def check(
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as errors.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Check configurations: every error with its file, line and key, and what to write instead."""
+    """Check configurations, and show every error with file, line, key and remedy."""
     # A pipe can be read only once.
     stdin = sys.stdin.buffer.read(MAX_BYTES + 1) if _STDIN in files else b""
 
@@ -71,9 +71,9 @@ def check(
 def init(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")] = OWN_CONFIG,
     *,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write the shipped configuration to a file, to be changed there."""
+    """Write the shipped configuration to a file, for you to change."""
     with reported_errors():
         try:
             with file.open("wb" if force else "xb") as out:
@@ -88,12 +88,14 @@ def init(
 
 
 def filters(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One filter, for its page.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="The filter to show; without it, all are listed.")
+    ] = None,
     config: FilterConfig = None,
     *,
     as_json: Json = False,
 ) -> None:
-    """List the available filters, or show one: what it does, its options, examples."""
+    """List the available filters, or show one with its options and examples."""
     every = pages(_registry(config))
     selected = [page for page in every if page.name == (name or page.name)]
     if not selected:
@@ -109,9 +111,9 @@ def filters(
 
 def schema(
     config: FilterConfig = None,
-    out: Annotated[Path | None, typer.Option(help="Write a file instead.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
-    """Print the JSON Schema of configurations, by which an editor completes and underlines."""
+    """Print the JSON Schema of configurations, for completion and checks in an editor."""
     text = json.dumps(settings_schema(_registry(config)), indent=2, ensure_ascii=False) + "\n"
     if out is None:
         typer.echo(text, nl=False)

@@ -27,9 +27,9 @@ from proxy.settings.build import build_memory, servers_channel, tenant_names
 T = TypeVar("T")
 
 User = Annotated[str, typer.Argument(metavar="USER", help="The user's id.")]
-Session = Annotated[str, typer.Option("--session", metavar="ID", help="One session, of any user.")]
+Session = Annotated[str, typer.Option("--session", metavar="ID", help="Only one session, of any user.")]
 Tenant = Annotated[
-    str, typer.Option("--tenant", metavar="NAME", help="The name of a key; needed where there are several.")
+    str, typer.Option("--tenant", metavar="NAME", help="A name in `keys`; required if there are several.")
 ]
 
 _NOT_SHARED: Final = (
@@ -54,10 +54,10 @@ _UNUSED: Final = (
     " 'memory_recall'. In the shipped configuration 'recall' stands ready to be uncommented"
 )
 
-documents = typer.Typer(help="Documents that the filter 'recall' quotes.", no_args_is_help=True)
+documents = typer.Typer(help="Manage the documents that the filter 'recall' quotes.", no_args_is_help=True)
 
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Files or folders: Markdown, text, PDF.")]
-Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'documents list' shows them.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names, as 'documents list' prints them.")]
 
 
 def run_on_memory(
@@ -112,7 +112,7 @@ def require_archiving(memory: Memory) -> Archiving:
 
 
 def export(user: User, *, config: ConfigOption, tenant: Tenant = "") -> None:
-    """Write all that is stored of a user, as JSON: sessions, turns and facts."""
+    """Print all data of a user as JSON: sessions, turns and facts."""
 
     async def work(memory: Memory, tenant: str) -> dict[str, Any]:
         return await memory.privacy.export(Owner(tenant, user))
@@ -126,9 +126,9 @@ def forget(
     session: Session = "",
     config: ConfigOption,
     tenant: Tenant = "",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask first, as on a terminal.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Delete all that is stored of a user, or one session, for good; on a terminal it asks first."""
+    """Delete all data of a user, or one session, for good. On a terminal it asks for confirmation."""
     if bool(user) == bool(session):
         raise typer.BadParameter("name a user, or a session with --session")
     if not yes and sys.stdin.isatty():
@@ -165,9 +165,9 @@ def forget(
 
 @documents.command(epilog=exit_codes(good="all were added", bad="one could not be, or there is no archive"))
 def add(paths: Paths, *, config: ConfigOption, tenant: Tenant = "") -> None:
-    """Add documents; what was added under the same path before is replaced.
+    """Add documents. A document of the same path is replaced.
 
-    Of a folder, what is not there any more is named, and stays until it is removed.
+    Documents whose files are no longer in a folder are listed, and stay until you remove them.
     """
     from rich.console import Console
     from rich.progress import track

@@ -33,10 +33,12 @@ _PLAIN_ADDRESS: Final = re.compile(
 def serve(
     config: ConfigArgument,
     *,
-    reload: Annotated[bool, typer.Option("--reload", help="Reload when the file changes.")] = False,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Reload the configuration when the file changes.")
+    ] = False,
     workers: Annotated[int, typer.Option(min=1, max=64, help="Number of serving processes.")] = 1,
 ) -> None:
-    """Serve a configuration until SIGTERM or SIGINT; SIGHUP reads it again."""
+    """Run the server until SIGTERM or SIGINT. SIGHUP reads the configuration again."""
     signals.block(signals.RELOAD)
     process.raise_file_limit()
     process.return_large_blocks()
@@ -137,7 +139,7 @@ _NOT_SHARED: Final = (
 
 
 def worker(config: ConfigArgument) -> None:
-    """Run background jobs, beside servers that have `work: false`, until SIGTERM or SIGINT.
+    """Run the background jobs of servers that have `work: false`, until SIGTERM or SIGINT.
 
     SIGHUP reads the configuration again.
     """

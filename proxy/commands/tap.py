@@ -23,16 +23,14 @@ _STYLES = {"failed": "red", "degraded": "yellow", "interrupted": "cyan", "stream
 
 Url = Annotated[
     str,
-    typer.Option(
-        metavar="URL", help="Where the server is; TURNKEEPER_URL says it too.", envvar="TURNKEEPER_URL"
-    ),
+    typer.Option(metavar="URL", help="The address of the server.", envvar="TURNKEEPER_URL"),
 ]
 
 
 def tap(url: Url = "http://127.0.0.1:8080", *, json: Json = False) -> None:
-    """Show the turns of a running server as they go by, without what is said in them.
+    """Show the turns of a running server live, without their words.
 
-    The key is the one in TURNKEEPER_KEY, else the first in TURNKEEPER_KEYS that may do more than chat.
+    The API key is read from TURNKEEPER_KEY, else the first one in TURNKEEPER_KEYS that is not for chat only.
     """
     with reported_errors():
         for line in _events(url, find_key(os.environ)):

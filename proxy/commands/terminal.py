@@ -19,7 +19,9 @@ from proxy.trial import render
 OWN_CONFIG: Final = Path("turnkeeper.yaml")
 SHIPPED_CONFIG: Final = Path(turnkeeper.__file__).with_name("agora.yaml").resolve()
 _CONFIG_VARIABLE: Final = "TURNKEEPER_CONFIG"
-_CONFIG_HELP: Final = f"A YAML file; {OWN_CONFIG}, else ${_CONFIG_VARIABLE}, else the shipped agora.yaml."
+_CONFIG_HELP: Final = (
+    f"A YAML file; by default {OWN_CONFIG}, else ${_CONFIG_VARIABLE}, else the shipped agora.yaml."
+)
 
 
 def default_config() -> Path:
@@ -31,9 +33,9 @@ def default_config() -> Path:
 
 Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="A YAML file.")]
 Files = Annotated[list[Path], typer.Argument(metavar="CONFIG", help="YAML files.")]
-Json = Annotated[bool, typer.Option("--json", help="Write JSON, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 FilterConfig = Annotated[
-    Path | None, typer.Option(metavar="CONFIG", help="A YAML file, for the filters that it names.")
+    Path | None, typer.Option(metavar="CONFIG", help="A YAML file; its own filters are included.")
 ]
 ConfigArgument = Annotated[
     Path,

@@ -48,17 +48,18 @@ def explain(
     request: Annotated[
         Path,
         typer.Argument(
-            metavar="REQUEST", help="A request's body as JSON, or {headers, path, body}; - reads stdin."
+            metavar="REQUEST",
+            help="A file with a request's body as JSON, or {headers, path, body}; - reads stdin.",
         ),
     ],
     *,
-    pipeline: Annotated[str, typer.Option(help="Which pipeline it goes through.")] = "default",
+    pipeline: Annotated[str, typer.Option(help="The pipeline.")] = "default",
     header: Annotated[
         list[str] | None, typer.Option(metavar="'NAME: VALUE'", help="A header of the request.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what each filter does to a request, and what would be sent. Nothing is sent."""
+    """Show how each filter changes a request, and the request to the model. Nothing is sent."""
     with reported_errors():
         try:
             headers = dict(map(parse_header, header or ()))
@@ -93,7 +94,7 @@ def _read(path: Path, max_bytes: int) -> bytes:
 
 
 def run_tests(files: Files, *, as_json: Json = False) -> None:
-    """Run the test cases of configurations, under 'tests' of each pipeline."""
+    """Run the test cases of configurations, which stand under 'tests' of each pipeline."""
     results: dict[str, list[Result]] = {}
     with reported_errors():
         for file in files:
@@ -117,38 +118,41 @@ def replay(  # noqa: PLR0913 - an argument for each option
     *,
     config: Annotated[
         Path | None,
-        typer.Option(metavar="CONFIG", help="The other configuration; without it, the present one."),
+        typer.Option(
+            metavar="CONFIG", help="The configuration to compare with; without it, the present one."
+        ),
     ] = None,
     present: Annotated[
         Path,
         typer.Option(
             metavar="CONFIG",
-            help="The server's configuration, which says where calls are recorded.",
+            help="The server's configuration, which names the store of recorded calls.",
             default_factory=default_config,
             show_default=False,
         ),
     ],
-    pipeline: Annotated[str, typer.Option(help="Which pipeline of both.")] = "default",
+    pipeline: Annotated[str, typer.Option(help="The pipeline in both configurations.")] = "default",
     turn: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=1, help="One prompt alone; may be repeated.")
+        list[int] | None,
+        typer.Option(metavar="N", min=1, help="Show only the prompt of this turn; may be repeated."),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="How many messages the voice platform sends; all, if left out."
+            min=1, metavar="N", help="The number of messages that the voice platform replays; by default all."
         ),
     ] = None,
     save: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Append the prompts to this configuration, as cases for 'test'."),
+        typer.Option(metavar="FILE", help="Append the prompts to this configuration as test cases."),
     ] = None,
     tenant: Tenant = "",
     as_json: Json = False,
 ) -> None:
     """Show each prompt of a recorded conversation as another configuration would send it, as a diff.
 
-    Nothing is sent, and memory stays as it is. The client's system messages and parameters, passages from
-    other calls, and episodes are not recorded, and so are not replayed.
+    Nothing is sent or stored. The client's system messages and parameters, passages from other calls, and
+    episodes are not recorded, so they are missing here.
     """
 
     async def read(memory: Memory, tenant: str) -> Recording:

@@ -22,7 +22,7 @@ def turnkeeper(*arguments):
 def test_the_list_is_plain_where_it_is_piped():
     done = turnkeeper("filters")
     assert done.stdout.startswith("request:\n  drop_messages ")
-    assert "  drop_messages        Drop messages by how they came about, or by their role.\n" in done.stdout
+    assert "  drop_messages        Drop messages by their source, their role, or both.\n" in done.stdout
     assert "\x1b" not in done.stdout
 
 
