@@ -38,7 +38,6 @@ from proxy.memory.archive.sql import (
     fetch,
     fetch_each,
     fetch_value,
-    find_owner,
     in_parts,
     locked_owner,
     owner_arguments,
@@ -127,21 +126,29 @@ class Archive:
 
     async def user_sessions(self, user: Owner, *, limit: int = 100) -> list[UserSession]:
         """Reads the sessions in which a user spoke or was answered, the newest first."""
-        return await self._database.read(partial(_user_sessions, user, limit))
+        arguments = {**owner_arguments(user), "limit": limit}
+        rows = await self._rows(statements.OWNER_SESSIONS, arguments)
+        return [UserSession(id_text(session), at, count) for session, at, count in rows]
 
     async def turns(
         self, user: Owner, *, after: int = 0, limit: int = 1000
     ) -> list[tuple[int, ArchivedMessage]]:
         """Reads a user's turns and those of their sessions, each with the number to continue ``after``."""
-        return await self._database.read(partial(_user_turns, self._codec, user, after, limit))
+        arguments = {**owner_arguments(user), "after": after, "limit": limit}
+        work = partial(_turns, self._codec, user.tenant, statements.USER_TURNS, arguments)
+        return await self._database.read(work)
 
     async def latest_turns(self, user: Owner, *, limit: int) -> list[ArchivedMessage]:
         """Reads the end of the session in which a user spoke last; if it is another's, only their words."""
-        return await self._database.read(partial(_latest_turns, self._codec, user, limit))
+        arguments = {**owner_arguments(user), "limit": limit}
+        work = partial(_turns, self._codec, user.tenant, statements.LATEST_TURNS, arguments)
+        return [turn for _, turn in reversed(await self._database.read(work))]
 
     async def session_turns(self, key: Key, *, start: int = 0, limit: int = 10_000) -> list[ArchivedMessage]:
         """Reads the turns of a session in order, from index ``start`` on."""
-        return await self._database.read(partial(_session_turns, self._codec, key, start, limit))
+        arguments = {**key_arguments(key), "start": start, "limit": limit}
+        work = partial(_turns, self._codec, key.tenant, statements.SESSION_TURNS, arguments)
+        return [turn for _, turn in await self._database.read(work)]
 
     def has_words(self, text: str) -> bool:
         """Whether a question has a word to search for; common words like "how much" do not count."""
@@ -217,13 +224,15 @@ class Archive:
 
     async def facts(self, user: Owner, *, now: float, superseded: bool = False) -> list[Fact]:
         """Reads a user's facts that have not expired, the oldest first."""
-        work = partial(_facts, self._codec, user, now, superseded=superseded)
-        return await (self._database.read(work) if superseded else self._database.read_inline(work))
+        statement = statements.ALL_FACTS if superseded else statements.FACTS
+        read = self._database.read if superseded else self._database.read_inline
+        rows = await read(partial(fetch, statement, {**owner_arguments(user), "now": now}))
+        return self._decoded_facts(user, rows)
 
     def facts_nowait(self, user: Owner, *, now: float) -> list[Fact] | None:
         """Reads a user's current facts without waiting; returns ``None`` if that is impossible."""
-        rows = self._database.rows_nowait(statements.FACTS, owner_arguments(user) | {"now": now})
-        return None if rows is None else _decoded_facts(self._codec, user, rows)
+        rows = self._database.rows_nowait(statements.FACTS, {**owner_arguments(user), "now": now})
+        return None if rows is None else self._decoded_facts(user, rows)
 
     async def remove_fact(self, user: Owner, fact_id: str) -> bool:
         """Removes a fact; returns whether there was one."""
@@ -285,6 +294,14 @@ class Archive:
     async def _rows(self, statement: Statement, arguments: Arguments) -> Rows:
         return await self._database.read(partial(fetch, statement, arguments))
 
+    def _decoded_facts(self, user: Owner, rows: Rows) -> list[Fact]:
+        key = Key(user.tenant, user.user)
+        # Superseding a fact changes its row, but not its blob.
+        return [
+            msgspec.structs.replace(self._codec.decode(key, blob, Fact), superseded=superseded)
+            for superseded, blob in rows
+        ]
+
     async def _erase(self, work: Transaction[ErasureCount]) -> ErasureCount:
         """Erases in short transactions, so that others can write in between; returns the counts."""
         count = ErasureCount()
@@ -297,48 +314,16 @@ def _page(tenant: str, after: str, limit: int) -> dict[str, object]:
     return {"tenant": id_bytes(tenant), "after": id_bytes(after), "limit": limit}
 
 
-def _user_sessions(user: Owner, limit: int) -> Steps[list[UserSession]]:
-    """Reads the sessions in which a user spoke or was answered, the newest first."""
-    owner = yield from find_owner(user)
-    if owner is None:
-        return []
-    rows = yield from fetch(statements.OWNER_SESSIONS, {"owner": owner, "limit": limit})
-    return [UserSession(id_text(session), at, count) for session, at, count in rows]
-
-
-def _user_turns(
-    codec: RowCodec, user: Owner, after: int, limit: int
+def _turns(
+    codec: RowCodec, tenant: str, statement: Statement, arguments: Arguments
 ) -> Steps[list[tuple[int, ArchivedMessage]]]:
-    """Reads a page of a user's turns, each with its number."""
-    owner = yield from find_owner(user)
-    if owner is None:
-        return []
-    rows = yield from fetch(statements.USER_TURNS, {"owner": owner, "after": after, "limit": limit})
-    return [(row[0], _turn(codec, user.tenant, row)) for row in rows]
-
-
-def _latest_turns(codec: RowCodec, user: Owner, limit: int) -> Steps[list[ArchivedMessage]]:
-    """Reads the end of the session in which a user spoke last."""
-    owner = yield from find_owner(user)
-    talk = None if owner is None else (yield from fetch_value(statements.LATEST_SESSION, {"owner": owner}))
-    if talk is None:
-        return []
-    rows = yield from fetch(statements.LATEST_TURNS, {"owner": owner, "talk": talk, "limit": limit})
-    return [_turn(codec, user.tenant, row) for row in reversed(rows)]
-
-
-def _session_turns(codec: RowCodec, key: Key, start: int, limit: int) -> Steps[list[ArchivedMessage]]:
-    """Reads a page of a session's turns."""
-    rows = yield from fetch(statements.SESSION_TURNS, {**key_arguments(key), "start": start, "limit": limit})
-    return [_turn(codec, key.tenant, row) for row in rows]
-
-
-def _turn(codec: RowCodec, tenant: str, row: Sequence[Any]) -> ArchivedMessage:
-    _, session, created, at, _, blob = row
-    name = id_text(session)
-    return ArchivedMessage(
-        session=name, created=created, at=at, entry=codec.decode(Key(tenant, name), blob, Entry)
-    )
+    """Reads turns, each with its number."""
+    turns: list[tuple[int, ArchivedMessage]] = []
+    for number, session, created, at, blob in (yield from fetch(statement, arguments)):
+        name = id_text(session)
+        entry = codec.decode(Key(tenant, name), blob, Entry)
+        turns.append((number, ArchivedMessage(session=name, created=created, at=at, entry=entry)))
+    return turns
 
 
 class _ErasedMeanwhile(Exception):
@@ -350,10 +335,10 @@ def _add_fact(codec: RowCodec, user: Owner, fact: Fact) -> Steps[None]:
     keys = yield from tombstone_keys(codec)
     if (yield from _is_refused(keys, user, fact)):
         return
-    fact = msgspec.structs.replace(fact, text=codec.redaction.text(fact.text))
     owner = yield from locked_owner(user)
     if (yield from _is_refused(keys, user, fact)):
         raise _ErasedMeanwhile
+    fact = msgspec.structs.replace(fact, text=codec.redaction.text(fact.text))
     arguments = {
         "owner": owner,
         "name": id_bytes(fact.id),
@@ -382,26 +367,10 @@ def _is_refused(keys: TombstoneKeys, user: Owner, fact: Fact) -> Steps[bool]:
     return is_erased(erased_at, stated=fact.created, recorded=fact.created)
 
 
-def _facts(codec: RowCodec, user: Owner, now: float, *, superseded: bool) -> Steps[list[Fact]]:
-    """Reads a user's facts that have not expired, the oldest first."""
-    statement = statements.ALL_FACTS if superseded else statements.FACTS
-    rows = yield from fetch(statement, owner_arguments(user) | {"now": now})
-    return _decoded_facts(codec, user, rows)
-
-
-def _decoded_facts(codec: RowCodec, user: Owner, rows: Rows) -> list[Fact]:
-    """Decodes a user's facts from selected rows."""
-    key = Key(user.tenant, user.user)
-    # Superseding a fact changes its row, but not its blob.
-    return [msgspec.structs.replace(codec.decode(key, row[6], Fact), superseded=row[4]) for row in rows]
-
-
 def _remove_fact(user: Owner, fact_id: str) -> Steps[bool]:
     """Removes a fact; returns whether there was one."""
-    owner = yield from find_owner(user)
-    item = None
-    if owner is not None:
-        item = yield from fetch_value(statements.DELETE_FACT, {"owner": owner, "name": id_bytes(fact_id)})
+    name = {**owner_arguments(user), "name": id_bytes(fact_id)}
+    item = yield from fetch_value(statements.DELETE_FACT, name)
     if item is not None:
         yield from fetch(statements.DELETE_PASSAGE, {"kind": statements.FACT, "item": item})
     return item is not None

@@ -161,12 +161,6 @@ def owner_arguments(owner: Owner) -> dict[str, object]:
     return {"tenant": id_bytes(owner.tenant), "person": id_bytes(owner.user)}
 
 
-def find_owner(owner: Owner) -> Steps[int | None]:
-    """Returns an owner's row id; ``None`` without a row."""
-    owner_id: int | None = yield from fetch_value(OWNER_ID, owner_arguments(owner))
-    return owner_id
-
-
 def ensure_owner(owner: Owner) -> Steps[int]:
     """Returns an owner's row id; inserts the row if it is missing."""
     arguments = owner_arguments(owner)

@@ -36,6 +36,7 @@ def _of_ids(text: str) -> Statement:
 # --- owners and tombstones
 
 OWNER_ID: Final = Statement("SELECT id FROM turnkeeper_people WHERE tenant = :tenant AND person = :person")
+_OWNER: Final = f"({OWNER_ID.named})"
 INSERT_OWNER: Final = Statement(
     "INSERT INTO turnkeeper_people (tenant, person) VALUES (:tenant, :person)"
     " ON CONFLICT (tenant, person) DO UPDATE SET tenant = excluded.tenant RETURNING id"
@@ -49,7 +50,8 @@ LIST_OWNERS: Final = Statement(
 )
 OWNER_SESSIONS: Final = Statement(
     "SELECT k.session, MAX(t.at), COUNT(*) FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
-    " WHERE t.owner = :owner OR t.speaker = :owner GROUP BY k.session ORDER BY MAX(t.at) DESC LIMIT :limit"
+    f" WHERE t.owner = {_OWNER} OR t.speaker = {_OWNER}"
+    " GROUP BY k.session ORDER BY MAX(t.at) DESC LIMIT :limit"
 )
 DELETE_OWNER: Final = Statement("DELETE FROM turnkeeper_people WHERE id = :owner")
 SECRETS: Final = Statement(
@@ -167,11 +169,11 @@ UPDATE_TURN: Final = Statement(
 )
 DELETE_TURN: Final = Statement("DELETE FROM turnkeeper_turns WHERE id = :item")
 _TURN_COLUMNS: Final = (
-    "t.id, k.session, k.created, t.at, t.turn, t.blob"
+    "t.id, k.session, k.created, t.at, t.blob"
     " FROM turnkeeper_turns t JOIN turnkeeper_talks k ON k.id = t.talk"
 )
 USER_TURNS: Final = Statement(
-    f"SELECT {_TURN_COLUMNS} WHERE (t.owner = :owner OR t.speaker = :owner) AND t.id > :after"
+    f"SELECT {_TURN_COLUMNS} WHERE (t.owner = {_OWNER} OR t.speaker = {_OWNER}) AND t.id > :after"
     " ORDER BY t.id LIMIT :limit"
 )
 SESSION_TURNS: Final = Statement(
@@ -179,17 +181,17 @@ SESSION_TURNS: Final = Statement(
     " ORDER BY k.created, t.place, t.id LIMIT :limit OFFSET :start"
 )
 # The turn that was saved last may be older than others, and a turn without words has no passage.
-LATEST_SESSION: Final = Statement(
+_LATEST_SESSION: Final = (
     "SELECT talk FROM (SELECT * FROM (SELECT talk, at FROM turnkeeper_passages"
-    " WHERE owner = :owner AND kind = 1 ORDER BY at DESC LIMIT 1) p"
+    f" WHERE owner = {_OWNER} AND kind = 1 ORDER BY at DESC LIMIT 1) p"
     " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
-    " WHERE owner = :owner ORDER BY id DESC LIMIT 1) o"
+    f" WHERE owner = {_OWNER} ORDER BY id DESC LIMIT 1) o"
     " UNION ALL SELECT * FROM (SELECT talk, at FROM turnkeeper_turns"
-    " WHERE speaker = :owner ORDER BY id DESC LIMIT 1) s) newest ORDER BY at DESC LIMIT 1"
+    f" WHERE speaker = {_OWNER} ORDER BY id DESC LIMIT 1) s) newest ORDER BY at DESC LIMIT 1"
 )
 LATEST_TURNS: Final = Statement(
-    f"SELECT {_TURN_COLUMNS} WHERE t.talk = :talk AND (t.owner = :owner OR t.speaker = :owner)"
-    " ORDER BY t.place DESC, t.id DESC LIMIT :limit"
+    f"SELECT {_TURN_COLUMNS} WHERE t.talk = ({_LATEST_SESSION})"
+    f" AND (t.owner = {_OWNER} OR t.speaker = {_OWNER}) ORDER BY t.place DESC, t.id DESC LIMIT :limit"
 )
 
 # --- erasure
@@ -251,14 +253,14 @@ SUPERSEDE: Final = Statement(
     "UPDATE turnkeeper_facts SET superseded = :created"
     " WHERE owner = :owner AND name = :replaces AND superseded IS NULL RETURNING id"
 )
-_CURRENT: Final = f"owner = ({OWNER_ID.named}) AND (expires IS NULL OR expires > :now)"
-_FACT_COLUMNS: Final = "name, category, created, expires, superseded, importance, blob FROM turnkeeper_facts"
-FACTS: Final = Statement(
-    f"SELECT {_FACT_COLUMNS} WHERE {_CURRENT} AND superseded IS NULL ORDER BY created, id"
+_FACTS: Final = (
+    f"SELECT superseded, blob FROM turnkeeper_facts WHERE owner = {_OWNER}"
+    " AND (expires IS NULL OR expires > :now){} ORDER BY created, id"
 )
-ALL_FACTS: Final = Statement(f"SELECT {_FACT_COLUMNS} WHERE {_CURRENT} ORDER BY created, id")
+FACTS: Final = Statement(_FACTS.format(" AND superseded IS NULL"))
+ALL_FACTS: Final = Statement(_FACTS.format(""))
 DELETE_FACT: Final = Statement(
-    "DELETE FROM turnkeeper_facts WHERE owner = :owner AND name = :name RETURNING id"
+    f"DELETE FROM turnkeeper_facts WHERE owner = {_OWNER} AND name = :name RETURNING id"
 )
 _EXPIRE_FACTS: Final = (
     "DELETE FROM turnkeeper_facts WHERE id IN (SELECT id FROM turnkeeper_facts"
