@@ -93,7 +93,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Resumes archiving where a closed runtime with the same memory stopped."""
         new, old = self.memory and self.memory.archiving, former.memory and former.memory.archiving
         if new and new.archivist and old and old.archivist:
-            new.archivist.resume(old.archivist.progress)
+            new.archivist.progress = old.archivist.progress
 
     @property
     def background_failures(self) -> Mapping[str, bool]:

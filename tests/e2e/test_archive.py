@@ -124,7 +124,7 @@ def test_a_talk_that_is_not_archived_yet_is_the_last_one(archiving: ProxyServer)
     with pytest.MonkeyPatch.context() as held_up:
         held_up.setattr(archivist, "_quiet", 60)
         say(archiving, "I also have a wheelbarrow.", session="b")
-        awaited(lambda: Key("default", "b") in archivist._pending)
+        awaited(lambda: Key("default", "b") in archivist.progress.pending)
         assert "wheelbarrow" in last_talk(archiving)
 
 

@@ -62,15 +62,18 @@ class _Pending(NamedTuple):
     failed: bool = False
 
 
-class Progress(NamedTuple):
-    """The state that an archivist hands to its successor."""
+class Progress:
+    """What is left to be done; another archivist of the same store and archive can go on with it."""
 
-    pending: dict[Key, _Pending]
-    settled: dict[Key, int]
-    incomplete: bool
-    compared_at: float
-    compare_again_at: float
-    sweep_at: float
+    def __init__(self) -> None:
+        self.pending: dict[Key, _Pending] = {}
+        # How many moved entries of a session are saved in their final form: entries that any process
+        # saved while they were hot may have been corrected before they moved.
+        self.settled: dict[Key, int] = {}
+        self.incomplete = True
+        self.compared_at = 0.0
+        self.compare_again_at = time.monotonic() + _SECOND_COMPARISON * random.uniform(1, _SPREAD)  # noqa: S311
+        self.sweep_at = 0.0
 
 
 class Archivist:
@@ -98,20 +101,13 @@ class Archivist:
         self._quiet = quiet
         self._outage = Outage("The archive cannot be written: %s", "The archive is written again")
         self._hurried = False
-        self._pending: dict[Key, _Pending] = {}
+        self.progress = Progress()
         self._saving: dict[Key, _Pending] = {}
-        # How many moved entries of a session are saved in their final form: entries that any process
-        # saved while they were hot may have been corrected before they moved.
-        self._settled: dict[Key, int] = {}
-        self._incomplete = True
         # Whether another comparison is needed because sessions were missed during this one.
         self._compare_anew = False
         # The number of comparisons by any process when this one became due.
         self._former_comparisons: int | None = None
         self._compare_at = 0.0
-        self._compared_at = 0.0
-        self._compare_again_at = time.monotonic() + _SECOND_COMPARISON * random.uniform(1, _SPREAD)  # noqa: S311
-        self._sweep_at = 0.0
         self._awake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -123,41 +119,24 @@ class Archivist:
     @property
     def unsaved(self) -> int:
         """How many sessions are not saved yet, including those being saved."""
-        return len(self._pending) + len(self._saving)
+        return len(self.progress.pending) + len(self._saving)
 
     def enqueue(self, key: Key, due: float = 0.0) -> None:  # noqa: ARG002 - jobs are due, the archive is always
         """Schedules a written session to be read from the store and saved."""
-        former = self._pending.pop(key, None)
-        if former is None and len(self._pending) >= _MOST_PENDING:
-            self._incomplete = self._compare_anew = True
+        former = self.progress.pending.pop(key, None)
+        if former is None and len(self.progress.pending) >= _MOST_PENDING:
+            self.progress.incomplete = self._compare_anew = True
             return
         now = wall_time()
         since = former.since if former else now
-        self._pending[key] = _Pending(since, min(now + self._quiet, since + _LONGEST_DUE))
+        self.progress.pending[key] = _Pending(since, min(now + self._quiet, since + _LONGEST_DUE))
         if not former:
             self._awake.set()
 
     def compare(self) -> None:
         """Schedules a comparison, which saves sessions that were written and not enqueued."""
-        self._incomplete = self._compare_anew = True
+        self.progress.incomplete = self._compare_anew = True
         self._awake.set()
-
-    @property
-    def progress(self) -> "Progress":
-        """The state with which another archivist of the same store and archive can continue."""
-        return Progress(
-            self._pending,
-            self._settled,
-            self._incomplete,
-            self._compared_at,
-            self._compare_again_at,
-            self._sweep_at,
-        )
-
-    def resume(self, progress: "Progress") -> None:
-        """Continues from another archivist's state; to be called before ``start``."""
-        self._pending, self._settled, self._incomplete, *times = progress
-        self._compared_at, self._compare_again_at, self._sweep_at = times
 
     def start(self) -> None:
         """Starts saving; missed sessions come first."""
@@ -174,12 +153,12 @@ class Archivist:
             async with asyncio.timeout(within):
                 await self._save_pending(all_=True)
         except (StoreError, TimeoutError):
-            _log.warning("%d sessions are yet to be archived", len(self._pending))
+            _log.warning("%d sessions are yet to be archived", len(self.progress.pending))
 
     async def idle(self) -> None:
         """Returns once everything is saved, without waiting for sessions to be quiet."""
         self._hurried = True
-        while self._pending or self._saving or self._incomplete:
+        while self.progress.pending or self._saving or self.progress.incomplete:
             self._awake.set()
             await asyncio.sleep(_IDLE_POLL)
         self._hurried = False
@@ -189,11 +168,11 @@ class Archivist:
         while True:
             try:
                 await self._save_pending()
-                if time.monotonic() >= self._compare_again_at:
-                    self._incomplete, self._compare_again_at = True, math.inf
-                if self._incomplete and time.monotonic() >= self._compare_at:
+                if time.monotonic() >= self.progress.compare_again_at:
+                    self.progress.incomplete, self.progress.compare_again_at = True, math.inf
+                if self.progress.incomplete and time.monotonic() >= self._compare_at:
                     await self._compare_in_turn()
-                if time.monotonic() >= self._sweep_at:
+                if time.monotonic() >= self.progress.sweep_at:
                     await self._sweep()
             except StoreError as error:
                 self._outage.begin(str(error))
@@ -202,9 +181,9 @@ class Archivist:
                 continue
             self._outage.end()
             failures = 0
-            first = next(iter(self._pending.values()), None)
+            first = next(iter(self.progress.pending.values()), None)
             pause = _SWEEP_EVERY if first is None else first.due - wall_time() + _GATHER * self._quiet
-            compare_at = self._compare_at if self._incomplete else self._compare_again_at
+            compare_at = self._compare_at if self.progress.incomplete else self.progress.compare_again_at
             self._awake.clear()
             await wait_for_event(self._awake, max(0.0, min(pause, compare_at - time.monotonic())))
 
@@ -214,7 +193,7 @@ class Archivist:
             now = wall_time()
             due = {
                 key: pending.failed
-                for key, pending in itertools.islice(self._pending.items(), _TOGETHER)
+                for key, pending in itertools.islice(self.progress.pending.items(), _TOGETHER)
                 # A later due time is from before a clock was set back.
                 if all_ or self._hurried or not now < pending.due <= now + self._quiet
             }
@@ -229,17 +208,17 @@ class Archivist:
 
     async def _save_next(self, keys: Sequence[Key]) -> None:
         # Not before the task begins: one that is cancelled earlier would not put them back.
-        group = {key: self._pending.pop(key) for key in keys}
+        group = {key: self.progress.pending.pop(key) for key in keys}
         self._saving |= group
         try:
             await self._save_stored(keys)
         except StoreError:
             for key, pending in group.items():
-                self._pending.setdefault(key, pending._replace(failed=True))
+                self.progress.pending.setdefault(key, pending._replace(failed=True))
             raise
         except asyncio.CancelledError:
             for key, pending in group.items():
-                self._pending.setdefault(key, pending)
+                self.progress.pending.setdefault(key, pending)
             raise
         finally:
             for key in group:
@@ -279,16 +258,16 @@ class Archivist:
     async def _settle(self, key: Key, session: Session, saved: int) -> None:
         """Saves the moved entries of a session, of which the first ``saved`` may be saved already."""
         try:
-            settled = min(saved, self._settled.get(key, max(0, saved - _UNSETTLED)))
+            settled = min(saved, self.progress.settled.get(key, max(0, saved - _UNSETTLED)))
             if settled < session.cold_count:
                 try:
                     await self._save_moved(key, session, settled)
                 except Unreadable:  # perhaps of an entry that is saved already
                     await self._save_moved(key, session, saved)
-            self._settled.pop(key, None)
-            self._settled[key] = session.cold_count
-            if len(self._settled) > _MOST_SETTLED:
-                del self._settled[next(iter(self._settled))]
+            self.progress.settled.pop(key, None)
+            self.progress.settled[key] = session.cold_count
+            if len(self.progress.settled) > _MOST_SETTLED:
+                del self.progress.settled[next(iter(self.progress.settled))]
         except Unreadable as error:
             _log.warning("What moved out of a session cannot be read for the archive: %s", error)
         except StoreError:
@@ -346,13 +325,13 @@ class Archivist:
             if comparisons < self._former_comparisons + 2:
                 await self._compare()
                 await self._archive.set_comparisons(comparisons + 1)
-        self._incomplete = self._compare_anew
+        self.progress.incomplete = self._compare_anew
         self._former_comparisons = None
 
     async def _compare(self) -> None:
         """Saves the sessions of the store that are newer than their saved state."""
         began = wall_time()
-        since = self._compared_at - _SLACK if self._compared_at <= began else 0.0
+        since = self.progress.compared_at - _SLACK if self.progress.compared_at <= began else 0.0
         for tenant in self._tenants:
             after = ""
             while page := await self._store.list(tenant, after=after, limit=_PAGE):
@@ -367,9 +346,9 @@ class Archivist:
                 ]
                 for keys in (due[i : i + _TOGETHER] for i in range(0, len(due), _TOGETHER)):
                     # Pending sessions are saved once they are quiet.
-                    await self._save_stored([key for key in keys if key not in self._pending])
+                    await self._save_stored([key for key in keys if key not in self.progress.pending])
                 await self._save_pending()
-        self._compared_at = began
+        self.progress.compared_at = began
 
     async def _sweep(self) -> None:
         """Deletes expired rows and indexes texts of an older lexicon anew; saves due sessions in between."""
@@ -382,4 +361,4 @@ class Archivist:
                 self._outage.end()
                 await asyncio.sleep(_SWEEP_PAUSE)
                 await self._save_pending()
-        self._sweep_at = time.monotonic() + _SWEEP_EVERY
+        self.progress.sweep_at = time.monotonic() + _SWEEP_EVERY

@@ -42,9 +42,8 @@ _CANDIDATES_BY_DATE: Final = 50
 _WITH_NEIGHBOURS: Final = 30
 # Of equal matches, a fact comes before a turn.
 _KIND_WEIGHTS: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
-# Okapi BM25 (Robertson and Zaragoza 2009); length matters little, because turns are short.
+# Okapi BM25 (Robertson and Zaragoza 2009), without length: turns are short.
 _SATURATION: Final = 1.2
-_LENGTH: Final = 0.2
 # The weight of a word in a neighbour, by distance: answers come after their question.
 _FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
 # The exponent that combines the scores of words and vectors: 1 adds them, 2 adds their squares. Vectors
@@ -54,11 +53,7 @@ _OVERLAP: Final = 1.5
 _LEAST_WEIGHT: Final = 0.1
 # The score of a passage from a time that the question names.
 _TIMELY: Final = 0.3
-_TELLING: Final = 5
 _LONGEST_GREETING: Final = 60
-# Of two almost equal scores, the newer passage comes first.
-_RECENCY: Final = 0.02
-_MONTH: Final = 30 * 86_400.0
 # Bounds of the sum of weights, in nats, that scores 1: one common word is too little, and some of the words
 # of a long question are enough.
 _LEAST_TOLD: Final = 2.5
@@ -80,11 +75,10 @@ class Passage(msgspec.Struct, frozen=True):
 
 
 class Lookup(NamedTuple):
-    """A question: for each word its possible terms with their worth, the dates, and the time now."""
+    """A question: for each word its possible terms with their worth, and the dates."""
 
     groups: Sequence[dict[str, float]]
     dates: tuple[TimeRange, ...]
-    now: float
 
 
 class WordMatches(NamedTuple):
@@ -94,15 +88,12 @@ class WordMatches(NamedTuple):
     """By word, its share of the score of a passage with all words."""
     counts: Mapping[int, Mapping[int, float]]
     """By passage and word, the number of occurrences; a synonym counts less."""
-    spreads: Mapping[int, float]
-    """By passage, the count at which a word reaches half of its maximum score."""
 
-    def score(self, passage: int, counts: Mapping[int, float]) -> float:
+    def score(self, counts: Mapping[int, float]) -> float:
         """Returns the score of a passage with these ``counts`` of words, its neighbours included."""
-        spread = self.spreads.get(passage, _SATURATION)
         score = 0.0
         for word, count in counts.items():
-            score += self.weights[word] * count / (count + spread)
+            score += self.weights[word] * count / (count + _SATURATION)
         return score * (_SATURATION + 1)
 
     def missing(self, groups: Iterable[dict[str, float]]) -> list[dict[str, float]]:
@@ -112,7 +103,7 @@ class WordMatches(NamedTuple):
 
     def own_scores(self) -> dict[int, float]:
         """Returns by passage the score of its own words."""
-        return {one: self.score(one, counts) for one, counts in self.counts.items()}
+        return {one: self.score(counts) for one, counts in self.counts.items()}
 
 
 Scored = tuple[float, Passage]
@@ -127,7 +118,7 @@ def search(codec: RowCodec, user: Owner, query: Query) -> Steps[list[SearchResul
     dates = time_ranges(text, query.now, query.zone)
     if not (groups or dates):
         return []
-    question = Lookup(groups, dates, query.now)
+    question = Lookup(groups, dates)
     # A question of only a time and courtesies would be similar to any small talk.
     vector = query.vector if groups else None
     tenant = Owner(user.tenant)
@@ -263,10 +254,7 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
     # The weight of Robertson and Sparck Jones.
     weights = [max(_LEAST_WEIGHT, math.log((size - n + 0.5) / (n + 0.5))) for n in most]
     needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
-    lengths = {one.id: one.terms.count(" ") + 1 for one in passages}
-    usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
-    spreads = {one: _SATURATION * (1 - _LENGTH + _LENGTH * length / usual) for one, length in lengths.items()}
-    return WordMatches([weight / needed for weight in weights], counts, spreads)
+    return WordMatches([weight / needed for weight in weights], counts)
 
 
 def rank(
@@ -294,14 +282,12 @@ def rank(
                 for word, count in other[0].items():
                     counts[word] = counts.get(word, 0.0) + share * count
                 alike += share * other[1]
-        score = matches.score(one.id, counts)
+        score = matches.score(counts)
         if alike:
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
-        if lookup.dates and any(date.contains(one.at) for date in lookup.dates):
-            # A short turn such as "Fine." tells little about that time.
-            score += _TIMELY * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
-        age = max(0.0, lookup.now - one.at) / _MONTH
-        ranked.append((score * (1 + _RECENCY / (1 + age)), one))
+        if any(date.contains(one.at) for date in lookup.dates):
+            score += _TIMELY
+        ranked.append((score, one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 
 

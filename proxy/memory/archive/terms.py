@@ -36,13 +36,11 @@ _MAX_OWNERS: Final = 100
 _MAX_GROUPS: Final = 4000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
-# How much a term is worth that the question does not have: in another language's endings, a synonym, the end
-# of a compound, and what a word may have in common with one that is mistyped.
+# How much a term is worth that the question does not have: in another language's endings, a synonym, and what
+# a word may have in common with one that is mistyped.
 _OTHER_STEM: Final = 0.95
 _SYNONYM: Final = 0.7
-_COMPOUND: Final = 0.6
 _MISTYPED: Final = 0.4
-_SHORTEST_OTHER: Final = 3
 _LONG_WORD: Final = 8
 _SHORTEST_SLIP: Final = 5
 _LONG_COMPOUND: Final = 9
@@ -199,12 +197,9 @@ class Lexicon:
         """Returns the stems of one word with their worth."""
         stems = self._stems
         first = stems.stem(tongue, word)
-        group = {first: 1.0, stems.stem(ENGLISH, word): 1.0}
-        if script(word) == "":
-            for name in (ENGLISH, *FUNCTION_WORDS):
-                other = stems.stem(name, word)
-                if len(other) >= _SHORTEST_OTHER:
-                    group.setdefault(other, _OTHER_STEM)
+        group = {first: 1.0}
+        for name in (ENGLISH, *FUNCTION_WORDS):
+            group.setdefault(stems.stem(name, word), _OTHER_STEM)
         if tongue == ENGLISH:
             for synonym in self._synonyms.get(first, ()):
                 group.setdefault(synonym, _SYNONYM)
@@ -212,10 +207,7 @@ class Lexicon:
         if tongue in COMPOUNDING:
             # "Wo wohne ich?", and a fact says of the user: "Wohnt in Bonn."
             other = first.removesuffix("t") if first.endswith("t") else f"{first}t"
-            if len(other) >= _SHORTEST_OTHER:
-                group.setdefault(other, _OTHER_STEM)
-            for part in _compound_ends(first, len(folded)):
-                group.setdefault(part, _COMPOUND)
+            group.setdefault(other, _OTHER_STEM)
         # The halves without a typing error, where there is one: a letter less or more, or two letters, one in
         # each half, that changed places.
         length, middle = len(folded), len(folded) // 2

@@ -139,7 +139,7 @@ def talk(turns: int, *, updated: float, edited: str = "") -> Session:
 
 def unsaved(archivist: Archivist) -> list[str]:
     """The sessions that are still to be saved."""
-    return [key.session for key in (*archivist._pending, *archivist._saving)]
+    return [key.session for key in (*archivist.progress.pending, *archivist._saving)]
 
 
 class Two:
