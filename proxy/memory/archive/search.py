@@ -42,8 +42,10 @@ _CANDIDATES_BY_DATE: Final = 50
 _WITH_NEIGHBOURS: Final = 30
 # Of equal matches, a fact comes before a turn.
 _KIND_WEIGHTS: Final = {TURN: 1.0, FACT: 1.15, DOCUMENT: 0.9}
-# Okapi BM25 (Robertson and Zaragoza 2009), without length: turns are short.
+# Okapi BM25 (Robertson and Zaragoza 2009). Length matters little, because turns are short, but enough to have
+# an answer that repeats its question behind it.
 _SATURATION: Final = 1.2
+_LENGTH: Final = 0.2
 # The weight of a word in a neighbour, by distance: answers come after their question.
 _FIELDS: Final = ((0, 1.0), (-1, 0.6), (1, 0.4), (-2, 0.3), (2, 0.2))
 # The exponent that combines the scores of words and vectors: 1 adds them, 2 adds their squares. Vectors
@@ -88,12 +90,15 @@ class WordMatches(NamedTuple):
     """By word, its share of the score of a passage with all words."""
     counts: Mapping[int, Mapping[int, float]]
     """By passage and word, the number of occurrences; a synonym counts less."""
+    spreads: Mapping[int, float]
+    """By passage, the count at which a word reaches half of its maximum score."""
 
-    def score(self, counts: Mapping[int, float]) -> float:
+    def score(self, passage: int, counts: Mapping[int, float]) -> float:
         """Returns the score of a passage with these ``counts`` of words, its neighbours included."""
+        spread = self.spreads.get(passage, _SATURATION)
         score = 0.0
         for word, count in counts.items():
-            score += self.weights[word] * count / (count + _SATURATION)
+            score += self.weights[word] * count / (count + spread)
         return score * (_SATURATION + 1)
 
     def missing(self, groups: Iterable[dict[str, float]]) -> list[dict[str, float]]:
@@ -103,7 +108,7 @@ class WordMatches(NamedTuple):
 
     def own_scores(self) -> dict[int, float]:
         """Returns by passage the score of its own words."""
-        return {one: self.score(counts) for one, counts in self.counts.items()}
+        return {one: self.score(one, counts) for one, counts in self.counts.items()}
 
 
 Scored = tuple[float, Passage]
@@ -254,7 +259,10 @@ def word_matches(lookup: Lookup, passages: Collection[Passage], size: int) -> Wo
     # The weight of Robertson and Sparck Jones.
     weights = [max(_LEAST_WEIGHT, math.log((size - n + 0.5) / (n + 0.5))) for n in most]
     needed = min(max(sum(weights), _LEAST_TOLD), _MOST_TOLD)
-    return WordMatches([weight / needed for weight in weights], counts)
+    lengths = {one.id: one.terms.count(" ") + 1 for one in passages}
+    usual = sum(lengths.values()) / max(1, len(lengths)) or 1.0
+    spreads = {one: _SATURATION * (1 - _LENGTH + _LENGTH * length / usual) for one, length in lengths.items()}
+    return WordMatches([weight / needed for weight in weights], counts, spreads)
 
 
 def rank(
@@ -282,7 +290,7 @@ def rank(
                 for word, count in other[0].items():
                     counts[word] = counts.get(word, 0.0) + share * count
                 alike += share * other[1]
-        score = matches.score(counts)
+        score = matches.score(one.id, counts)
         if alike:
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
         if any(date.contains(one.at) for date in lookup.dates):

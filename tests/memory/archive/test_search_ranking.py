@@ -71,7 +71,12 @@ def test_what_was_said_at_the_time_goes_first():
 
 
 def test_of_the_same_worth_the_newer_goes_first():
-    assert order(ASKED, passage(1, "dog", at=NOW - YEAR), passage(2, "dog tea")) == [2, 1]
+    assert order(ASKED, passage(1, "dog", at=NOW - YEAR), passage(2, "dog")) == [2, 1]
+
+
+def test_an_answer_that_repeats_its_question_comes_after_it():
+    asked, answered = passage(1, "dog name", place=1), passage(2, "dog name" + " tea" * 20, place=2)
+    assert order(ASKED, asked, answered) == [1, 2]
 
 
 @given(st.lists(st.lists(st.sampled_from(["dog", "name", "oldname", "tea", "x"]), max_size=6), max_size=8))
