@@ -11,8 +11,7 @@ import asyncpg
 from proxy.memory.archive.sql import Steps, Transaction
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.postgres_pool import PostgresPool, Reads, Work, fetch_all
-from proxy.memory.stores.postgres_tables import Connection
+from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads, Work, fetch_all
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement
 
 T = TypeVar("T")

@@ -13,8 +13,8 @@ from typing import Final
 from redis.exceptions import RedisClusterException, RedisError
 
 from proxy.memory.episodes.episodes import EpisodicMemory, agent_id
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.codec import Codec
-from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import RedisClient
 from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, Key
@@ -40,10 +40,10 @@ class RedisEpisodes:
 
     def __init__(self, url: str, *, deadline: float, codec: Codec) -> None:
         """A call waits ``deadline`` seconds at most. Nothing is connected yet."""
-        address = Address.parse(url)
+        address = RedisAddress.parse(url)
         self._link = Link(address, deadline)
         self._background = Link(address, max(deadline, BACKGROUND_DEADLINE))
-        self._root = "" if address.prefix == Address.prefix else address.prefix
+        self._root = "" if address.prefix == RedisAddress.prefix else address.prefix
         self._codec = codec
 
     async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:

@@ -23,9 +23,9 @@ from proxy.memory.episodes.episodes import (
     window_start,
 )
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.redis_address import Address
 
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class ShortTermMemoryManager(ShortTermMemory):
 
     def __init__(self, redis_url: str = REDIS_URL, agent_id: str = AGENT) -> None:
         """Raises ValueError for an invalid address, without the address."""
-        Address.parse(redis_url)
+        RedisAddress.parse(redis_url)
         super().__init__(redis_url, agent_id)
 
 

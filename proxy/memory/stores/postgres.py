@@ -9,8 +9,7 @@ from typing import Final, cast
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
 from proxy.memory.stores import sql
-from proxy.memory.stores.postgres_pool import PostgresPool, Reads
-from proxy.memory.stores.postgres_tables import Connection
+from proxy.memory.stores.postgres_pool import Connection, PostgresPool, Reads
 from proxy.memory.stores.sql import (
     Arguments,
     BoundStatement,

@@ -14,8 +14,9 @@ import asyncpg
 
 from proxy.circuit import Outage
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.addresses import checked_postgres_address
 from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
-from proxy.memory.stores.postgres_pool import FAILURES, checked_address
+from proxy.memory.stores.postgres_pool import FAILURES
 from proxy.memory.tasks import wait_for_event
 
 _LARGEST: Final = 5_900
@@ -37,7 +38,7 @@ def open(url: str, *, deadline: float) -> Channel:  # noqa: A001  (a channel is 
 
     Raises ValueError for an invalid address, without the address.
     """
-    return PostgresChannel(checked_address(url), deadline=deadline)
+    return PostgresChannel(checked_postgres_address(url), deadline=deadline)
 
 
 class _Waiting(NamedTuple):

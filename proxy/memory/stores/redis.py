@@ -24,7 +24,7 @@ from redis.crc import REDIS_CLUSTER_HASH_SLOTS, key_slot
 from proxy.circuit import Backoff
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores.redis_address import CLUSTER, Address
+from proxy.memory.stores.addresses import CLUSTER, RedisAddress
 from proxy.memory.stores.redis_client import RedisClient
 from proxy.memory.stores.redis_link import Link, Piggyback, Script, ScriptCall, run_scripts
 from proxy.memory.stores.store import (
@@ -80,7 +80,7 @@ def open(  # noqa: A001  (a driver is opened, as a file is)
     ``take_along`` returns a tenant's call that is sent along with a turn's write. Nothing is connected before
     the first operation. Raises ValueError, without the address, if that cannot be parsed.
     """
-    return RedisStore(Address.parse(url), deadline, take_along)
+    return RedisStore(RedisAddress.parse(url), deadline, take_along)
 
 
 class KeyPair(NamedTuple):
@@ -300,7 +300,7 @@ class RedisStore:
     """
 
     def __init__(
-        self, place: Address, deadline: float, take_along: Callable[[str], Piggyback | None]
+        self, place: RedisAddress, deadline: float, take_along: Callable[[str], Piggyback | None]
     ) -> None:
         is_cluster = place.form == CLUSTER
         self._link, self._writing = Link(place, deadline), Link(place, deadline)

@@ -12,8 +12,8 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
-from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import RedisClient, client_factory
 from proxy.memory.stores.redis_link import Link, Script
 
@@ -48,7 +48,7 @@ class RedisChannel:
     largest = _LARGEST
 
     def __init__(self, url: str, *, deadline: float) -> None:
-        place = Address.parse(url)
+        place = RedisAddress.parse(url)
         self._link = Link(place, deadline)
         self._make = client_factory(place, _CONNECT_SECONDS)
         # No session's tag begins with a plus sign, and no other key has the same name.

@@ -47,7 +47,7 @@ from redis.exceptions import (
 from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as TooSlow
 
-from proxy.memory.stores.redis_address import CLUSTER, SENTINEL, UNIX, Address
+from proxy.memory.stores.addresses import CLUSTER, SENTINEL, UNIX, RedisAddress
 from proxy.memory.tasks import retrieve_exception
 
 Argument = str | bytes | int
@@ -386,7 +386,7 @@ class _SecuredBySentinel(_SharedContext, SentinelManagedSSLConnection):
     pass
 
 
-def client_factory(place: Address, deadline: float) -> Callable[[], RedisClient]:
+def client_factory(place: RedisAddress, deadline: float) -> Callable[[], RedisClient]:
     """Returns a factory of clients for an address; a new client is not connected yet."""
     if place.form == CLUSTER:
         return partial(_cluster, place, deadline)
@@ -402,7 +402,7 @@ def client_factory(place: Address, deadline: float) -> Callable[[], RedisClient]
     return partial(PipelinedRedis, pool.make_connection)
 
 
-def _sentinel(place: Address, deadline: float, options: dict[str, Any]) -> PipelinedRedis:
+def _sentinel(place: RedisAddress, deadline: float, options: dict[str, Any]) -> PipelinedRedis:
     login = {"username": place.sentinel_user, "password": place.sentinel_password}
     secured = {} if place.tls is None else {"ssl": True, **place.tls}
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
@@ -415,7 +415,7 @@ def _sentinel(place: Address, deadline: float, options: dict[str, Any]) -> Pipel
     return PipelinedRedis(pool.make_connection, sentinels)
 
 
-def _cluster(place: Address, deadline: float) -> PipelinedCluster:
+def _cluster(place: RedisAddress, deadline: float) -> PipelinedCluster:
     # A silent node is replaced only after a time-out. Half a deadline leaves time to write a session whose
     # place in the index is on such a node.
     client = PipelinedCluster(
@@ -431,7 +431,7 @@ def _cluster(place: Address, deadline: float) -> PipelinedCluster:
     return client
 
 
-def _login(place: Address) -> dict[str, Any]:
+def _login(place: RedisAddress) -> dict[str, Any]:
     return {"username": place.user, "password": place.password}
 
 
@@ -451,7 +451,7 @@ def _options(deadline: float) -> dict[str, Any]:
     }
 
 
-def _tls(place: Address) -> dict[str, Any]:
+def _tls(place: RedisAddress) -> dict[str, Any]:
     """Returns the TLS context as an option of connections, if there is TLS."""
     if place.tls is None:
         return {}

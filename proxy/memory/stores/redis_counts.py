@@ -7,9 +7,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.counts import Count, Permit
 from proxy.memory.stores.redis import KeyNames
-from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument
 from proxy.memory.stores.redis_link import Link, Piggyback, Script
 from proxy.memory.tasks import Tasks, retrieve_exception
@@ -81,7 +81,7 @@ class RedisCounts:
     """
 
     def __init__(self, url: str, *, deadline: float) -> None:
-        place = Address.parse(url)
+        place = RedisAddress.parse(url)
         self._link = Link(place, deadline)
         self._names = KeyNames(place.prefix)
         self._put_off: dict[str, list[_Counting]] = {}

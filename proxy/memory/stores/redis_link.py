@@ -11,7 +11,7 @@ from redis.asyncio import RedisCluster
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.redis_address import Address
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.redis_client import Argument, RedisClient, client_factory, describe_error
 from proxy.memory.tasks import Tasks, wait_until_done
 
@@ -126,7 +126,7 @@ class Link:
     Cluster's client does this itself, node by node.
     """
 
-    def __init__(self, place: Address, deadline: float) -> None:
+    def __init__(self, place: RedisAddress, deadline: float) -> None:
         self._make = client_factory(place, deadline)
         self._deadline = deadline
         self._client = self._make()

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.redis import KeyNames
-from proxy.memory.stores.redis_address import Address
 from proxy.memory.stores.redis_client import Argument
 from proxy.memory.stores.redis_link import Link, Script
 from proxy.memory.stores.store import BACKGROUND_DEADLINE, KeptTurn
@@ -103,7 +103,7 @@ class RedisTurns:
     """
 
     def __init__(self, url: str) -> None:
-        place = Address.parse(url)
+        place = RedisAddress.parse(url)
         self._link = Link(place, BACKGROUND_DEADLINE)
         self._names = KeyNames(place.prefix)
 

@@ -5,7 +5,7 @@ import contextlib
 import math
 import secrets
 import sqlite3
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -14,7 +14,6 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, StoreError
-from proxy.memory.stores import sqlite_slices
 from proxy.memory.stores.sql import (
     APPEND,
     CLEAR,
@@ -35,6 +34,7 @@ from proxy.memory.stores.sql import (
     Rows,
     SqlStore,
     Statement,
+    id_bytes,
     key_arguments,
     sweep_arguments,
     taken_sessions,
@@ -64,9 +64,15 @@ T = TypeVar("T")
 WriteOutcome = bool | SessionDeleted
 """Whether anything was changed. An error is returned, not raised, so that the batch is committed."""
 
+SLICE: Final = 500_000
+"""The bytes of a cold part that one transaction writes or removes, rounded up to whole entries."""
 _SWEPT_AT_ONCE: Final = 5
 _STAGED_FOR: Final = 60.0
 _NAME_BYTES: Final = 16
+_ENTRIES_AT_ONCE: Final = 250
+# The tenant of staged sessions, whose name no other tenant has.
+_STAGED: Final = id_bytes("~staged")
+_NEVER_DUE: Final = 1e300
 # The archive may write the same file. No call waits for the writer, and a failed write has to be repeated.
 _LOCK_WAIT: Final = 0.5
 
@@ -149,7 +155,7 @@ class SqliteStore(SqlStore):
         work = partial(_delete, arguments, has_more)
         existed = await self._change(key, _State(0, now, 0.0), work, BACKGROUND_DEADLINE)
         if has_more[-1]:
-            await self._work_on(partial(sqlite_slices.remove_deleted, arguments))
+            await self._work_on(partial(_remove, _REMOVE_DELETED, arguments))
         return existed
 
     async def deleted(self, key: Key) -> float | None:
@@ -205,14 +211,14 @@ class SqliteStore(SqlStore):
         """Replaces both parts, or creates the session, from a cold part that is staged in slices."""
         name = secrets.token_bytes(_NAME_BYTES)
         try:
-            await self._work(partial(sqlite_slices.stage, name, wall_time() + _STAGED_FOR))
-            for start, entries in sqlite_slices.slices(put.cold):
-                await self._work(partial(sqlite_slices.write, name, start, entries))
+            await self._work(partial(_stage, name, wall_time() + _STAGED_FOR))
+            for start, entries in _slices(put.cold):
+                await self._work(partial(_write_slice, name, start, entries))
             swap = partial(_put_in_place, name, len(put.cold))
             return await self._swap(key, put._replace(cold=()), swap, BACKGROUND_DEADLINE)
         finally:
             with contextlib.suppress(StoreError):  # the sweep removes the rest
-                await self._work_on(partial(sqlite_slices.remove_staged, name))
+                await self._work_on(partial(_remove_staged, name))
 
     async def _swap(
         self,
@@ -278,7 +284,7 @@ class SqliteStore(SqlStore):
 
 
 def _is_large(put: BlobWrite) -> bool:
-    return sum(map(len, put.cold)) > sqlite_slices.SLICE
+    return sum(map(len, put.cold)) > SLICE
 
 
 # --- work of the writer's thread, inside a transaction
@@ -307,23 +313,11 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
     return _append(arguments, cold, connection)
 
 
-def _put_in_place(
-    name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
-) -> WriteOutcome:
-    """Replaces both parts by a hot part and a staged cold part."""
-    if not sqlite_slices.is_whole(name, entries, connection):
-        return False
-    outcome = _append(arguments, cold, connection)
-    if outcome is True:
-        sqlite_slices.put_in_place(name, entries, arguments, connection)
-    return outcome
-
-
 def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Connection) -> bool:
     """Leaves a tombstone, and a part of a large cold part; returns whether there was a session."""
     rows = connection.execute(READ.named, arguments).fetchall()
     connection.execute(TOMBSTONE.named, arguments)
-    has_more.append(sqlite_slices.remove_deleted(arguments, connection))
+    has_more.append(_remove(_REMOVE_DELETED, arguments, connection))
     return bool(rows)
 
 
@@ -331,7 +325,7 @@ def _sweep(connection: sqlite3.Connection) -> bool:
     """Removes a few expired sessions, and writes only if there are any; returns whether there may be more."""
     arguments = sweep_arguments(_SWEPT_AT_ONCE)
     rows = connection.execute(EXPIRED.named, arguments).fetchall()
-    if rows and sqlite_slices.remove_expired(arguments, connection):
+    if rows and _remove(_REMOVE_EXPIRED, arguments, connection):
         return True
     if rows:
         connection.execute(SWEEP.named, arguments)
@@ -345,3 +339,101 @@ def _touch(connection: sqlite3.Connection) -> None:
 
 def _no_operation(_connection: sqlite3.Connection) -> None:
     """Does nothing, after all earlier work."""
+
+
+# --- large cold parts, written and removed in many transactions, with others in between
+
+_STAGE: Final = (
+    "INSERT INTO turnkeeper_sessions (tenant, session, blob, version, updated, expires, cold, due)"
+    " VALUES (:staged, :name, :empty, 0, 0, :until, 0, :never)"
+)
+_WRITE: Final = (
+    "INSERT INTO turnkeeper_cold (session_id, position, blob)"
+    " SELECT id, :position, :entry FROM turnkeeper_sessions WHERE tenant = :staged AND session = :name"
+)
+_COUNT: Final = (
+    "SELECT count(*) FROM turnkeeper_cold JOIN turnkeeper_sessions ON id = session_id"
+    " WHERE tenant = :staged AND session = :name"
+)
+_PUT_ASIDE: Final = (
+    "UPDATE turnkeeper_sessions SET tenant = :staged, session = :former, blob = :empty, expires = 0,"
+    " deleted = -1, due = :never WHERE tenant = :tenant AND session = :session"
+)
+_PUT_IN_PLACE: Final = (
+    "UPDATE turnkeeper_sessions SET tenant = :tenant, session = :session, blob = :blob, version = :fresh,"
+    " updated = :now, expires = :lasting, deleted = :deleted, due = :due, cold = :entries"
+    " WHERE tenant = :staged AND session = :name"
+)
+# SQLite stores a row's size in its header, so that large blobs are not read to sum their sizes.
+_REMOVE: Final = (
+    "DELETE FROM turnkeeper_cold WHERE rowid IN (SELECT entry FROM (SELECT entry,"
+    " sum(size) OVER (ROWS UNBOUNDED PRECEDING) - size AS before FROM"
+    " (SELECT turnkeeper_cold.rowid AS entry, length(turnkeeper_cold.blob) AS size FROM turnkeeper_cold"
+    f" JOIN turnkeeper_sessions ON id = session_id WHERE %s LIMIT {_ENTRIES_AT_ONCE}))"
+    f" WHERE before < {SLICE})"
+)
+_REMOVE_STAGED: Final = _REMOVE % "tenant = :staged AND session IN (:name, :former)"
+_REMOVE_DELETED: Final = _REMOVE % "tenant = :tenant AND session = :session AND expires <= :now"
+_REMOVE_EXPIRED: Final = _REMOVE % f"id IN ({EXPIRED.named})"
+
+
+def _slices(entries: Sequence[bytes]) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """Yields the entries of each transaction, with the position of the first."""
+    start = size = 0
+    for end, entry in enumerate(entries, 1):
+        size += len(entry)
+        if size >= SLICE or end == len(entries):
+            yield start, entries[start:end]
+            start, size = end, 0
+
+
+def _stage(name: bytes, until: float, connection: sqlite3.Connection) -> None:
+    """Creates a staged session, which expires at ``until``; nothing reads it until it is put in place."""
+    connection.execute(_STAGE, _staged_arguments(name) | {"until": until})
+
+
+def _write_slice(name: bytes, start: int, entries: Sequence[bytes], connection: sqlite3.Connection) -> None:
+    """Writes entries of a staged session, the first at the position ``start``."""
+    own = _staged_arguments(name)
+    rows = ({**own, "position": start + index, "entry": entry} for index, entry in enumerate(entries))
+    connection.executemany(_WRITE, rows)
+
+
+def _put_in_place(
+    name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
+) -> WriteOutcome:
+    """Replaces both parts by a hot part and a staged cold part with this number of entries."""
+    both = {**arguments, **_staged_arguments(name), "entries": entries}
+    ((count,),) = connection.execute(_COUNT, both).fetchall()
+    if count != entries:  # the file was replaced meanwhile
+        return False
+    # The session is written without new entries, and then staged in its turn, with its former cold part.
+    outcome = _append(arguments, cold, connection)
+    if outcome is True:
+        ((lasting, deleted),) = connection.execute(
+            "SELECT expires, deleted FROM turnkeeper_sessions WHERE tenant = :tenant AND session = :session",
+            both,
+        ).fetchall()
+        connection.execute(_PUT_ASIDE, both)
+        connection.execute(_PUT_IN_PLACE, {**both, "lasting": lasting, "deleted": deleted})
+    return outcome
+
+
+def _remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:
+    """Removes some entries that are staged under a name; returns whether there may be more."""
+    arguments = _staged_arguments(name)
+    if _remove(_REMOVE_STAGED, arguments, connection):
+        return True
+    connection.execute(
+        "DELETE FROM turnkeeper_sessions WHERE tenant = :staged AND session IN (:name, :former)", arguments
+    )
+    return False
+
+
+def _remove(statement: str, arguments: Arguments, connection: sqlite3.Connection) -> bool:
+    """Removes some entries; returns whether there may be more."""
+    return bool(connection.execute(statement, arguments).rowcount)
+
+
+def _staged_arguments(name: bytes) -> dict[str, object]:
+    return {"staged": _STAGED, "name": name, "former": name + b"~", "empty": b"", "never": _NEVER_DUE}

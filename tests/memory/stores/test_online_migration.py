@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores import postgres_tables, sql
+from proxy.memory.stores import postgres_pool, sql
 from proxy.memory.stores.postgres import PostgresStore
-from proxy.memory.stores.postgres_tables import TYPES
+from proxy.memory.stores.postgres_pool import TYPES
 from proxy.memory.stores.store import BlobWrite, Key
 from tests.peers.postgres_server import PostgresServer
 from tests.peers.transaction_pooler import TransactionPooler
@@ -83,7 +83,7 @@ async def url(postgres: PostgresServer) -> str:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who finds another at work looks again soon."""
-    monkeypatch.setattr(postgres_tables, "_INDEXED_ELSEWHERE", 0.05)
+    monkeypatch.setattr(postgres_pool, "_INDEXED_ELSEWHERE", 0.05)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from proxy.memory.errors import StoreError
-from proxy.memory.stores import postgres_tables, sql
+from proxy.memory.stores import postgres_pool, sql
 from proxy.memory.stores.postgres import PostgresStore
 from proxy.memory.stores.sql import READ, BoundStatement, key_arguments
 from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
@@ -172,7 +172,7 @@ async def test_tables_that_take_long_to_bring_up_to_date_get_the_time(
 
     await store.write(KEY, BlobWrite(b"1", version=0, ttl=60))
     monkeypatch.setattr(sql, "MIGRATIONS", (*sql.MIGRATIONS, m999_large))
-    monkeypatch.setattr(postgres_tables, "_MIGRATION_WAIT", 0.2)
+    monkeypatch.setattr(postgres_pool, "_MIGRATION_WAIT", 0.2)
     newer = [opened(url, TIMEOUT) for _ in range(2)]
     with pytest.raises(StoreError, match="too slow"):
         await newer[0].ping()

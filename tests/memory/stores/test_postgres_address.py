@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from proxy.memory.archive.archive import open_archive
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.addresses import checked_postgres_address
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.drivers import open_store
-from proxy.memory.stores.postgres_pool import PostgresPool, checked_address
+from proxy.memory.stores.postgres_pool import PostgresPool
 from proxy.settings.load import check_config
 
 GOOD = [
@@ -59,13 +60,13 @@ BAD = [
 @pytest.mark.parametrize("url", GOOD)
 def test_what_the_driver_reads_is_read(url: str):
     parsed(url)
-    assert checked_address(url) == url
+    assert checked_postgres_address(url) == url
 
 
 @pytest.mark.parametrize(("url", "said"), BAD)
 def test_another_is_refused_and_never_shown(url: str, said: str):
     for reading in (
-        checked_address,
+        checked_postgres_address,
         lambda url: open_store(url, deadline=0.05, codec=Plain()),
         lambda url: open_archive(url, codec=Plain()),
     ):
@@ -91,7 +92,7 @@ def test_the_check_says_how_it_is_written(tmp_path: Path, key: str):
 @given(st.text("apx5:@/[]?#=&,%4. ", max_size=24))
 def test_the_driver_can_read_whatever_is_not_refused(rest: str):
     with contextlib.suppress(ValueError):
-        url = checked_address(f"postgresql://{rest}")
+        url = checked_postgres_address(f"postgresql://{rest}")
         # What it then says itself, of hosts and ports that do not match, is an error that stores know.
         with contextlib.suppress(InterfaceError):
             assert parsed(url)

@@ -2,28 +2,28 @@
 
 import pytest
 
+from proxy.memory.stores.addresses import CLUSTER, SENTINEL, SINGLE, UNIX, RedisAddress
 from proxy.memory.stores.redis import open as open_store
-from proxy.memory.stores.redis_address import CLUSTER, SENTINEL, SINGLE, UNIX, Address
 
 
 @pytest.mark.parametrize(
     ("written", "expected"),
     [
-        ("redis://localhost", Address(form=SINGLE, nodes=(("localhost", 6379),))),
-        ("REDIS://h:1/2", Address(form=SINGLE, nodes=(("h", 1),), db=2)),
-        ("redis://[::1]:7/0", Address(form=SINGLE, nodes=(("::1", 7),))),
-        ("redis://u:p%40%2F@h:1", Address(form=SINGLE, nodes=(("h", 1),), user="u", password="p@/")),
-        ("redis://:p@ss@h", Address(form=SINGLE, nodes=(("h", 6379),), password="p@ss")),
-        ("redis://h?prefix=calls:", Address(form=SINGLE, nodes=(("h", 6379),), prefix="calls:")),
-        ("rediss://h", Address(form=SINGLE, nodes=(("h", 6379),), tls={})),
+        ("redis://localhost", RedisAddress(form=SINGLE, nodes=(("localhost", 6379),))),
+        ("REDIS://h:1/2", RedisAddress(form=SINGLE, nodes=(("h", 1),), db=2)),
+        ("redis://[::1]:7/0", RedisAddress(form=SINGLE, nodes=(("::1", 7),))),
+        ("redis://u:p%40%2F@h:1", RedisAddress(form=SINGLE, nodes=(("h", 1),), user="u", password="p@/")),
+        ("redis://:p@ss@h", RedisAddress(form=SINGLE, nodes=(("h", 6379),), password="p@ss")),
+        ("redis://h?prefix=calls:", RedisAddress(form=SINGLE, nodes=(("h", 6379),), prefix="calls:")),
+        ("rediss://h", RedisAddress(form=SINGLE, nodes=(("h", 6379),), tls={})),
         (
             "rediss://h?ssl_ca_certs=/etc/ca.pem",
-            Address(form=SINGLE, nodes=(("h", 6379),), tls={"ssl_ca_certs": "/etc/ca.pem"}),
+            RedisAddress(form=SINGLE, nodes=(("h", 6379),), tls={"ssl_ca_certs": "/etc/ca.pem"}),
         ),
-        ("redis+unix:///run/redis.sock?db=3", Address(form=UNIX, path="/run/redis.sock", db=3)),
+        ("redis+unix:///run/redis.sock?db=3", RedisAddress(form=UNIX, path="/run/redis.sock", db=3)),
         (
             "redis+sentinel://u:p@a,b:2/main/4?sentinel_password=s",
-            Address(
+            RedisAddress(
                 form=SENTINEL,
                 nodes=(("a", 26379), ("b", 2)),
                 service="main",
@@ -33,12 +33,12 @@ from proxy.memory.stores.redis_address import CLUSTER, SENTINEL, SINGLE, UNIX, A
                 sentinel_password="s",
             ),
         ),
-        ("redis+cluster://a:1,b:2", Address(form=CLUSTER, nodes=(("a", 1), ("b", 2)))),
-        ("rediss+cluster://a:1/0", Address(form=CLUSTER, nodes=(("a", 1),), tls={})),
+        ("redis+cluster://a:1,b:2", RedisAddress(form=CLUSTER, nodes=(("a", 1), ("b", 2)))),
+        ("rediss+cluster://a:1/0", RedisAddress(form=CLUSTER, nodes=(("a", 1),), tls={})),
     ],
 )
-def test_an_address_has_parts(written: str, expected: Address):
-    assert Address.parse(written) == expected
+def test_an_address_has_parts(written: str, expected: RedisAddress):
+    assert RedisAddress.parse(written) == expected
 
 
 @pytest.mark.parametrize(
@@ -81,4 +81,4 @@ def test_a_wrong_address_is_refused_without_being_shown(written: str):
 
 
 def test_a_password_is_never_part_of_what_is_printed():
-    assert "secret" not in repr(Address.parse("redis+sentinel://u:secret@h/s?sentinel_password=secret"))
+    assert "secret" not in repr(RedisAddress.parse("redis+sentinel://u:secret@h/s?sentinel_password=secret"))

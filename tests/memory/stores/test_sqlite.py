@@ -19,9 +19,8 @@ import pytest
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores import sql, sqlite, sqlite_file
-from proxy.memory.stores.sqlite import SqliteStore
+from proxy.memory.stores.sqlite import SLICE, SqliteStore
 from proxy.memory.stores.sqlite_file import GATHERING
-from proxy.memory.stores.sqlite_slices import SLICE
 from proxy.memory.stores.store import BlobWrite, Key, StoredBlob
 from tests.memory.commits import Commits, on_statement
 
@@ -578,10 +577,10 @@ async def test_a_large_session_that_a_kill_left_halfway_is_swept(path: Path):
     code = f"""
         import asyncio, os
         from pathlib import Path
-        from proxy.memory.stores import sqlite, sqlite_slices
+        from proxy.memory.stores import sqlite
         from proxy.memory.stores.store import BlobWrite, Key
 
-        sqlite_slices.is_whole = lambda *_: os._exit(9)
+        sqlite._put_in_place = lambda *_: os._exit(9)
         store = sqlite.SqliteStore(Path({str(path)!r}), deadline=5)
         put = BlobWrite(b"2", 0, ttl=60, cold=[b"words" * 1000] * 600)
         asyncio.run(store.replace(Key("acme", "call-1"), put))
