@@ -183,7 +183,7 @@ class SharedConnection(asyncio.Protocol):
         If the event loop was blocked, the reply may have arrived and be read in one of the next rounds.
         """
         self._watch = None
-        if not self._replies or not self.is_open:
+        if not self._replies:
             return
         if self._replies[0] is not oldest:
             self._look_again(self._replies[0])
@@ -298,15 +298,12 @@ class PipelinedCluster(RedisCluster):
 
     def shared(self, command: Sequence[Argument]) -> SharedConnection | None:
         """Returns the open connection for a command; ``None`` without one, or before nodes are looked up."""
-        node = None if self._initialize else self._node(command)
+        node = self._node(command)
         return None if node is None else self._shared.get(node.name)
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Returns the raw reply: bytes, numbers, lists or ``None``."""
-        if self._initialize:
-            await self.initialize()
-        node = self._node(args)
-        if node is not None:
+        if (node := self._node(args)) is not None:
             try:
                 shared = self._shared.get(node.name) or await self._connected(node)
                 return await shared.send(args)
@@ -329,11 +326,10 @@ class PipelinedCluster(RedisCluster):
         await self.nodes_manager.aclose("startup_nodes")
 
     def _node(self, command: Sequence[Argument]) -> ClusterNode | None:
-        """Returns the primary of a command's key, if it is known."""
-        position = _KEY_OF_SCRIPT if command[0] in _SCRIPTS else 1
-        if len(command) <= position:
+        """Returns the primary of a command's key; ``None`` if nodes have to be looked up first."""
+        if self._initialize:
             return None
-        key = command[position]
+        key = command[_KEY_OF_SCRIPT if command[0] in _SCRIPTS else 1]
         nodes = self.nodes_manager.slots_cache.get(
             key_slot(key.encode() if isinstance(key, str) else bytes(key))
         )

@@ -39,7 +39,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import MANY_MESSAGES, in_thread_if_long
+from proxy.memory.tasks import in_thread_if_long
 
 T = TypeVar("T")
 
@@ -188,12 +188,12 @@ class SessionStore:
 
         ``NOT_STORED`` where this process deleted the session, or replaced it as a whole.
         """
-        written = self._last_writes.get(key)
-        if written is _REMOVED and version:
+        written, cached = self._last_writes.get(key), self._cache.get(key)
+        if written is None or not version:
+            return None
+        if written is _REMOVED:
             return NOT_STORED
-        cached = self._cache.get(key)
-        is_replaced = cached and written and version and version in written.replaces
-        return cached.stored if cached and is_replaced else None
+        return cached.stored if cached and version in written.replaces else None
 
     def written_due(self, key: Key) -> float:
         """When background work on the session as last written is due; now, if it is no longer cached."""
@@ -233,10 +233,7 @@ class SessionStore:
                 latest_line_bytes = cached.latest_line_bytes
                 session = msgspec.structs.replace(session, entries=cached.session.entries)
             result = StoredSession(session, stored.version, latest_line_bytes)
-        is_usual = result is not None and (written is None or result.version not in written.replaces)
-        if written is None or (is_usual and not written.is_lost):
-            return result
-        return await self._with_last_write(key, result, written)
+        return result if written is None else await self._with_last_write(key, result, written)
 
     async def session(self, key: Key) -> Session | None:
         """Reads the session without its cold part, in the background; raises what ``load`` raises."""
@@ -250,10 +247,9 @@ class SessionStore:
 
     async def save(self, key: Key, put: SessionWrite) -> bool:
         """Replaces the session and appends to its cold part, as ``write`` does."""
-        if len(put.session.entries) + len(put.cold) < MANY_MESSAGES:
-            session, encoded, encoded_entries = self._encoded(key, put)
-        else:
-            session, encoded, encoded_entries = await asyncio.to_thread(self._encoded, key, put)
+        session, encoded, encoded_entries = await in_thread_if_long(
+            partial(self._encoded, key, put), len(put.session.entries) + len(put.cold)
+        )
         loop = asyncio.get_running_loop()
         former = self._last_writes.get(key, _REMOVED)
         until = former.until if put.ttl == KEEP_EXPIRY else loop.time() + min(put.ttl, TOMBSTONE_SECONDS)
@@ -498,8 +494,7 @@ class SessionStore:
     def _forget(self, key: Key) -> None:
         self._cache.pop(key, None)
         self.heads.pop(key, None)
-        if self._last_writes.get(key) is not _REMOVED:
-            self._last_writes.pop(key, None)
+        self._last_writes.pop(key, None)
 
     def _note(self, key: Key, written: _LastWrite) -> None:
         """Notes the last write to a session."""
@@ -563,14 +558,14 @@ class StoreBreaker:
             return self._driver
         if fallback and self._background_answers and self._background:
             return self._background
-        raise StoreError("the store did not answer within memory.deadline, and is asked again in a while")
+        raise _not_in_time()
 
     async def background(self) -> Store:
         """The driver for an operation that no call waits for. Raises StoreError where none answers."""
-        if self.is_open and not self._background_answers and self._probe:
+        if self._probe and self.is_open and not self._background_answers:
             await asyncio.wait({self._probe}, timeout=_BACKOFF.longest)
-        if self.is_open and not self._background_answers:
-            return self.driver()
+            if self.is_open and not self._background_answers:
+                raise _not_in_time()
         return self._background or self._driver
 
     def failed(self, seconds: float) -> None:
@@ -622,3 +617,7 @@ class StoreBreaker:
                 if time.perf_counter() > report_at:
                     self._outage.begin()
             await asyncio.sleep(_BACKOFF.longest)
+
+
+def _not_in_time() -> StoreError:
+    return StoreError("the store did not answer within memory.deadline, and is asked again in a while")

@@ -75,6 +75,22 @@ def test_all_behind_a_turn_is_read_in_order(lengths: list[int], hot: int, place:
     asyncio.run(read())
 
 
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_nothing_is_read_of_what_is_not_needed_or_not_there(*, is_deleted: bool) -> None:
+    entries = [entry for number in range(300) for entry in spoken(TurnRef(0, number))]
+
+    async def read() -> None:
+        store, session = await stored(entries, len(entries) - HOT)
+        since = START if is_deleted else session.entries[0].turn_ref
+        if is_deleted:
+            await store.delete(KEY)
+        pages = [page async for page in store.pages(KEY, session, since=since)]
+        assert pages == [session.entries]
+        assert store.entries_read == 0
+
+    asyncio.run(read())
+
+
 class Model:
     """Answers whatever it is asked with a word, and finds no facts."""
 

@@ -13,8 +13,10 @@ import trustme
 from redis.crc import key_slot
 
 from proxy.memory.errors import StoreError
+from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis import open as open_store
+from proxy.memory.stores.redis_client import client_factory
 from proxy.memory.stores.store import BlobWrite, Key, Store
 from tests.peers.redis_server import LOOPBACK, RedisServer, cluster, replicated, single, stopped, wait_until
 
@@ -219,6 +221,14 @@ def slot_of(key: Key) -> int:
 def owner_of(nodes: list[RedisServer], key: Key) -> RedisServer:
     share = 16384 // len(nodes) + 1
     return nodes[slot_of(key) // share]
+
+
+async def test_a_cluster_is_reached_with_the_certificates_of_its_address():
+    address = RedisAddress.parse("rediss+cluster://h?ssl_ca_certs=/etc/ca.pem&ssl_certfile=/etc/own.pem")
+    client = client_factory(address, 1.0)()
+    options = client.get_connection_kwargs()
+    assert (options["ssl_ca_certs"], options["ssl_certfile"]) == ("/etc/ca.pem", "/etc/own.pem")
+    await client.aclose()
 
 
 async def test_cluster(nodes: list[RedisServer]):
