@@ -41,7 +41,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import Tasks
+from proxy.memory.tasks import Tasks, retrieve_exception
 
 REFUSED: Final = -1
 """The result of a swap of a session that was deleted since."""
@@ -379,7 +379,7 @@ class RedisStore:
                         listed.append(ListedSession(each, float(updated), int(size)))
             return listed[:limit]
 
-        return await self._background.run(work) if limit > 0 else []
+        return await self._background.run(work)
 
     async def take_due(self, tenants: Sequence[str], *, limit: int, lease: float) -> Sequence[DueSession]:
         """Takes due sessions; on a Cluster, each call checks the next few buckets."""
@@ -448,13 +448,12 @@ class RedisStore:
         # The other places come first: lists and workers ignore a place without a session.
         link = self._background if put.background else self._writing
         piggyback = None if put.background else self._take_along(key.tenant)
-        calls = *others, swap
         if piggyback is None:
-            *results, swapped = await link.scripts(*calls)
-        else:  # last: a full server accepts a script's later writes once it has accepted one
-            sending = asyncio.get_running_loop().create_task(link.scripts(*calls, piggyback.call))
-            sending.add_done_callback(partial(_settle_piggyback, piggyback))
-            *results, swapped, _ = await asyncio.shield(sending)
+            *results, swapped = await link.scripts(*others, swap)
+        else:
+            sending = asyncio.get_running_loop().create_task(_send_along(link, piggyback, *others, swap))
+            sending.add_done_callback(retrieve_exception)
+            *results, swapped = await asyncio.shield(sending)
         if isinstance(swapped, StoreError):
             raise swapped from None
         if swapped == REFUSED:
@@ -549,11 +548,18 @@ class RedisStore:
             await client.execute_command("ZREM", name, *members)
 
 
-def _settle_piggyback(piggyback: Piggyback, sending: asyncio.Task[list[Any]]) -> None:
-    if sending.cancelled():
-        piggyback.settle(StoreError("the store is closed"))
-    else:
-        piggyback.settle(sending.exception() or sending.result()[-1])
+async def _send_along(link: Link, piggyback: Piggyback, *calls: ScriptCall) -> list[Any]:
+    """Returns the results of calls that a piggyback is sent with.
+
+    It is the last, because a full server accepts a script's later writes once it has accepted one.
+    """
+    try:
+        *results, result = await link.scripts(*calls, piggyback.call)
+    except StoreError as error:
+        piggyback.settle(error)
+        raise
+    piggyback.settle(result)
+    return results
 
 
 def _deletion_bounds(at: float) -> tuple[str, str]:

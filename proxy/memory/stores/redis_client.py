@@ -303,6 +303,8 @@ class PipelinedCluster(RedisCluster):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Returns the raw reply: bytes, numbers, lists or ``None``."""
+        if self._initialize:
+            await self.initialize()
         if (node := self._node(args)) is not None:
             try:
                 shared = self._shared.get(node.name) or await self._connected(node)

@@ -88,13 +88,7 @@ def _in_one(scripts: tuple[Script, ...]) -> Script:
 
 
 async def run_scripts(client: RedisClient, *calls: ScriptCall) -> list[Any]:
-    """Runs calls, the last one last; returns their results, with errors of the server among them.
-
-    They are one command, except on a Cluster, where keys may be on several servers.
-    """
-    if not isinstance(client, RedisCluster):
-        results: list[Any] = await in_one(calls).run(client)
-        return results
+    """Runs calls, the last one last; returns their results, with errors of the server among them."""
 
     async def run(call: ScriptCall) -> Any:
         try:

@@ -226,7 +226,6 @@ class SessionStore:
             # Background work leaves what was said as it is.
             if (
                 cached is not None
-                and cached.latest_line_bytes
                 and cached.session.latest_request == session.latest_request
                 and cached.session.entries == session.entries
             ):

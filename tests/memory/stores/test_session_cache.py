@@ -213,6 +213,15 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
     asyncio.run(run())
 
 
+@pytest.mark.anyio
+async def test_what_is_not_stored_is_not_changed() -> None:
+    store = sessions(memory())
+    assert (
+        await store.change(KEY, lambda session: msgspec.structs.replace(session, state={"seats": 2})) is None
+    )
+    assert await store.load(KEY) is None
+
+
 class Behind(Remote):
     """A store that shows what was there before, once it is told to."""
 

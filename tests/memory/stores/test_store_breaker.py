@@ -298,4 +298,7 @@ async def test_the_log_says_once_that_memory_is_slow_and_once_that_it_is_not(
     while guard.breaker.is_open:  # noqa: ASYNC110 - nobody rings a bell
         await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records] == [SLOW, IN_TIME]
+    background.asked.clear()
+    await asyncio.sleep(4 * PATIENCE)
+    assert background.asked == [], "it is probed no more"
     await guard.aclose()
