@@ -46,7 +46,7 @@ _SETTLED = 0.5
 
 
 class Cost(NamedTuple):
-    """What one turn takes: calls of Python functions, and commands and bytes of a Redis."""
+    """The cost of one turn: calls of Python functions, and commands and bytes of a Redis."""
 
     calls: Counter[CodeType]
     turns: int
@@ -96,7 +96,7 @@ class Background:
             os.close(end)
 
     def of(self, turns: Callable[[], object]) -> Counter[CodeType]:
-        """The calls that are made until what these turns leave to do is done."""
+        """Returns the number of calls until the background work of these turns is done."""
         self.settle()
         self._calls.clear()
         self._counts = True
@@ -106,7 +106,7 @@ class Background:
         return self._calls.copy()
 
     def settle(self) -> None:
-        """Returns once nothing is left to do."""
+        """Waits until no work is left."""
         archiving = self.runtime.memory.archiving if self.runtime.memory else None
         time.sleep(_SETTLED)
         until(lambda: not (archiving and archiving.archivist and archiving.archivist.unsaved))
@@ -118,7 +118,10 @@ class Background:
 
 
 class Model(PacedModel):
-    """Answers as ``PacedModel`` does, and what it is asked for a form with no facts where it is usable."""
+    """Answers as ``PacedModel`` does.
+
+    A request for facts or notes gets none: as JSON if ``usable``, else as words.
+    """
 
     def __init__(self, *, usable: bool) -> None:
         super().__init__()
@@ -133,13 +136,13 @@ class Model(PacedModel):
 
 
 class Spending:
-    """What a Redis has done so far; nothing where there is none."""
+    """The work of a Redis so far; zero without one."""
 
     def __init__(self, memory: str) -> None:
         self._client = redis.Redis.from_url(memory) if memory.startswith("redis") else None
 
     def so_far(self) -> tuple[int, int]:
-        """Its commands, and the bytes that it has sent."""
+        """Returns the commands of the Redis, and the bytes that it has sent."""
         if self._client is None:
             return 0, 0
         commands: dict[str, dict[str, int]] = self._client.info("commandstats")
@@ -148,7 +151,7 @@ class Spending:
 
 
 def measure(config: Path, memory: str, turns: list[int], *, usable: bool) -> dict[str, Cost]:
-    """What one turn of each kind costs."""
+    """Returns the cost of one turn of each kind."""
     environ = {"MEMORY_URL": memory, "HOST": "127.0.0.1", "PORT": "0"}
     measured: dict[str, Cost] = {}
     with ExitStack() as stack:
@@ -187,14 +190,14 @@ def measure(config: Path, memory: str, turns: list[int], *, usable: bool) -> dic
 
 
 def talk(server: ProxyServer, caller: Caller, turns: int) -> None:
-    """So many turns, until all of them are written."""
+    """Runs this many turns, and waits until all are written."""
     for _ in range(turns):
         caller.ask()
     until(lambda: not server.app.gauges().queued)
 
 
 def main() -> None:
-    """Prints what each kind of turn costs."""
+    """Prints the cost of each kind of turn."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("config", nargs="?", type=Path, default=ROOT / "config" / "agora.yaml")
     parser.add_argument("--list", metavar="KIND", help="name the functions of one kind of turn")

@@ -30,7 +30,7 @@ _WARM = 16
 
 
 async def _measured(port: int, options: argparse.Namespace) -> tuple[list[float], list[float]]:
-    """The times to the first token without a session, and within one."""
+    """Returns the times to the first token without a session, and within one."""
     calls = [_call(port, number, options) for number in range(options.callers)]
     measured = await asyncio.gather(*calls)
     without, within = ([first for call in measured for first in call[side]] for side in (0, 1))

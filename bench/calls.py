@@ -43,25 +43,25 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[1]
 CHUNKS, MORE_CHUNKS = 8, 40
 WINDOW = 24
-"""How many messages of the conversation a window shows, beside the system's."""
+"""The number of messages of the conversation in a window, without the system message."""
 LATE, VERY_LATE = 20, 800
 """Turns of a session, by number."""
 _MEASURED = 5
 _SETTLED = 0.5
-"""In seconds; what a server gathers of a turn, it has handed on by then."""
+"""Seconds after which a server has passed on all data of a turn."""
 
 Calls = Counter[CodeType]
 
 
 class CallCounter:
-    """The calls of Python functions on a server's main thread, turn by turn."""
+    """Counts the Python calls on a server's main thread, turn by turn."""
 
     def __init__(self, server: ProxyServer) -> None:
         self._server = server
         self._calls: Calls = Counter()
 
     def of(self, turn: Callable[[], object]) -> Calls:
-        """The calls that one turn takes, those after its answer included."""
+        """Returns the calls of one turn, including those after its answer."""
         self._calls.clear()
         self._server.run(self._profile(self._count))
         turn()
@@ -71,7 +71,7 @@ class CallCounter:
         return self._calls.copy()
 
     def typical(self, turn: Callable[[], object]) -> Calls:
-        """The calls of the turn with the median number of them."""
+        """Returns the calls of the turn with the median number of them."""
         turns = sorted((self.of(turn) for _ in range(_MEASURED)), key=Counter.total)
         return turns[_MEASURED // 2]
 
@@ -84,13 +84,13 @@ class CallCounter:
 
 
 class PacedModel:
-    """Answers in as many chunks as its name says."""
+    """Answers in the number of chunks that the model's name states."""
 
     def __init__(self) -> None:
         self._pieces_read = threading.Semaphore(0)
 
     def piece_read(self) -> None:
-        """The caller has read what was sent last."""
+        """Notes that the caller has read the last piece."""
         self._pieces_read.release()
 
     def script(self, request: Received) -> Iterator[Step]:
@@ -113,7 +113,7 @@ class PacedModel:
 
 
 class Caller:
-    """A voice engine, in a conversation of which it shows the newest messages."""
+    """A voice platform in a conversation, of which it replays the newest messages."""
 
     def __init__(self, server: ProxyServer, model: PacedModel, **fields: Any) -> None:
         self._server = server
@@ -123,7 +123,7 @@ class Caller:
         self._messages: list[dict[str, Any]] = []
 
     def ask(self, chunks: int = CHUNKS, *, stream: bool = True) -> None:
-        """Says something new, and reads the answer."""
+        """Sends new words, and reads the answer."""
         self.turns += 1
         words = f"And what is the weather like in town number {self.turns}, tomorrow morning at nine?"
         self._add("user", words, {"source": "asr", "user": "u-1"})
@@ -143,12 +143,15 @@ class Caller:
 
 
 def words_of(chunks: int) -> list[str]:
-    """What an answer in so many chunks says."""
+    """Returns the text of an answer in this many chunks."""
     return [f" number {place}" for place in range(chunks)]
 
 
 def measure(config: Path, memory: str) -> dict[str, Calls]:
-    """The calls of one turn of each kind, and of an answer's chunks; ``memory`` is where sessions are."""
+    """Returns the calls of one turn of each kind, and of the chunks of an answer.
+
+    ``memory`` is the address of the sessions.
+    """
     environ = {"MEMORY_URL": memory, "HOST": "127.0.0.1", "PORT": "0"}
     with ExitStack() as stack:
         stack.enter_context(logging_to(stack.enter_context(Path(os.devnull).open("w"))))

@@ -27,7 +27,7 @@ ROUNDS, REPEAT = 200, 15
 
 
 def body(messages: int = 24) -> bytes:
-    """A call as Agora sends it, in the middle of a conversation."""
+    """Returns a request of Agora in the middle of a call."""
     said = []
     for i in range(messages):
         user = i % 2 == 0
@@ -49,7 +49,7 @@ def body(messages: int = 24) -> bytes:
 
 
 def microseconds(work: Callable[[], object]) -> float:
-    """The best median of several rounds of one piece of work."""
+    """Returns the best median of several rounds of one piece of work."""
     took = []
     for _ in range(REPEAT):
         start = time.perf_counter()
@@ -60,7 +60,7 @@ def microseconds(work: Callable[[], object]) -> float:
 
 
 def coldly(megabytes: int, work: Callable[[], object]) -> float:
-    """The median of one piece of work, each time after so much was copied."""
+    """Returns the median of one piece of work, each time after this much memory was copied."""
     other, took = memoryview(os.urandom(megabytes << 20)), []
     for _ in range(ROUNDS // 2):
         other.tobytes()

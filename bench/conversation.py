@@ -52,7 +52,7 @@ SETTINGS = CONFIG.replace("upstreams:", f"{FACTS}upstreams:", 1).replace(
 
 
 def allowed(most: int, keep: int) -> float:
-    """Which share of all tokens can stand in an unchanged prefix, were all messages of one size."""
+    """Returns the largest possible share of tokens in an unchanged prefix, with messages of one size."""
     turns = (most - keep) / 2
     sent = turns * keep + turns * (turns + 1)
     return 1 - (2 * turns + keep) / sent
@@ -71,7 +71,7 @@ def address(kind: str, folder: Path) -> Iterator[str]:
 
 
 class Played(NamedTuple):
-    """A call that was played, and what the background asked for it: tokens of notes and of facts."""
+    """A finished call, and the tokens of background requests for notes and for facts."""
 
     call: LongCall
     notes: int
@@ -79,31 +79,31 @@ class Played(NamedTuple):
 
     @property
     def paid(self) -> float:
-        """Tokens paid for each turn, those of an unchanged prefix at a tenth."""
+        """Tokens that each turn is billed for; those of an unchanged prefix count a tenth."""
         prompts = self.call.prompts
         cached = sum(unchanged(a, b) for a, b in itertools.pairwise(prompts))
         return (sum(map(tokens, prompts)) - 0.9 * cached + self.notes + self.facts) / len(prompts)
 
     @property
     def share(self) -> float:
-        """What the background asked, for each token of the call's prompts."""
+        """Tokens of background requests for each token of the call's prompts."""
         return (self.notes + self.facts) / sum(map(tokens, self.call.prompts))
 
 
 def facts_of(request: Received) -> Iterable[Step]:
-    """A fact for each message that tells one."""
+    """Returns a fact for each message that states one."""
     telling = [line for line in lines(request, "said") if TELLS.match(line["text"])]
     return listed([fact(line["text"][:120], line["number"]) for line in telling])
 
 
 def request_tokens(request: Received) -> int:
-    """The tokens of a request, with the form that it asks for."""
+    """Returns the tokens of a request, including the form that it asks for."""
     form = request.json.get("response_format")
     return tokens(request.json["messages"]) + (in_text(json.dumps(form)) if form else 0)
 
 
 def run(kind: str, *, turns: int, window: tuple[int, int], numbered: bool, fails: bool) -> Played:
-    """One call, checked at every turn."""
+    """Runs one call, and checks each turn."""
     busy = itertools.cycle([fails, False])
 
     def background(request: Received) -> Iterable[Step]:
@@ -150,7 +150,7 @@ def plot(calls: dict[str, LongCall], path: Path) -> None:
 
 
 def told_all(call: LongCall) -> list[int]:
-    """What the prompts would have, were all of the talk sent."""
+    """The tokens of all prompts if each contained the whole conversation."""
     sizes = list(itertools.accumulate(tokens([line]) for line in call.lines))
     return sizes[::2]
 

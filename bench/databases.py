@@ -40,9 +40,9 @@ _SETTLED = 3.0
 
 
 class Cost(NamedTuple):
-    """What one turn costs: statements by their beginning, bytes of log, and milliseconds of CPU.
+    """The cost of one turn: statements by their beginning, bytes of log, and milliseconds of CPU.
 
-    ``resting`` is how many statements there are in a second of which nothing is said.
+    ``resting`` is the number of statements in a second without turns.
     """
 
     statements: Counter[str]
@@ -55,12 +55,12 @@ class Cost(NamedTuple):
 
     @property
     def count(self) -> float:
-        """Statements a turn."""
+        """The statements of one turn."""
         return self.statements.total() / self.turns
 
     @property
     def row(self) -> str:
-        """A row of the table."""
+        """The row of the table."""
         return (
             f"{self.count:.1f} | {self.resting * 60:.0f} | {self.wal:.0f}"
             f" | {self.server:.2f} | {self.postgres:.2f} | {self.redis:.2f}"
@@ -74,7 +74,7 @@ async def measure(
     redis: RedisServer | None,
     asked: argparse.Namespace,
 ) -> Cost:
-    """Talks, and measures all turns behind the first of each call."""
+    """Runs calls, and measures all turns after the first of each call."""
     processes = [server, Running(postgres.pid, 0.0), *([Running(redis.process.pid, 0.0)] if redis else ())]
     lines = [Line("127.0.0.1", port) for _ in range(asked.callers)]
     calls = [
@@ -110,7 +110,7 @@ async def measure(
 
 
 def _statements(log: Path, start: int, width: int) -> Counter[str]:
-    """The statements in the log from a position on, by their beginnings."""
+    """Returns the statements in the log from a position on, by their beginnings."""
     with log.open() as text:
         text.seek(start)
         lines = text.read().replace("\n\t", " ").splitlines()
@@ -136,7 +136,7 @@ async def _wal(postgres: PostgresServer) -> int:
 
 
 def run(kind: str, asked: argparse.Namespace) -> Cost:
-    """The cost of a turn with one kind of memory."""
+    """Returns the cost of a turn with one kind of memory."""
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder, model, port = Path(name), free_port(), free_port()
         postgres = PostgresServer()

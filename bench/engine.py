@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, cast
 
 TURNS = 16
 SHOWN = 25
-"""How many messages a window shows."""
+"""The number of messages in a window."""
 SYSTEM: Final = {
     "role": "system",
     "content": "You are a helpful voice assistant. Keep answers short. " * 4,
@@ -22,7 +22,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
 def windows(seed: int = 7) -> list[list[dict[str, Any]]]:
-    """A conversation in Agora's shape: each window shows the newest 25 messages, and a system message."""
+    """Returns the requests of a call in Agora's form: a system message and the newest 25 messages."""
     dice = random.Random(seed)
     talk = [_message(place, dice) for place in range(SHOWN + 2 * TURNS)]
     return [[SYSTEM, *talk[2 * turn : 2 * turn + SHOWN]] for turn in range(TURNS)]
@@ -40,14 +40,14 @@ def _message(place: int, dice: random.Random) -> dict[str, Any]:
 
 
 class Reply(NamedTuple):
-    """How one answer came: seconds to the first delta, and each delta's seconds on its way from the model."""
+    """Times of one answer in seconds: until the first delta, and of each delta since it was sent."""
 
     first: float
     lags: Sequence[float]
 
 
 class Line(asyncio.Protocol):
-    """One kept connection to the proxy, or to the model."""
+    """One persistent connection to the proxy, or to the model."""
 
     def __init__(self, host: str, port: int) -> None:
         self.received: list[bytes] = []
@@ -62,17 +62,17 @@ class Line(asyncio.Protocol):
         self._missing: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the connection."""
+        """Stores the connection."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """A lost connection fails what was asked over it."""
+        """Fails the request under way."""
         self._transport = None
         if self._answer and not self._answer.done():
             self._answer.set_exception(exc or ConnectionError("The connection was closed."))
 
     def data_received(self, data: bytes) -> None:
-        """Notes when each delta came, and whether it was the last."""
+        """Notes the time of each delta, and the end of the answer."""
         now = time.monotonic()
         if not self.received:
             head = data.partition(b"\r\n\r\n")[0]
@@ -95,7 +95,7 @@ class Line(asyncio.Protocol):
             self._answer.set_result(Reply((self._first or now) - self._began, tuple(self._lags)))
 
     async def ask(self, body: bytes, headers: str) -> Reply:
-        """One answer, heard to its end. Raises OSError and TimeoutError."""
+        """Sends a request, and reads the whole answer. Raises OSError and TimeoutError."""
         loop = asyncio.get_running_loop()
         if self._transport is None:
             await loop.create_connection(lambda: self, self._host, self._port)
@@ -112,21 +112,21 @@ class Line(asyncio.Protocol):
         return await asyncio.wait_for(self._answer, 30)
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         if self._transport:
             self._transport.close()
 
 
 def body(messages: Sequence[dict[str, Any]], model: str, *, stream: bool = True) -> bytes:
-    """A request as it is posted; the model's name says how it answers."""
+    """Returns a request as it is posted; the model's name selects the answer."""
     call = {"model": model, "messages": messages, "stream": stream, "turn_id": messages[-1]["turn_id"]}
     return json.dumps(call, ensure_ascii=False).encode()
 
 
 class Conversation:
-    """A call whose window grows by what was answered, and shows its newest messages.
+    """A call, which replays its newest messages and answers.
 
-    ``joined`` is whether it has messages already, of which the proxy knows nothing. ``headers`` go with each
+    ``joined`` is whether it has earlier messages that the proxy has not seen. ``headers`` are sent with each
     request.
     """
 
@@ -137,7 +137,7 @@ class Conversation:
         self._messages: list[dict[str, Any]] = [*_BEFORE] if joined else []
 
     async def turn(self) -> Reply:
-        """The next words of the user, and the answer to them. Raises OSError and TimeoutError."""
+        """Sends the next words of the user, and reads the answer. Raises OSError and TimeoutError."""
         place = len(self._messages)
         words = _OF_USERS[place // 2 % len(_OF_USERS)]
         self._messages.append({**words, "content": f"{words['content']} {place}", **_place(place)})

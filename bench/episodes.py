@@ -24,12 +24,12 @@ SAID = {"interaction_type": "posted_tweet", "content": "Just shipped a new AI fe
 
 
 def p99(took: list[float]) -> float:
-    """Milliseconds that one in a hundred exceeds."""
+    """Returns the 99th percentile in milliseconds."""
     return sorted(took)[int(0.99 * len(took))] * 1000
 
 
 async def latencies(url: str, count: int) -> tuple[list[float], list[float]]:
-    """Seconds of each write and of each read of 10."""
+    """Returns the seconds of each write, and of each read of 10 episodes."""
     memory = ShortTermMemoryManager(url, AGENT)
     await memory.connect()
     writes, reads = [], []
@@ -46,7 +46,7 @@ async def latencies(url: str, count: int) -> tuple[list[float], list[float]]:
 
 
 async def write_all(url: str, count: int) -> None:
-    """One process's share."""
+    """Writes the episodes of one process."""
     memory = ShortTermMemoryManager(url, AGENT)
     for _ in range(count):
         await memory.add_interaction(**SAID)
@@ -58,7 +58,7 @@ def writer(url: str, count: int) -> None:
 
 
 def rate(url: str, writers: int, count: int) -> float:
-    """Writes a second of several processes, their start included."""
+    """Returns the writes per second of several processes, including their start."""
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=writer, args=(url, count)) for _ in range(writers)]
     began = time.perf_counter()
@@ -72,7 +72,7 @@ def rate(url: str, writers: int, count: int) -> float:
 
 
 def size(url: str, count: int) -> float:
-    """Bytes that each entry takes of the server's memory, its place in the index included."""
+    """Returns the bytes of the server's memory that each entry takes, including its index."""
     with redis.Redis.from_url(url) as client:
         before = int(client.info("memory")["used_memory"])
         asyncio.run(write_all(url, count))
@@ -81,7 +81,7 @@ def size(url: str, count: int) -> float:
 
 @contextlib.contextmanager
 def served(url: str) -> Iterator[str]:
-    """The Redis at ``url``, or one of our own."""
+    """Yields the Redis at ``url``, or a new one."""
     if url:
         yield url
         return
@@ -96,7 +96,7 @@ def forget(url: str) -> None:
 
 
 def main() -> None:
-    """Prints a row per requirement, and fails where one is missed."""
+    """Prints a row for each requirement, and fails if one is not met."""
     options = argparse.ArgumentParser()
     options.add_argument("--url", default="")
     options.add_argument("--writers", type=int, default=4)

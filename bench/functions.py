@@ -28,11 +28,11 @@ TURNS = [
     "It is on Thursday at three, under the name of Miller.",
 ]
 SETTLED = 2.0
-"""Seconds in which the work behind a turn is done."""
+"""Seconds in which the work after a turn is done."""
 
 
 def window(turn: int) -> list[dict[str, Any]]:
-    """What Agora posts at a turn: all that was said before, with its numbers."""
+    """Returns the messages that Agora posts in a turn: the whole conversation, with turn ids."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You are a helpful receptionist."}]
     for number, words in enumerate(TURNS[: turn + 1]):
         common = {"turn_id": number + 1, "timestamp": 1_790_000_000_000 + number * 9_000}
@@ -45,7 +45,7 @@ def window(turn: int) -> list[dict[str, Any]]:
 
 
 def second_turn(config: Path, folder: Path, *, session: bool) -> list[Function]:
-    """The functions that the second turn of a conversation runs, less what runs in an idle server."""
+    """Returns the functions that the second turn of a call runs, without those of an idle server."""
     body = {"stream": True, "user": "u-1"} | ({"channel": "room-1"} if session else {})
     environ = {"MEMORY_URL": f"sqlite:{folder / f'{session}.db'}", "HOST": "127.0.0.1", "PORT": "0"}
     with ExitStack() as stack:

@@ -19,7 +19,7 @@ _LOOKS = 15
 
 
 class Block(msgspec.Struct):
-    """What a block of load measured. Times are in milliseconds, of all streams and of all later deltas."""
+    """The measurements of a block of load. Times are in milliseconds, of all streams and all later deltas."""
 
     callers: int
     firsts: list[float] = []
@@ -31,24 +31,24 @@ class Block(msgspec.Struct):
 
     @property
     def streams(self) -> int:
-        """How many streams were heard to their end."""
+        """The number of streams that were read to their end."""
         return len(self.firsts)
 
     def joined(self, other: "Block") -> "Block":
-        """Two blocks as one."""
+        """Returns two blocks as one."""
         firsts, lags = [*self.firsts, *other.firsts], [*self.lags, *other.lags]
         return Block(self.callers, firsts, lags, self.errors + other.errors)
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which that share of all values lies; 0 of none."""
+    """Returns a quantile of values; 0 if there are none."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else 0.0
 
 
 class Callers(NamedTuple):
-    """So many callers, silent for ``pause`` seconds between their turns.
+    """This many callers, silent for ``pause`` seconds between their turns.
 
-    The name of ``model`` says how it answers.
+    The name of ``model`` selects its answers.
     """
 
     count: int
@@ -58,9 +58,9 @@ class Callers(NamedTuple):
 
 
 class Load:
-    """Callers of one address; each has one call of 16 turns after the other.
+    """Callers of one address; each makes one call of 16 turns after the other.
 
-    With ``sessions`` each call has a name, so that it is remembered. The engine replays what it was answered.
+    With ``sessions`` each call has a session, so that it is remembered. Answers are replayed.
     """
 
     def __init__(self, port: int, *, sessions: bool, key: str = "sk-bench") -> None:
@@ -70,7 +70,7 @@ class Load:
         self._numbers = count()
 
     async def block(self, callers: Callers, seconds: float, server: Running | None = None) -> Block:
-        """Those callers for that long."""
+        """Runs these callers for a while."""
         until = time.monotonic() + seconds
         apart = callers.pause or 0.64  # spread over the time that one stream takes
         with _measured(callers.count, server) as measured:
@@ -81,7 +81,7 @@ class Load:
     async def growth(
         self, callers: int, starts: Sequence[int], turns: int, model: str, server: Running | None = None
     ) -> list[Block]:
-        """A block of so many turns from each of these turns on, of calls that never end."""
+        """Returns a block for each of these turns of calls that never end."""
         lines = [Line("127.0.0.1", self._port) for _ in range(callers)]
         calls = [Conversation(line, model, self._headers()) for line in lines]
         blocks, reached = [], 0
@@ -98,7 +98,7 @@ class Load:
         return blocks
 
     async def held(self, sessions: int, model: str, server: Running | None = None) -> Block:
-        """So many calls of two turns, 16 at once."""
+        """Runs this many calls of two turns, 16 at once."""
         numbers = iter(range(sessions))
 
         async def caller() -> None:
@@ -139,7 +139,7 @@ class Load:
         line.close()
 
     def _headers(self) -> str:
-        """What the requests of one conversation have in common."""
+        """Returns the headers of all requests of one conversation."""
         name = f"bench-{self._port}-{next(self._numbers)}"
         session = f"x-session-id: {name}\r\nx-user-id: {name}\r\n" if self._sessions else ""
         return f"authorization: Bearer {self._key}\r\n{session}"
@@ -152,7 +152,7 @@ def _note(measured: Block, reply: Reply) -> None:
 
 @contextlib.contextmanager
 def _measured(callers: int, server: Running | None) -> Iterator[Block]:
-    """A block, with what the server spends meanwhile."""
+    """Measures a block, with the server's use of CPU and memory."""
     block = Block(callers)
     before = server.spent() if server else Spent(0, 0)
     watch = asyncio.create_task(_watched(block, server))
@@ -164,7 +164,7 @@ def _measured(callers: int, server: Running | None) -> Iterator[Block]:
 
 
 async def _at_rest(server: Running | None) -> None:
-    """Waits until the server does nothing any more, half a minute at most: the background comes behind."""
+    """Waits until the server is idle, at most half a minute: background work ends later than turns."""
     spent = 0.0
     for _ in range(_LOOKS if server else 0):
         before, spent = spent, server.spent().seconds

@@ -29,7 +29,7 @@ _PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," +
 
 
 class Request(NamedTuple):
-    """One request: what the model is to answer, and whether it is a stream."""
+    """One request: the answer that the model shall give, and whether it is streamed."""
 
     path: str
     body: bytes
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 
 def _asks(model: str, path: str = _CHAT, *, sessions: bool = True, stream: bool = True) -> list[Request]:
-    """Eight callers who are answered at length."""
+    """Yields the requests of eight callers with long answers."""
     body = chat([user("Tell me all.")], stream=stream).replace(b"paced-1-0", model.encode())
     return [Request(path, body, f"{model}-{i}" if sessions else None) for i in range(8)]
 
@@ -71,7 +71,7 @@ ROWS: Mapping[str, Callable[[], Iterable[Request]]] = {
 
 
 def send(port: int, request: Request) -> str:
-    """The status of the answer, or the error; the answer is read to its end."""
+    """Sends a request and reads the whole answer; returns its status, or the error."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     headers = {"authorization": "Bearer chat-only", "content-type": "application/json"}
     if request.session:
@@ -89,7 +89,7 @@ def send(port: int, request: Request) -> str:
 
 
 class Peak:
-    """The highest of a server's memory while it is entered, in megabytes."""
+    """Measures the peak of a server's memory while it is entered, in megabytes."""
 
     def __init__(self, server: Running) -> None:
         self.megabytes = 0.0

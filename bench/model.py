@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 @cache
 def answer(count: int, milliseconds: int) -> Answer:
-    """The answer that a model of this name gives."""
+    """Returns the answer of the model with this name."""
     role = _event({"role": "assistant", "content": ""})
     pieces = [_chunk(_event({"content": f"word {i} {_MARK.decode()}"})) for i in range(count)]
     pieces[0] = _HEAD + _chunk(role) + pieces[0]
@@ -53,21 +53,21 @@ def answer(count: int, milliseconds: int) -> Answer:
 
 @cache
 def noted() -> Answer:
-    """The answer to whoever asks what is worth to be noted."""
+    """Returns the answer to a request for facts or notes."""
     whole = _HEAD + _chunk(_event({"role": "assistant", "content": '{"facts": []}'}))
     return Answer([whole], answer(1, 0).tail, 0)
 
 
 @cache
 def large(megabytes: int) -> Answer:
-    """An answer of one delta."""
+    """Returns an answer of one delta."""
     whole = _HEAD + _chunk(_event({"role": "assistant", "content": "word " * (200_000 * megabytes)}))
     return Answer([whole], answer(1, 0).tail, 0)
 
 
 @cache
 def streamed(megabytes: int) -> Answer:
-    """An answer of so many megabytes, in deltas of ten kilobytes."""
+    """Returns an answer of this many megabytes, in deltas of ten kilobytes."""
     piece = _chunk(_event({"content": "word " * 2_000}))
     whole = _HEAD + _chunk(_event({"role": "assistant", "content": "So: "})) + piece * (100 * megabytes)
     return Answer([whole], answer(1, 0).tail, 0)
@@ -75,7 +75,7 @@ def streamed(megabytes: int) -> Answer:
 
 @cache
 def completion(words: int) -> Answer:
-    """An answer that is no stream."""
+    """Returns an answer that is not streamed."""
     message = {"role": "assistant", "content": "word " * words}
     choice = {"index": 0, "message": message, "finish_reason": "stop"}
     body = json.dumps({**_base(), "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
@@ -119,7 +119,7 @@ def _chunk(data: bytes) -> bytes:
 
 
 class Model(asyncio.Protocol):
-    """One connection."""
+    """Answers the requests of one connection."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None
@@ -127,15 +127,15 @@ class Model(asyncio.Protocol):
         self._due = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the connection."""
+        """Stores the connection."""
         self._transport = cast("asyncio.WriteTransport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own word
-        """The connection has ended."""
+        """Stops the answer under way."""
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        """Answers once a request is whole."""
+        """Answers as soon as a request is complete."""
         self._received += data
         if not self._due:
             head, found, _ = self._received.partition(b"\r\n\r\n")
@@ -163,7 +163,7 @@ class Model(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Answers until it is ended."""
+    """Serves until it is stopped."""
     server = await asyncio.get_running_loop().create_server(Model, "127.0.0.1", port, backlog=2048)
     gc.freeze()
     gc.disable()

@@ -30,7 +30,7 @@ general_settings: {{master_key: sk-bench}}
 
 
 class System(NamedTuple):
-    """How something that relays is started, and which path tells that it answers."""
+    """How to start a relay, and the path that shows that it is up."""
 
     name: str
     command: Sequence[str]
@@ -40,14 +40,14 @@ class System(NamedTuple):
 
 
 def nginx(folder: Path, port: int, model: int) -> System:
-    """A relay that reads nothing: what it costs to pass bytes on."""
+    """A relay that does not read the messages: the cost of passing bytes on."""
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, port=port, model=model))
     return System("nginx", ["nginx", "-c", str(config), "-p", str(folder)], "/")
 
 
 def litellm(folder: Path, port: int, model: int) -> System:
-    """The gateway in Python that most know."""
+    """The best-known gateway in Python."""
     config = folder / "litellm.yaml"
     config.write_text(LITELLM.format(model=model))
     options = ["--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
@@ -65,7 +65,7 @@ PEERS = {"nginx": nginx, "litellm": litellm, "smg": smg}
 
 
 def turnkeeper(config: Path, port: int, model: int, memory: str | None) -> System:
-    """Turnkeeper on a configuration, with what it remembers kept at an address."""
+    """Turnkeeper with a configuration, and its memory at an address."""
     environ = {
         "UPSTREAM_BASE_URL": f"http://127.0.0.1:{model}/v1",
         "UPSTREAM_API_KEY": "",
@@ -79,5 +79,5 @@ def turnkeeper(config: Path, port: int, model: int, memory: str | None) -> Syste
 
 
 def installed(name: str) -> bool:
-    """Whether a peer's command is there."""
+    """Whether the command of a peer is installed."""
     return shutil.which(name) is not None

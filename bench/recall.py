@@ -52,7 +52,7 @@ _CROWD_TURNS = 100
 
 
 class Answered(NamedTuple):
-    """A question, its evidence, what was found and what a model is told, and how long it took in seconds."""
+    """A question with its evidence, the search results, the prompt's items and the time in seconds."""
 
     question: str
     category: str
@@ -62,11 +62,11 @@ class Answered(NamedTuple):
     took: float
 
     def recall(self, cut: int) -> float:
-        """The share of the evidence among the first ``cut``; where there is none, whether nothing is told."""
+        """The share of the evidence in the first ``cut`` results; without evidence, whether there are none."""
         return self._share(frozenset(self.results[:cut]) if self.evidence else self.prompt)
 
     def prompt_share(self) -> float:
-        """The same, of what a model is told."""
+        """The share of the evidence in the prompt; without evidence, whether the prompt has no items."""
         return self._share(self.prompt)
 
     def _share(self, results: frozenset[str]) -> float:
@@ -74,7 +74,7 @@ class Answered(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """One session as the archive gets it, and the name of each line by its turn."""
+    """One session as it is archived, with the name of each line by its turn."""
 
     key: Key
     session: Session
@@ -82,7 +82,7 @@ class Talk(NamedTuple):
 
 
 def talks(sample: Mapping[str, Any], person: str) -> list[Talk]:
-    """The sessions of a sample, in order; the first speaker is the caller."""
+    """Returns the sessions of a sample in order; the first speaker is the caller."""
     conversation = sample["conversation"]
     numbers = sorted(int(results[1]) for name in conversation if (results := _SESSION.fullmatch(name)))
     caller = conversation.get("speaker_a") or conversation[f"session_{numbers[0]}"][0]["speaker"]
@@ -117,7 +117,7 @@ def _seconds(written: str, number: int) -> float:
 
 
 async def ask(retriever: Retriever, sample: Mapping[str, Any], person: str) -> list[Answered]:
-    """All questions of a sample that name their evidence, and those that have none."""
+    """Asks the questions of a sample, those without evidence included."""
     kept = talks(sample, person)
     names = {(talk.key.session, turn): name for talk in kept for turn, name in talk.names.items()}
     texts: dict[str, set[str]] = defaultdict(set)
@@ -152,7 +152,7 @@ async def ask(retriever: Retriever, sample: Mapping[str, Any], person: str) -> l
 
 
 async def save(archive: Archive, sample: Mapping[str, Any], person: str) -> None:
-    """Archive a sample's sessions as a person's."""
+    """Archives the sessions of a sample as those of one user."""
     for talk in talks(sample, person):
         await archive.save_session(talk.key, talk.session, as_of=0.0)
 
@@ -164,14 +164,14 @@ def _names_of(results: Sequence[SearchResult], names: Mapping[tuple[str, int], s
 
 
 class HttpModel:
-    """A model behind OpenAI's ``/embeddings``."""
+    """A model with OpenAI's ``/embeddings``."""
 
     def __init__(self, url: str, model: str) -> None:
         self.model = model
         self._url = f"{url}/embeddings"
 
     async def vectors(self, texts: Sequence[str]) -> list[Vector]:
-        """A unit vector for each text."""
+        """Returns a unit vector for each text."""
         return await asyncio.to_thread(self._vectors, texts)
 
     def _vectors(self, texts: Sequence[str]) -> list[Vector]:
@@ -185,7 +185,7 @@ class HttpModel:
 async def measure(
     samples: Sequence[Mapping[str, Any]], url: str, *, crowd: int = 0, vectors: VectorSearch | None = None
 ) -> list[Answered]:
-    """What comes of all samples, in one archive."""
+    """Returns the results of all samples in one archive."""
     archive = open_archive(url, codec=Plain())
     try:
         await _add_crowd(archive, samples, crowd)
@@ -208,7 +208,7 @@ async def _embed(archive: Archive, model: Embedder) -> None:
 
 
 async def _add_crowd(archive: Archive, samples: Sequence[Mapping[str, Any]], people: int) -> None:
-    """Other people, each with a hundred turns of a sample."""
+    """Adds other users, each with a hundred turns of a sample."""
     for number in range(people):
         left = _CROWD_TURNS
         for talk in talks(samples[number % len(samples)], f"crowd-{number}"):
@@ -221,7 +221,7 @@ async def _add_crowd(archive: Archive, samples: Sequence[Mapping[str, Any]], peo
 
 
 def table(answers: Sequence[Answered]) -> str:
-    """The recall of each category and of all that have evidence, and how long a search took."""
+    """Returns the table: recall by category and of all questions with evidence, and the time of a search."""
     groups: dict[str, list[Answered]] = defaultdict(list)
     for answer in answers:
         groups[answer.category].append(answer)
@@ -239,7 +239,7 @@ def table(answers: Sequence[Answered]) -> str:
 
 
 def size(samples: Sequence[Mapping[str, Any]], path: Path) -> str:
-    """What a file takes beside the text in it."""
+    """Returns the size of a file without the text in it."""
     text = sum(
         len(entry.text.encode())
         for i, sample in enumerate(samples)
@@ -277,7 +277,7 @@ def run(
     samples: Sequence[Mapping[str, Any]],
     options: argparse.Namespace,
 ) -> None:
-    """Print what comes of some samples."""
+    """Prints the results of some samples."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recall.db"
         vectors = None

@@ -13,7 +13,7 @@ from bench import recall_items as items
 
 HALVES: Final = ("tuning", "held-back")
 NOW: Final = datetime(2026, 11, 20, 15, 0, tzinfo=UTC)
-"""When every question is asked: a Friday."""
+"""The time of every question: a Friday."""
 _PEOPLE: Final = 14
 _OF_EACH: Final = {
     "words": 8,
@@ -37,7 +37,7 @@ _NAME: Final = re.compile(r"\{(\w+)\}")
 
 
 class _Question(NamedTuple):
-    """Lines of a talk, of which some are evidence, and a question."""
+    """Lines of a conversation, some of which are evidence, and a question."""
 
     kind: str
     lines: tuple[tuple[str, str, bool], ...]
@@ -46,7 +46,7 @@ class _Question(NamedTuple):
 
 
 def samples(half: str) -> list[dict[str, Any]]:
-    """A sample for each person of a half."""
+    """Returns a sample for each person of a half."""
     return [_sample(half, number) for number in range(_PEOPLE)]
 
 
@@ -112,7 +112,7 @@ def _exchange(kind: str, item: str, names: Mapping[str, str]) -> _Question:
 
 
 def _dates(number: int, chance: random.Random) -> Iterator[_Question]:
-    """The same done on the same day of three years, and lately; the question names the time alone."""
+    """An event on the same day of three years, and recently; the question names only the time."""
     languages = list(items.WHEN)
     for at in range(3):
         language = languages[(3 * number + at) % len(languages)]
@@ -161,7 +161,7 @@ def _numbers(half: str, chance: random.Random) -> Iterator[_Question]:
 
 
 def _telephone(area: str, rest: str) -> Sequence[str]:
-    """A number as it is written and said."""
+    """A number in writing and in words."""
     whole = f"0{area}{rest}"
     return (
         f"0{area} {rest[:3]} {rest[3:]}",

@@ -24,7 +24,7 @@ ANSWER = "The weather in Lisbon is mild today, with some clouds over the river i
 
 
 def messages_of(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
-    """A turn as an engine replays it."""
+    """Returns the messages of a turn as a voice platform replays it."""
     number = {"turn_id": turn, "timestamp": 1790000000000 + turn * 5000} if numbered else {}
     marks = {"metadata": {"source": "asr", "user": "u-1"}} if numbered else {}
     user = {
@@ -37,7 +37,7 @@ def messages_of(turn: int, *, numbered: bool) -> list[Mapping[str, Any]]:
 
 
 def window(turns: range, *, numbered: bool) -> TurnRecord:
-    """A request in the middle of a conversation, and its answer."""
+    """Returns a request in the middle of a conversation, and its answer."""
     messages = [line for turn in turns for line in messages_of(turn, numbered=numbered)][:-1]
     body = json.dumps({"model": "m", "messages": [{"role": "system", "content": "Be kind."}, *messages]})
     call = request.read_request(body.encode(), {}, {})
@@ -48,7 +48,7 @@ def window(turns: range, *, numbered: bool) -> TurnRecord:
 
 
 def grown(turns: int, visible: int, *, numbered: bool) -> Session:
-    """What is held after that many turns."""
+    """Returns the session after this many turns."""
     session = Session()
     for turn in range(turns):
         session = apply_turn(session, window(range(max(0, turn - visible + 1), turn + 1), numbered=numbered))
@@ -56,7 +56,7 @@ def grown(turns: int, visible: int, *, numbered: bool) -> Session:
 
 
 def works(stored: int, visible: int, *, numbered: bool) -> dict[str, Callable[[], object]]:
-    """What is done in each turn of a conversation."""
+    """Returns the work of memory in each turn of a conversation."""
     session = grown(stored, visible, numbered=numbered)
     blob = encode(session)
     call = window(range(stored - visible + 1, stored + 1), numbered=numbered)
@@ -72,7 +72,7 @@ def works(stored: int, visible: int, *, numbered: bool) -> dict[str, Callable[[]
 
 
 def main() -> None:
-    """Prints a row per kind of engine; or where one piece of work spends its time."""
+    """Prints a row for each kind of voice platform, or the profile of one piece of work."""
     options = argparse.ArgumentParser()
     options.add_argument("--profile", choices=["known", "after"])
     asked = options.parse_args()
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def profiled(work: Callable[[], object]) -> None:
-    """Prints where the time of one piece of work goes."""
+    """Prints the profile of one piece of work."""
     profile = cProfile.Profile()
     profile.enable()
     for _ in range(2000):

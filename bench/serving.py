@@ -19,25 +19,25 @@ from tests import leftovers
 
 
 class Spent(NamedTuple):
-    """What a process and its children have used so far: seconds of CPU, and megabytes now (PSS)."""
+    """The use of a process and its children so far: seconds of CPU, and current megabytes (PSS)."""
 
     seconds: float
     megabytes: float
 
 
 class Running(NamedTuple):
-    """A server that answers: its process, and the seconds until it first did."""
+    """A running server: its process, and the seconds until its first answer."""
 
     pid: int
     cold: float
 
     def spent(self) -> Spent:
-        """Its time and memory."""
+        """Its use of CPU and memory."""
         family = _family(self.pid)
         return Spent(sum(map(_seconds, family)), sum(map(_megabytes, family)))
 
     def megabytes(self) -> Mapping[str, float]:
-        """The memory of its processes by what they do (PSS): the first one, servers, the background."""
+        """The memory of its processes by their role (PSS): main, serving, background."""
         kinds: dict[str, float] = {}
         usual = os.getpriority(os.PRIO_PROCESS, self.pid)
         for process in _family(self.pid):
@@ -49,7 +49,7 @@ class Running(NamedTuple):
 
 
 def free_port() -> int:
-    """A port that is free."""
+    """Returns a free port."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port: int = bound.getsockname()[1]
@@ -60,7 +60,7 @@ def free_port() -> int:
 def running(
     command: Sequence[str], url: str, core: int | None, *, environ: Mapping[str, str], log: Path
 ) -> Iterator[Running]:
-    """The command's server, once ``url`` answers; it is ended with the block, or with this process."""
+    """Runs the command of a server until the block or this process ends; waits until ``url`` answers."""
     _watch()
     began = time.monotonic()
     with log.open("wb") as out:
@@ -84,7 +84,7 @@ _watch = functools.cache(leftovers.watch)
 
 
 def pinned(command: Sequence[str], core: int | None) -> list[str]:
-    """The command, kept to one core where one is named and the system can do that."""
+    """Returns the command, pinned to a core if one is given and the system supports it."""
     if core is None:
         return [*command]
     cores = os.cpu_count() or 1
@@ -107,7 +107,7 @@ def _await(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and its children, and theirs."""
+    """Returns a process with all its descendants."""
     parents = {int(p.name): _parent(p) for p in Path("/proc").iterdir() if p.name.isdigit()}
     family = [pid]
     for member in family:

@@ -17,7 +17,7 @@ _HEAD = (
 
 
 class Row(msgspec.Struct, frozen=True):
-    """One system at one level, and the same load without it."""
+    """A system under one load, and the same load without it."""
 
     system: str
     kind: str
@@ -28,19 +28,19 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def cpu(self) -> float:
-        """Milliseconds of CPU per stream."""
+        """CPU time per stream in milliseconds."""
         return self.block.cpu / max(self.block.streams, 1)
 
     def first(self, share: float) -> float:
-        """What it adds to the time to the first token, in milliseconds, at that quantile."""
+        """The time that it adds to the first token, in milliseconds, at a quantile."""
         return quantile(self.block.firsts, share) - quantile(self.direct.firsts, share)
 
     def lag(self, share: float) -> float:
-        """What it adds to a later delta's time, in milliseconds, at that quantile."""
+        """The time that it adds to a later delta, in milliseconds, at a quantile."""
         return quantile(self.block.lags, share) - quantile(self.direct.lags, share)
 
     def summary(self) -> str:
-        """The row in one line."""
+        """Returns the row as one line."""
         block = self.block
         return (
             f"{self.system}, {self.kind}: {block.streams} answers, {self.cpu:.3f} ms CPU,"
@@ -49,7 +49,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 def printed(rows: Sequence[Row]) -> str:
-    """All rows in Markdown; ratios are to nginx under the same load."""
+    """Returns all rows as Markdown; ratios are to nginx under the same load."""
     base = {row.kind: row.cpu for row in rows if row.system == "nginx"}
     lines = [_HEAD, "|---" * 10 + "|", *(_line(row, base.get(row.kind)) for row in rows)]
     return "\n".join(lines)
@@ -72,7 +72,7 @@ def _line(row: Row, base: float | None) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Writes what is added to the first token, and CPU per stream, by streams at once."""
+    """Draws the time added to the first token, and CPU per stream, by the number of streams."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - it need not be installed
 
     figure, (first, cpu) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
@@ -92,7 +92,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
 
 def picture(name: str) -> Path:
-    """The file that is named; that it cannot be drawn is said before anything is measured."""
+    """Returns the file to draw to; raises an error before the measurement if drawing is impossible."""
     if find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("a picture needs matplotlib: install it with .venv/bin/pip")
     return Path(name)

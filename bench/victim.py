@@ -70,7 +70,7 @@ _REGISTRY = FilterRegistry(installed=False)
 _REQUEST_FILTERS = {name: _REGISTRY.get(name, RequestFilter) for name in _REGISTRY.names(RequestFilter)}
 _ANSWER_FILTERS = {name: _REGISTRY.get(name, AnswerFilter) for name in _REGISTRY.names(AnswerFilter)}
 _OPTIONS: Mapping[str, Any] = {"rewrite": {"replace": [{"pattern": "(a+)+b", "with": "c"}]}}
-"""The options of filters whose first example asks little of them."""
+"""The options of filters whose first example takes little work."""
 
 _CHAT, _MEMORY = "/v1/chat/completions", "/v1/memory"
 _JSON, _FORM = "application/json", "application/x-www-form-urlencoded"
@@ -90,7 +90,7 @@ _sessions = itertools.count()
 
 
 class Request(NamedTuple):
-    """What is sent; a form gets the token of the page that it is on."""
+    """A request; a form contains the token of its page."""
 
     method: str
     path: str
@@ -100,18 +100,18 @@ class Request(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """Requests, one after another, which are made when the attack's turn comes."""
+    """Requests that are sent one after another; they are built when the attack begins."""
 
     name: str
     requests: Callable[[], Sequence[Request]]
     at_once: int = 1
-    """How many callers send all of it beside each other."""
+    """The number of callers that send all requests at the same time."""
     stored: bool = False
-    """Whether it is about what is stored."""
+    """Whether the attack is on stored data."""
 
 
 class Result(NamedTuple):
-    """Milliseconds that the stream and a call waited beyond what they do alone; statuses, and seconds.
+    """The milliseconds by which a stream and a call were delayed, with statuses and seconds.
 
     ``durable`` is the longest time in milliseconds until a turn was durable.
     """
@@ -127,19 +127,19 @@ class Result(NamedTuple):
 
 
 def chat(messages: Any, **fields: Any) -> bytes:
-    """A chat request's body."""
+    """Returns the body of a chat request."""
     return _json({"model": "paced-1-0", "stream": True, "messages": messages, **fields})
 
 
 def user(content: Any, **fields: Any) -> dict[str, Any]:
-    """A message of the user."""
+    """Returns a message of the user."""
     return {"role": "user", "content": content, **fields}
 
 
 def turn(
     *messages: Any, pipeline: str = "default", session: str | None = None, fields: Mapping[str, Any] = {}
 ) -> Request:
-    """A turn, with a key that may do nothing else."""
+    """Returns a turn with a key for chat only."""
     return _turn(chat(messages, **fields), pipeline, session)
 
 
@@ -176,7 +176,7 @@ def _only(request: Callable[[], Request], times: int = 1) -> Callable[[], Sequen
 
 
 def _new_session() -> str:
-    """A session that no attack has used: what one leaves behind must not be read by the next."""
+    """Returns a session that no attack has used, so that attacks do not affect each other."""
     return f"attacker-{next(_sessions)}"
 
 
@@ -198,18 +198,18 @@ def _filtered(step: str, messages: Callable[[], Sequence[Any]]) -> Request:
 
 
 def _three(message: Any) -> Sequence[Request]:
-    """Three turns of a session, with a message that comes again."""
+    """Returns three turns of a session, with a message that is repeated."""
     session = _new_session()
     return [turn(message, user(f"Hi {i}"), session=session) for i in range(3)]
 
 
 def _and_page(shown: Callable[[], Request]) -> Sequence[Request]:
-    """A turn, and its page."""
+    """Returns a turn and the request of its page."""
     return [shown(), Request("GET", f"/turns/{_LAST_TURN}")]
 
 
 def _and_remove(method: str, path: str) -> Sequence[Request]:
-    """A session of 15 MB, whose user has its name, and the removal of either."""
+    """Returns a session of 15 MB, whose user has its name, and the removal of both."""
     name = _new_session()
     contents = _lines(10_000, "word " * 280)
     stored = _put(f"{_MEMORY}/sessions/{name}", {"user": name, "contents": contents})
@@ -219,12 +219,12 @@ def _and_remove(method: str, path: str) -> Sequence[Request]:
 
 
 def _asking(model: str, pipeline: str = "default", session: str | None = None) -> Request:
-    """A turn for a model that answers as its name says."""
+    """Returns a turn for a model whose name selects the answer."""
     return _turn(chat([user("Hi")]).replace(b"paced-1-0", model.encode()), pipeline, session)
 
 
 def _signed(event: Any) -> Request:
-    """An event of Agora's."""
+    """Returns a signed event of Agora."""
     body = _json(event)
     signature = hmac.digest(_WEBHOOK_SECRET.encode(), body, hashlib.sha256).hex()
     return Request("POST", "/webhooks/agora", body, {"agora-signature-v2": signature})
@@ -235,17 +235,17 @@ def _draft(path: str, yaml: str, request: bytes = b"") -> Request:
 
 
 _NEW = "(a new one)"
-"""Stands for a session that no attack has used."""
+"""Placeholder for a session that no attack has used."""
 _PART = {"type": "text", "text": ""}
 _IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 15_000_000}}
 _LAST_TURN = "{turn}"
-"""Stands for the turn that was asked for before."""
+"""Placeholder for the turn of the request before."""
 _LAST_FACT = "{fact}"
-"""Stands for the fact that was made before."""
+"""Placeholder for the fact of the request before."""
 _ENDLESS = ("/v1/turns", "/live/events")
-"""Paths whose answers are read for a second."""
+"""Paths whose answers are read for one second only."""
 _MUCH = "4111 1111 a.b@c.example **_`[x](y) <think> +49 170 aaaaaaaaaaaaaaaaaaaaaa "
-"""Something of all that filters look for."""
+"""Text with all kinds of data that filters look for."""
 _LONG, _USER, _AGENT = f"{_MEMORY}/sessions/long", f"{_MEMORY}/users/attacker", f"{_MEMORY}/agents/busy"
 _TEXTS: Mapping[str, str] = {
     "digits": "4111 " * 190_000,
@@ -256,7 +256,7 @@ _TEXTS: Mapping[str, str] = {
 
 
 def attacks() -> Iterator[Attack]:
-    """All of them."""
+    """Returns all attacks."""
     yield Attack("nothing", list)
     yield from _turns()
     yield from _answers()
@@ -266,7 +266,7 @@ def attacks() -> Iterator[Attack]:
 
 
 def _turns() -> Iterator[Attack]:
-    """The largest that a turn accepts, and what is beyond it."""
+    """Returns the largest turns that are accepted, and larger ones."""
     once: Mapping[str, Callable[[], Request]] = {
         "one message of 500,000 text parts": lambda: turn(user([_PART] * 500_000)),
         "one assistant message with 150,000 tool calls": lambda: turn(_tool_calls(150_000), user("Hi")),
@@ -331,7 +331,7 @@ def _turns() -> Iterator[Attack]:
 
 
 def _answers() -> Iterator[Attack]:
-    """The largest answers of a model, as they are and through answer filters."""
+    """Returns turns with the largest answers of a model, with and without answer filters."""
     models = {"one delta of 10 MB": "delta-10", "100,000 deltas at once": "paced-100000-0"}
     for name, model in models.items():
         yield Attack(f"the model sends {name}", _only(partial(_asking, model, session=_NEW)))
@@ -347,7 +347,7 @@ def _answers() -> Iterator[Attack]:
 
 
 def _filters() -> Iterator[Attack]:
-    """The largest that a request filter can be given."""
+    """Returns the largest inputs of request filters."""
     for step in _REQUEST_FILTERS:
         large: Mapping[str, Callable[[], Sequence[Any]]] = {
             "15 MB in one message": lambda: [user(_MUCH * (15_000_000 // len(_MUCH)))],
@@ -368,7 +368,7 @@ def _filters() -> Iterator[Attack]:
 
 
 def _memory() -> Iterator[Attack]:
-    """Each path of the memory API with the largest that it accepts, or the most that it has to show."""
+    """Returns each path of the memory API with the largest accepted request, or the largest answer."""
     text = "word " * 190_000
     sent: Mapping[str, Callable[[], Request]] = {
         "PUT of a session of 100,000 turns": lambda: _put(_LONG, {"contents": _lines(100_000)}),
@@ -459,7 +459,7 @@ def _memory() -> Iterator[Attack]:
 
 
 def _pages() -> Iterator[Attack]:
-    """Each page with the most that it has to show."""
+    """Returns each page with the most content."""
     for path in (
         "/",
         "/live",
@@ -530,7 +530,7 @@ def _pages() -> Iterator[Attack]:
 
 
 def store(port: int) -> None:
-    """Stores the most that one user can have, and waits until it is archived."""
+    """Stores the most data that one user can have, and waits until it is archived."""
     send = [
         _put(
             _LONG, {"user": "attacker", "contents": _lines(10_000, "word " * 280), "state": {"k": "x" * 7900}}
@@ -557,7 +557,7 @@ def store(port: int) -> None:
 
 
 class Answer(NamedTuple):
-    """An answer as far as it is looked at."""
+    """The parts of an answer that are checked."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -583,7 +583,7 @@ def _ask(port: int, request: Request) -> Answer:
 
 
 def _attack(port: int, requests: Sequence[Request]) -> list[str]:
-    """Makes the requests; the status of each, and what its answer went without."""
+    """Sends the requests; returns the status of each, and its missing parts."""
     statuses, turn, fact = [], "", ""
     for request in requests:
         path = request.path.replace(_LAST_TURN, turn).replace(_LAST_FACT, fact)
@@ -604,14 +604,14 @@ def _attack(port: int, requests: Sequence[Request]) -> list[str]:
 
 
 class Stream:
-    """A stream whose pieces come every 20 ms; ``delays`` are each piece's, in milliseconds."""
+    """A stream with a piece every 20 ms; ``delays`` are those of each piece, in milliseconds."""
 
     def __init__(self, port: int) -> None:
         self.delays: list[float] = []
         self._port = port
 
     async def run(self) -> None:
-        """Reads to the end, which is far away."""
+        """Reads until it is cancelled."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(_request(self._port, "paced-9000-20"))
         with contextlib.closing(writer):
@@ -628,7 +628,7 @@ class Calls:
         self._port = port
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Sends requests until it is cancelled."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         with contextlib.closing(writer):
             while True:
@@ -653,7 +653,7 @@ class Durability:
         self._file = file
 
     async def run(self) -> None:
-        """Asks until it is cancelled."""
+        """Sends requests until it is cancelled."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         file = sqlite3.connect(f"file:{self._file}?mode=ro", uri=True)
         with contextlib.closing(writer), contextlib.closing(file):
@@ -707,7 +707,7 @@ async def _measure(port: int, file: Path, attack: Attack) -> Result:
 
 
 def _pipelines() -> str:
-    """A pipeline for each filter, with the options of its first example."""
+    """Returns a pipeline for each filter, with the options of its first example."""
     lines = []
     examples: dict[tuple[str, str], Sequence[Example | Spoken]] = {}
     examples |= {("request", name): step.examples for name, step in _REQUEST_FILTERS.items()}
@@ -721,7 +721,7 @@ def _pipelines() -> str:
 
 @contextlib.contextmanager
 def served(folder: Path) -> Iterator[tuple[int, Running]]:
-    """A server and its port, with a model of its own for the stream, and another for all else.
+    """Yields a server and its port, with one model for the stream and another for all other requests.
 
     Its memory is ``MEMORY`` in the folder.
     """

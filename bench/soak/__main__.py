@@ -37,7 +37,7 @@ _DURABLE = ["appendonly yes", "appendfsync always"]
 
 
 class Soak:
-    """All parts of a soak."""
+    """The parts of a soak."""
 
     def __init__(self, port: int, gauge: Gauge, reloads: Reloads, restarts: Restarts | None) -> None:
         self.ledger = Ledger(port, remembered=_REMEMBERED)
@@ -47,7 +47,7 @@ class Soak:
         self._port = port
 
     async def run(self, options: argparse.Namespace) -> Soaked:
-        """All of it."""
+        """Runs the whole soak."""
         seconds, large = options.minutes * 60, LargeRequests(self._port)
         crowd = Crowd(self._port, self.ledger, pause=options.pause)
         ending = asyncio.Event()
@@ -81,7 +81,7 @@ class Soak:
             await self.restarts.keep_on(every, ending)
 
     async def _written(self) -> None:
-        """What was said last is written, and connections are closed."""
+        """Waits until the last turns are written and connections are closed."""
         end = time.monotonic() + _WRITTEN_WITHIN
         while time.monotonic() < end:
             await asyncio.sleep(1)
@@ -92,7 +92,7 @@ class Soak:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """They are cancelled; what has failed before fails here."""
+    """Cancels tasks; raises the error of one that has failed."""
     for task in tasks:
         task.cancel()
     for error in await asyncio.gather(*tasks, return_exceptions=True):
@@ -129,7 +129,7 @@ def _memory(kind: str, folder: Path, stack: contextlib.ExitStack) -> tuple[str, 
 def _started(
     options: argparse.Namespace, folder: Path, stack: contextlib.ExitStack
 ) -> tuple[Soak, Callable[[], str]]:
-    """The model, what is soaked, and how to read its log."""
+    """Starts the model and the server; returns both, and a reader of its log."""
     model, port, log = free_port(), free_port(), folder / "served.log"
     command = [sys.executable, "-m", "bench.model", str(model)]
     url = f"http://127.0.0.1:{model}/"
@@ -154,7 +154,7 @@ def _started(
 
 
 def main() -> None:
-    """Soaks, prints the figures, and fails where something was lost or has grown."""
+    """Runs a soak, prints the figures, and fails if turns were lost or memory has grown."""
     options = _options()
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         soak, log = _started(options, Path(name), stack)

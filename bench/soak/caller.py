@@ -26,9 +26,9 @@ _ANSWERED_WITHIN = 30.0
 
 
 class Reply(NamedTuple):
-    """What became of one request: ``whole``, ``left``, ``broken``, ``too late`` or a status.
+    """The result of one request: ``whole``, ``left``, ``broken``, ``too late`` or a status.
 
-    ``first`` are the seconds to the first token; ``text`` is what was heard of the answer.
+    ``first`` is the time to the first token in seconds; ``text`` is the part of the answer that was received.
     """
 
     outcome: str
@@ -38,7 +38,7 @@ class Reply(NamedTuple):
 
 
 class Phone(asyncio.Protocol):
-    """One connection, which is kept between two turns."""
+    """One connection, which stays open between two turns."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -48,16 +48,16 @@ class Phone(asyncio.Protocol):
         self._first: float | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes the connection."""
+        """Stores the connection."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's own word
-        """Whatever was awaited ends here."""
+        """Ends the request under way."""
         self._transport = None
         self._end()
 
     def data_received(self, data: bytes) -> None:
-        """Keeps what comes, and sees whether it was the last of it."""
+        """Collects data, and detects the end of the answer."""
         if self._first is None and b"@" in data:
             self._first = time.monotonic()
         self._answer += data
@@ -69,12 +69,12 @@ class Phone(asyncio.Protocol):
             self._ended.set_result(None)
 
     async def dial(self) -> None:
-        """Opens the line, where it is not open; raises OSError where no server answers."""
+        """Opens the connection if it is closed; raises OSError if no server answers."""
         if self._transport is None:
             await asyncio.get_running_loop().create_connection(lambda: self, "127.0.0.1", self._port)
 
     async def ask(self, body: bytes, session: str, patience: float | None = None) -> Reply:
-        """One answer; ``patience`` is after how many seconds the caller hangs up."""
+        """Reads one answer; the caller hangs up after ``patience`` seconds."""
         kept = self._transport is not None
         reply = await self._ask(body, session, patience)
         # A kept connection may be closed at the very moment in which it is used: then one asks again.
@@ -110,7 +110,7 @@ class Phone(asyncio.Protocol):
         )
 
     def hang_up(self) -> None:
-        """Leaves, in the middle of an answer, too."""
+        """Closes the connection, even during an answer."""
         if self._transport:
             self._transport.close()
             self._transport = None
@@ -131,7 +131,7 @@ def _is_whole(answer: bytearray) -> bool:
 
 
 def unchunked(data: bytes) -> bytes:
-    """The body in chunks that came in whole."""
+    """Returns the body from the chunks that have arrived completely."""
     pieces, place = [], 0
     while (end := data.find(b"\r\n", place)) >= 0:
         try:
@@ -146,14 +146,14 @@ def unchunked(data: bytes) -> bytes:
 
 
 class First(NamedTuple):
-    """How long one caller waited for the first token, in seconds, and when."""
+    """The time of a caller's first token in seconds, and when it was measured."""
 
     at: float
     waited: float
 
 
 class Crowd:
-    """All callers, and what became of their turns. ``pause`` is their mean pause between turns in seconds."""
+    """All callers, with the results of their turns. ``pause`` is the mean pause between turns in seconds."""
 
     def __init__(self, port: int, ledger: Ledger, *, pause: float, seed: int = 1) -> None:
         self.outcomes: Counter[str] = Counter()
@@ -167,7 +167,7 @@ class Crowd:
         self._numbers = 0
 
     async def talk(self, callers: int, until: float) -> None:
-        """That many callers, who come in one after the other, until that moment."""
+        """Runs this many callers, who begin one after the other, until a given time."""
         late = min(10.0, (until - time.monotonic()) / 10)
         await asyncio.gather(*(self._caller(until, late * place / callers) for place in range(callers)))
 
@@ -180,7 +180,7 @@ class Crowd:
         self.talking -= 1
 
     async def _call(self, name: str, until: float) -> None:
-        """One call; half of the engines show all of it that is recent, and half the newest words alone."""
+        """Runs one call; half of the voice platforms replay recent messages, the others only the newest."""
         phone, turns, window = Phone(self._port), list[Turn](), list[dict[str, Any]]()
         shown = _SHOWN if self._dice.random() < 0.5 else 0
         for number in range(1, self._dice.randint(_SHORTEST, _LONGEST) + 1):
@@ -216,7 +216,7 @@ class Crowd:
         return Turn(words, whole, bool(reply.text), withdrawn), reply
 
     async def _second_line(self) -> Phone:
-        """A line that is open already: what takes its time to be opened could be overtaken by newer words."""
+        """Opens a connection in advance: if it were opened later, newer words could arrive first."""
         other = Phone(self._port)
         with suppress(OSError):
             await other.dial()
@@ -236,7 +236,7 @@ class Crowd:
 
 
 def _replayed(words: str, reply: Reply, number: int) -> list[dict[str, Any]]:
-    """A turn as the engine shows it later: what was said, and what was heard of the answer."""
+    """Returns a turn as it is replayed later: the user's words, and the received part of the answer."""
     said = [{"role": "user", "content": words, "turn_id": number}]
     if not reply.text:
         return said

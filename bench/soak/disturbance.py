@@ -22,14 +22,14 @@ _TOLD_WITHIN = 60.0
 
 
 class Outage(NamedTuple):
-    """From when until when memory was away."""
+    """The time of an outage of memory."""
 
     start: float
     end: float
 
 
 class Reloads:
-    """The configuration is edited, every third time badly, and a SIGHUP tells each process of the server."""
+    """Edits the configuration, every third time with an error, and sends SIGHUP to each process."""
 
     def __init__(self, pid: int, config: Path, log: Path, *, workers: int) -> None:
         self.good = 0
@@ -42,20 +42,20 @@ class Reloads:
         self.workers = workers
 
     async def keep_on(self, every: float) -> None:
-        """Until it is cancelled."""
+        """Continues until it is cancelled."""
         while True:
             await asyncio.sleep(every)
             await self.edit(badly=(self.good + self.bad) % 3 == 2)
 
     async def edit(self, *, badly: bool = False) -> None:
-        """One edit, until it was told of."""
+        """Makes one edit, and waits until it is logged."""
         self.good, self.bad = self.good + (not badly), self.bad + badly
         self._config.write_text(self._text + (_BAD if badly else f"\n# edit {self.good}\n"))
         os.kill(self._pid, signal.SIGHUP)
         self.unheard += not await self._is_logged()
 
     async def _is_logged(self) -> bool:
-        """Whether each process says that it has read each good edit, and one that it refused each bad one."""
+        """Whether each process has logged that it loaded each valid edit, or refused each invalid one."""
         end = time.monotonic() + _TOLD_WITHIN
         while time.monotonic() < end:
             log = await asyncio.to_thread(self._log.read_text, errors="replace")
@@ -67,7 +67,7 @@ class Reloads:
 
 
 class Restarts:
-    """Redis is killed, and started again on the same port and folder some seconds later."""
+    """Kills Redis, and starts it again on the same port and folder some seconds later."""
 
     def __init__(self, server: RedisServer, seed: int = 2) -> None:
         self.outages: list[Outage] = []
@@ -75,7 +75,7 @@ class Restarts:
         self._dice = random.Random(seed)
 
     async def keep_on(self, every: float, ending: asyncio.Event) -> None:
-        """Until it ends; then Redis is there."""
+        """Continues until ``ending`` is set, and leaves Redis running."""
         while not await _within(ending, every):
             began = time.monotonic()
             await asyncio.to_thread(self._server.kill)
@@ -84,14 +84,14 @@ class Restarts:
             self.outages.append(Outage(began, time.monotonic()))
 
     def explains(self, moment: float) -> bool:
-        """Whether memory was away then, or had only just come back."""
+        """Whether memory was away at a time, or had only just come back."""
         return any(one.start <= moment <= one.end + _BACK_WITHIN for one in self.outages)
 
 
 class LargeRequests:
-    """One of the largest requests or answers after the other.
+    """Sends one of the largest requests, or gets one of the largest answers, after the other.
 
-    ``outcomes`` counts what came of them; ``first`` is set once there is one.
+    ``outcomes`` counts their results; ``first`` is set after the first one.
     """
 
     def __init__(self, port: int) -> None:
@@ -100,7 +100,7 @@ class LargeRequests:
         self._port = port
 
     async def keep_on(self, every: float) -> None:
-        """Until it is cancelled."""
+        """Continues until it is cancelled."""
         for name in cycle(
             name for name in ROWS if "filters" not in name
         ):  # which need a pipeline of their own

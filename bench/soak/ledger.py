@@ -14,7 +14,7 @@ _PAUSE = 0.5
 
 
 class Turn(NamedTuple):
-    """One turn of a call. ``answer`` is a mark of the answer's text, where it was heard to its end."""
+    """One turn of a call. ``answer`` is a hash of the answer's text, if it was received completely."""
 
     words: str
     answer: int | None
@@ -22,7 +22,7 @@ class Turn(NamedTuple):
     withdrawn: str = ""
 
     def lacking(self, stored: Counter[tuple[str, str]], answers: set[int]) -> list[str]:
-        """What is wrong with how it is held."""
+        """Returns what is missing or wrong in the stored turn."""
         found = []
         times = stored["user", self.words]
         if times > 1 or (self.was_heard and not times):
@@ -35,26 +35,26 @@ class Turn(NamedTuple):
 
 
 class Talk(NamedTuple):
-    """One call that has ended, and when."""
+    """One finished call, and the time of its end."""
 
     session: str
     turns: Sequence[Turn]
     ended: float
 
     def lacking(self, contents: Sequence[dict[str, Any]]) -> list[str]:
-        """What is wrong with what is held of it."""
+        """Returns what is missing or wrong in the stored call."""
         stored = Counter((entry["role"], str(entry.get("content"))) for entry in contents)
         answers = {mark(text) for role, text in stored if role == "assistant"}
         return [fault for turn in self.turns for fault in turn.lacking(stored, answers)]
 
 
 def mark(text: str) -> int:
-    """Stands for a text, in less room."""
+    """Returns a short hash of a text."""
     return hash(text.strip())
 
 
 class Ledger:
-    """Looks each call up once it has ended, and once more at the end unless memory may have forgotten it."""
+    """Checks each call after its end, and again at the end of the soak if it must still be stored."""
 
     def __init__(self, port: int, *, remembered: float) -> None:
         self.calls = 0
@@ -68,7 +68,7 @@ class Ledger:
         self._checked: deque[Talk] = deque()
 
     def add(self, talk: Talk) -> None:
-        """Takes a call over that has ended."""
+        """Adds a finished call."""
         self.calls += 1
         self.turns += sum(turn.was_heard for turn in talk.turns)
         check = asyncio.create_task(self._check(talk))
@@ -76,18 +76,18 @@ class Ledger:
         check.add_done_callback(self._checks.discard)
 
     async def checked(self) -> None:
-        """Waits until all that have ended were looked up."""
+        """Waits until all finished calls were checked."""
         await asyncio.gather(*self._checks)
 
     async def check_again(self) -> None:
-        """Looks up all that memory cannot have forgotten yet."""
+        """Checks again all calls that must still be stored."""
         for talk in self._checked:
             if time.monotonic() - talk.ended < self._remembered:
                 self.faults += [f"{fault}, at the end" for fault in await asyncio.to_thread(self._look, talk)]
                 self.calls_again += 1
 
     async def _check(self, talk: Talk) -> None:
-        """Memory may be away: what was said is held once it is back."""
+        """Checks a call; waits while memory is away."""
         while faults := await asyncio.to_thread(self._look, talk):
             if time.monotonic() - talk.ended > _PATIENCE:
                 self.faults += faults

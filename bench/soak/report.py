@@ -31,7 +31,7 @@ _WANTED = {"whole", "left", *(f"superseded: {each}" for each in ("409", "whole",
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """How the server stood: when, its seconds of CPU so far, megabytes, open files, and turns.
+    """A sample of the server: time, seconds of CPU so far, megabytes, open files, and turns.
 
     ``megabytes`` are those of each kind of its processes.
     """
@@ -47,12 +47,12 @@ class Sample(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """The megabytes of all processes."""
+        """The megabytes of all processes together."""
         return sum(self.megabytes.values())
 
 
 class Gauge:
-    """Looks at a server again and again."""
+    """Takes samples of a server."""
 
     def __init__(self, port: int, server: Running) -> None:
         self.samples: list[Sample] = []
@@ -60,7 +60,7 @@ class Gauge:
         self._server = server
 
     async def look(self, talking: int = 0) -> Sample:
-        """How it stands now; ``talking`` is how many callers there are."""
+        """Takes a sample; ``talking`` is the number of callers."""
         self.samples.append(await asyncio.to_thread(self._sample, talking))
         return self.samples[-1]
 
@@ -80,13 +80,13 @@ class Gauge:
 
 
 def files_of(pid: int) -> int:
-    """How many files a process and those that it has started hold open."""
+    """Returns the number of open files of a process and its children."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return sum(len(list(Path(f"/proc/{each}/fd").iterdir())) for each in [pid, *children])
 
 
 class Soaked(NamedTuple):
-    """All that is known at the end."""
+    """The results of a soak."""
 
     crowd: Crowd
     ledger: Ledger
@@ -97,18 +97,18 @@ class Soaked(NamedTuple):
 
     @property
     def unexplained(self) -> int:
-        """How many turns went without memory though it was there."""
+        """The number of turns without memory while it was available."""
         explained = self.restarts.explains if self.restarts else lambda _: False
         return sum(not explained(moment) for moment in self.crowd.degraded)
 
     @property
     def outages(self) -> Sequence[Outage]:
-        """When memory was away."""
+        """The outages of memory."""
         return self.restarts.outages if self.restarts else []
 
 
 def table(soaked: Soaked) -> str:
-    """How it went over time, in Markdown."""
+    """Returns the samples over time as Markdown."""
     head = ["minute", "calls", "turns/s", "first token ms p50", "p99", "CPU %"]
     head += ["MB", *(f"MB {kind}" for kind in _KINDS), "files", "Redis away s"]
     minutes = round((soaked.samples[-1].at - soaked.samples[0].at) / 60)
@@ -146,7 +146,7 @@ def _figures(soaked: Soaked, seen: Sequence[Sample], since: float, until: float)
 
 
 def summary(soaked: Soaked, most_grown: float) -> str:
-    """The figures, in lines."""
+    """Returns the figures as lines."""
     first, last = soaked.samples[0], soaked.samples[-1]
     ledger, crowd, waits = soaked.ledger, soaked.crowd, [one.waited * 1000 for one in soaked.crowd.firsts]
     outcomes = ", ".join(f"{count} {outcome}" for outcome, count in crowd.outcomes.most_common())
@@ -171,7 +171,7 @@ def summary(soaked: Soaked, most_grown: float) -> str:
 
 
 def faults(soaked: Soaked, most_grown: float) -> list[str]:
-    """What must not be: lost turns, unexplained errors, and what has grown since the first third."""
+    """Returns all failures: lost turns, unexplained errors, and growth since the first third."""
     outcomes = soaked.crowd.outcomes
     found = [f"{count} turns: {outcome}" for outcome, count in outcomes.items() if outcome not in _WANTED]
     found += [
@@ -193,7 +193,7 @@ def faults(soaked: Soaked, most_grown: float) -> list[str]:
 
 
 def _late(soaked: Soaked) -> Iterator[str]:
-    """What has come too late."""
+    """Yields delays that are failures: turns without available memory, and later first tokens."""
     if soaked.unexplained > _MOST_DEGRADED * sum(soaked.crowd.outcomes.values()):
         yield f"{soaked.unexplained} turns went without memory while it was there"
     before, after = _drift(soaked)
@@ -202,21 +202,21 @@ def _late(soaked: Soaked) -> Iterator[str]:
 
 
 class _Growth(NamedTuple):
-    """How much memory the processes of one kind have, and how much more they got, in megabytes."""
+    """The memory of the processes of one kind and its growth, in megabytes."""
 
     kind: str
     megabytes: float
     more: float
 
     def is_flat(self, most: float) -> bool:
-        """Whether it grew by no more than that share, or by a megabyte."""
+        """Whether it grew by no more than this share, or by a megabyte."""
         return self.more <= max(most * self.megabytes, _LEAST_GROWN)
 
 
 def _growths(samples: Sequence[Sample]) -> list[_Growth]:
-    """How the kinds of processes grew in the second half, by the median of all slopes between two samples.
+    """Returns the growth of each kind of process in the second half: the median slope between two samples.
 
-    What a large request takes for a while does not bend that line.
+    The short peak of a large request does not change the median.
     """
     half = samples[len(samples) // 2 :]
     growths = []
@@ -237,7 +237,7 @@ def _verdict(samples: Sequence[Sample], most: float) -> str:
 
 
 def _drift(soaked: Soaked) -> tuple[float, float]:
-    """The median wait for the first token, in seconds, in the second third and in the last."""
+    """Returns the median time to the first token, in seconds, in the second third and in the last."""
     firsts: list[First] = soaked.crowd.firsts
     third = len(firsts) // 3
     before, after = firsts[third : 2 * third], firsts[2 * third :]
@@ -245,7 +245,7 @@ def _drift(soaked: Soaked) -> tuple[float, float]:
 
 
 def draw(soaked: Soaked, file: Path) -> None:
-    """Writes memory, the first token and open files over time as a picture."""
+    """Draws memory, the first token and open files over time."""
     from matplotlib import pyplot as plt  # noqa: PLC0415 - an extra, for those who want a picture
 
     start = soaked.samples[0].at
