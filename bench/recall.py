@@ -39,7 +39,7 @@ from proxy.memory.archive.vectors import normalize
 from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Plain
 from proxy.memory.stores.store import Key, Owner
-from proxy.settings.memory import Embeddings
+from proxy.settings.memory import EmbeddingSettings
 
 CUTS = (5, 10, 20)
 TENANT = "bench"
@@ -62,7 +62,7 @@ class Answered(NamedTuple):
     took: float
 
     def recall(self, cut: int) -> float:
-        """The share of the evidence in the first ``cut`` results; without evidence, whether there are none."""
+        """The share of the evidence in the first ``cut`` results; without any, whether there are none."""
         return self._share(frozenset(self.results[:cut]) if self.evidence else self.prompt)
 
     def prompt_share(self) -> float:
@@ -258,8 +258,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--misses", type=int, default=0, help="questions to show of which nothing was found")
     parser.add_argument("--embeddings", metavar="URL", help="a server with /embeddings")
     parser.add_argument("--model", default="default")
-    parser.add_argument("--weight", type=float, default=Embeddings.model_fields["weight"].default)
-    parser.add_argument("--least", type=float, default=Embeddings.model_fields["least"].default)
+    parser.add_argument("--weight", type=float, default=EmbeddingSettings.model_fields["weight"].default)
+    parser.add_argument("--least", type=float, default=EmbeddingSettings.model_fields["least"].default)
     options = parser.parse_args(arguments)
     if options.own:
         read = json.loads(options.own.read_text(encoding="utf-8"))

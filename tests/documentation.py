@@ -21,7 +21,7 @@ import yaml
 
 from filters.base import RequestFilter
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.pipeline import Pipeline
+from proxy.settings.pipeline import PipelineSettings
 from proxy.settings.settings import Settings
 
 ROOT = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def _side(steps: list[Any]) -> str:
 
 
 def _is_of_settings(part: Mapping[str, Any]) -> bool:
-    own = set(Settings.model_fields) - (set(Pipeline.model_fields) - {"upstreams"})
+    own = set(Settings.model_fields) - (set(PipelineSettings.model_fields) - {"upstreams"})
     return set(part) <= own and isinstance(part.get("upstreams", {}), dict)
 
 

@@ -19,7 +19,7 @@ from proxy.server.process import listen
 from proxy.server.reload import Reload, read_again
 from proxy.server.workers import CAN_FORK, Workers, check_workers
 from proxy.settings.build import build_runtime, injects_last_calls
-from proxy.settings.memory import Memory
+from proxy.settings.memory import MemorySettings
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
 from proxy.version import VERSION
@@ -73,7 +73,7 @@ def greeting(settings: Settings, port: int) -> str:
     return "\n".join(lines)
 
 
-def _stored(memory: Memory) -> Iterator[str]:
+def _stored(memory: MemorySettings) -> Iterator[str]:
     sessions, ttl = memory.sessions.get_secret_value(), _duration(memory.window.ttl)
     own = "the server's own process (memory:), and so is background work"
     place = own if sessions == "memory:" else shown_address(sessions)
@@ -87,7 +87,7 @@ def _stored(memory: Memory) -> Iterator[str]:
         yield f"archive: every turn in {shown_address(memory.archive_url)}, {kept} (memory.archive.keep)"
 
 
-def _background_requests(settings: Settings, memory: Memory) -> Iterator[str]:
+def _background_requests(settings: Settings, memory: MemorySettings) -> Iterator[str]:
     """Yields a line for each upstream and model that serves other requests than those of turns."""
     purposes: dict[tuple[str, str], list[str]] = {}
     session_model = "the model that the session last used"

@@ -29,7 +29,7 @@ from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionW
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, draw_version
 from proxy.memory.tasks import LARGE, MANY_MESSAGES, in_thread_if_long, wait_for_event
 from proxy.memory.token_scale import Scales, estimate_tokens, with_scale
-from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, without_media, without_view
+from proxy.memory.turn_record import TurnRecord, apply_turn, prepare_write, record_without_media, without_view
 from proxy.memory.view import SessionView
 from proxy.observe.log import MinuteLog
 from proxy.observe.observation import usage_of
@@ -101,7 +101,7 @@ class Recorder:
             self.current.recorder.put(turn)
             return
         if turn.size > LARGE:
-            turn = without_media(turn)
+            turn = record_without_media(turn)
         size = turn.size + _RECORD_SIZE
         if self._pending_bytes + size > _MAX_PENDING_BYTES:
             self.lost_turns += 1

@@ -85,7 +85,7 @@ def without_view(record: TurnRecord) -> TurnRecord:
     return msgspec.structs.replace(record, view=None, window=window)
 
 
-def without_media(record: TurnRecord) -> TurnRecord:
+def record_without_media(record: TurnRecord) -> TurnRecord:
     """The record without pictures, sounds and files, which are never recorded."""
     window, prompt = (
         [message_without_media(message) if message.role == "user" else message for message in messages]

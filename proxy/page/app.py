@@ -18,7 +18,7 @@ from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
 from proxy.page.request import PageRequest, SerialExecutor, redirect
-from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify, set_cookie, sign
+from proxy.page.viewer import LASTS, SIGNED, VISIT, Viewer, check_form, identify_viewer, set_cookie, sign
 from proxy.runtime import Runtime, ServerState
 
 _WITHOUT_KEY: Final = ("/login", "/assets/")
@@ -44,7 +44,7 @@ class PageApp:
 
     async def answer(self, request: Request, runtime: Runtime) -> None:
         """Sends the page that a request asks for, or an error page."""
-        viewer = identify(request.headers, runtime.keys)
+        viewer = identify_viewer(request.headers, runtime.keys)
         try:
             response = await self._response(request, runtime, viewer)
         except UNREADABLE:

@@ -26,7 +26,7 @@ class Field(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class DiffRow(msgspec.Struct, frozen=True, kw_only=True):
     """One message, or ``count`` unchanged ones. ``words`` are the edits from the old content to the new."""
 
     kind: Kind
@@ -46,14 +46,14 @@ class StepDiff(msgspec.Struct, frozen=True, kw_only=True):
     options: str
     changed: bool
     seconds: float
-    rows: Sequence[Row]
+    rows: Sequence[DiffRow]
     fields: Sequence[Field]
     tally: str
 
 
 def step_diff(number: int, step: FilterStep) -> StepDiff:
     """Returns the effect of the ``number``-th filter; of its rows, the first 200."""
-    rows: Sequence[Row] = ()
+    rows: Sequence[DiffRow] = ()
     if step.changed:
         before, after = ([] if side is UNSET else side for side in (step.before, step.after))
         rows = list(_rows(before, after))
@@ -73,61 +73,61 @@ def step_diff(number: int, step: FilterStep) -> StepDiff:
     )
 
 
-def diff_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Row]:
+def diff_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[DiffRow]:
     """Returns the difference between two conversations, 200 rows at most."""
     return list(_rows(before, after))[:_MOST_ROWS]
 
 
-def unchanged_rows(messages: Sequence[MessageDict]) -> Sequence[Row]:
+def unchanged_rows(messages: Sequence[MessageDict]) -> Sequence[DiffRow]:
     """Returns a row for each of the newest 400 messages, behind a row that counts the older ones."""
     skipped = max(0, len(messages) - _MOST_COMPARED)
-    older = [Row(kind="same", count=skipped, role="older")] if skipped else []
+    older = [DiffRow(kind="same", count=skipped, role="older")] if skipped else []
     return [*older, *(_row("same", i, i, {}, message) for i, message in enumerate(messages[skipped:]))]
 
 
-class Group(msgspec.Struct, frozen=True, kw_only=True):
+class DiffGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Consecutive rows of one kind; ``is_folded`` for more than two that are not changed messages."""
 
     kind: Kind
     is_folded: bool
-    rows: Sequence[Row]
+    rows: Sequence[DiffRow]
 
 
-def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[Group]:
+def grouped_rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Sequence[DiffGroup]:
     """Groups the rows of two conversations, unchanged messages included; never folds the last two."""
     skipped = max(0, len(after) - _MOST_COMPARED)
-    rows = [Row(kind="same", count=skipped, role="older")] if skipped else []
+    rows = [DiffRow(kind="same", count=skipped, role="older")] if skipped else []
     for row in _rows(before[-_MOST_COMPARED:], after[skipped:]):
         if row.kind == "same":
             rows += [_row("same", 0, 0, {}, after[skipped + row.after + i]) for i in range(row.count)]
         else:
             rows.append(row)
-    groups: list[Group] = []
+    groups: list[DiffGroup] = []
     for part in (rows[:-2], rows[-2:]):
         for kind, members in groupby(part, attrgetter("kind")):
             group = list(members)
             groups.append(
-                Group(kind=kind, is_folded=kind != "changed" and len(group) > _MOST_UNFOLDED, rows=group)
+                DiffGroup(kind=kind, is_folded=kind != "changed" and len(group) > _MOST_UNFOLDED, rows=group)
             )
     return groups
 
 
-def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[Row]:
+def _rows(before: Sequence[MessageDict], after: Sequence[MessageDict]) -> Iterator[DiffRow]:
     """Compares the newest 400 messages on both sides; the older ones are only counted."""
     skipped = [max(0, len(side) - _MOST_COMPARED) for side in (before, after)]
     if any(skipped):
-        yield Row(kind="same", count=max(skipped), role="older")
+        yield DiffRow(kind="same", count=max(skipped), role="older")
     before, after = before[skipped[0] :], after[skipped[1] :]
     for edit in edits(before, after):
         if edit.kind == "same":
-            yield Row(kind="same", count=edit.count, before=edit.before, after=edit.after)
+            yield DiffRow(kind="same", count=edit.count, before=edit.before, after=edit.after)
         else:
             one = {} if edit.kind == "added" else before[edit.before]
             other = {} if edit.kind == "removed" else after[edit.after]
             yield _row(edit.kind, edit.before, edit.after, one, other)
 
 
-def _row(kind: Kind, before: int, after: int, one: MessageDict, other: MessageDict) -> Row:
+def _row(kind: Kind, before: int, after: int, one: MessageDict, other: MessageDict) -> DiffRow:
     """The row of a message, with its positions; ``one`` or ``other`` is empty where it is missing."""
     old, new = _content(one), _content(other)
     words: Sequence[Piece] | None = ()
@@ -135,7 +135,7 @@ def _row(kind: Kind, before: int, after: int, one: MessageDict, other: MessageDi
         words = pieces(old, new, _MOST_WORDS)
     elif old or new:
         words = [(kind, old or new)]
-    return Row(
+    return DiffRow(
         kind=kind,
         before=before,
         after=after,

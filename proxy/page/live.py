@@ -25,7 +25,7 @@ _SLOW: Final = (500, 1000, 2000)
 _LONGEST_SEARCH: Final = 200
 
 
-class Row(msgspec.Struct, frozen=True):
+class TurnRow(msgspec.Struct, frozen=True):
     """A turn as a row of the table; ``has_page`` is whether its trace is kept, and ``failure`` its error.
 
     ``has_session`` is whether its conversation may be stored; a failed turn stores nothing.
@@ -141,7 +141,7 @@ async def _batches(turns: AsyncIterator[TurnReport]) -> AsyncIterator[Mapping[st
         upcoming.cancel()
 
 
-def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[Row]:
+def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnReport]) -> Sequence[TurnRow]:
     """The newest 100 turns that match, under way or ended, the newest first."""
     server = request.server
     reports = list(server.traces.ended(request.tenant))
@@ -151,7 +151,7 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
     ended = filter(filters.match, reports)
     under_way = filter(filters.match, on_its_way.values())
     rows = [
-        Row(
+        TurnRow(
             turn,
             has_page=turn.id in traced or (keeps_all and turn.outcome is not None),
             failure=traced.get(turn.id) or turn.code,
@@ -163,7 +163,7 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
     return sorted(rows, key=lambda row: row.turn.at, reverse=True)[:_ROWS]
 
 
-def _event(request: PageRequest, rows: Mapping[str, Row], sent: Mapping[str, Row]) -> bytes:
+def _event(request: PageRequest, rows: Mapping[str, TurnRow], sent: Mapping[str, TurnRow]) -> bytes:
     """Encodes the ids of all rows, in order, and the HTML of the rows that are new or have changed."""
     changed = [row for row in rows.values() if row != sent.get(row.turn.id)]
     html = {row.turn.id: request.renderer.text("row.html", row=row) for row in changed}

@@ -161,7 +161,7 @@ class TurnMark(msgspec.Struct, frozen=True, kw_only=True):
     written_at: float | None
 
 
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
+class SpeechBar(msgspec.Struct, frozen=True, kw_only=True):
     """A bar on a track, from ``x`` on; ``unheard`` is the width of the part that was not heard."""
 
     track: Literal["caller", "agent", "tool"]
@@ -196,7 +196,7 @@ class CallTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """The drawing of one call, ``width`` wide."""
 
     width: float
-    bars: Sequence[Bar]
+    bars: Sequence[SpeechBar]
     waits: Sequence[Wait]
     silences: Sequence[Mark]
     writes: Sequence[Mark]
@@ -231,7 +231,7 @@ def call_timeline(lines: Sequence[TranscriptLine], turns: Mapping[int, TurnMark]
     spans = _spans(spoken, turns)
     answers = [mark for line in spoken if line.role == "assistant" and (mark := turns.get(line.position))]
     waits = [(mark, _Span(mark.at, mark.at + mark.first_token)) for mark in answers if mark.first_token]
-    scale = _Scale([*spans, *(span for _, span in waits)])
+    scale = _TimeScale([*spans, *(span for _, span in waits)])
     x = scale.place
     drawn = sorted(((mark, x(span.start), x(span.end)) for mark, span in waits), key=itemgetter(1))
     # A label is left out where there is no room for it before the next one.
@@ -292,11 +292,11 @@ def _fitting(words: str, width: float) -> str:
     return words
 
 
-def _bar(line: TranscriptLine, span: _Span, scale: "_Scale") -> Bar:
+def _bar(line: TranscriptLine, span: _Span, scale: "_TimeScale") -> SpeechBar:
     words = line.text or "; ".join(line.calls) or line.unheard
     is_tool = line.role != "user" and (line.role == "tool" or not (line.text or line.unheard))
     start, end = scale.place(span.start), scale.place(span.end)
-    return Bar(
+    return SpeechBar(
         track="tool" if is_tool else "caller" if line.role == "user" else "agent",
         x=start,
         width=round(end - start, 1),
@@ -347,7 +347,7 @@ def _seconds(text: str) -> float:
     return min(_LONGEST_SPEECH, max(_SHORTEST, seconds))
 
 
-class _Scale:
+class _TimeScale:
     """Converts seconds since 1970 to places in the drawing; long silences are shortened."""
 
     def __init__(self, spans: Sequence[_Span]) -> None:

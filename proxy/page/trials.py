@@ -16,7 +16,7 @@ from filters.base import Fields, Filter, Messages
 from proxy.answer.stream_filters import FilteredAnswer
 from proxy.describe.pages import step_text
 from proxy.errors import FilterFailed, RequestError, TurnkeeperError, filter_name
-from proxy.page.difference import Group, StepDiff, grouped_rows, step_diff
+from proxy.page.difference import DiffGroup, StepDiff, grouped_rows, step_diff
 from proxy.page.renderer import Renderer
 from proxy.settings.build_pipelines import with_filters
 from proxy.settings.diagnostics import Diagnostic
@@ -255,7 +255,7 @@ class ReplayedPrompt(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt with its differences; a parameter is a name, the old value and the new one."""
 
     turn: ReplayedTurn
-    groups: Sequence[Group]
+    groups: Sequence[DiffGroup]
     parameters: Sequence[tuple[str, Any, Any]]
 
     @classmethod

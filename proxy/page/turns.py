@@ -22,8 +22,8 @@ from proxy.errors import NotFound, TurnkeeperError
 from proxy.http.reply import Client, Reply
 from proxy.observe.observation import Observation, usage_of
 from proxy.page.difference import (
-    Group,
-    Row,
+    DiffGroup,
+    DiffRow,
     StepDiff,
     diff_rows,
     grouped_rows,
@@ -96,7 +96,7 @@ class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     step_errors: Sequence[Diagnostic] = ()
 
 
-class Bar(msgspec.Struct, frozen=True, kw_only=True):
+class StageBar(msgspec.Struct, frozen=True, kw_only=True):
     """One stage, with the place of its bar in a timeline of ``WIDTH``, and its duration in seconds."""
 
     name: str
@@ -108,12 +108,12 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     ticks: Sequence[float] = ()
 
 
-class Timeline(msgspec.Struct, frozen=True, kw_only=True):
+class StageTimeline(msgspec.Struct, frozen=True, kw_only=True):
     """Bars on one scale of ``seconds``."""
 
     title: str
     seconds: float
-    bars: Sequence[Bar]
+    bars: Sequence[StageBar]
 
 
 class TokenCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,14 +136,14 @@ class TurnDetail(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     identity: ExplainedIdentity | None
-    messages: Sequence[Row]
+    messages: Sequence[DiffRow]
     ignored: Sequence[str]
     fields: Mapping[str, Any]
-    marked: Sequence[Row]
+    marked: Sequence[DiffRow]
     steps: Sequence[StepDiff]
     stripped: Sequence[Stripped]
     words: str
-    prompt: Sequence[Group]
+    prompt: Sequence[DiffGroup]
     sent: str
     curl: str
     answer: Transcript
@@ -237,7 +237,7 @@ def _try_another_process(request: PageRequest, *steps: str, status: int = 303) -
     raise NotFound(f"This turn is not kept any more; {_KEPT}.")
 
 
-def timelines(trace: Trace) -> Sequence[Timeline]:
+def timelines(trace: Trace) -> Sequence[StageTimeline]:
     """The timeline of a whole turn, and that of the proxy's own stages on a larger scale."""
     # The client of a turn that failed before its first token got the error, and no answer.
     chunks = () if trace.report.outcome == "failed" and trace.report.first_token is None else trace.chunks
@@ -259,7 +259,7 @@ def timelines(trace: Trace) -> Sequence[Timeline]:
     ]
 
 
-def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) -> Timeline:
+def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) -> StageTimeline:
     start = spans[0][1] if spans else 0.0
     length = max((end for _, _, end in spans), default=0.0) - start
     scale = WIDTH / length if length > 0 else 0.0
@@ -270,7 +270,7 @@ def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) ->
             what = "no answer came"
         width = max(_NARROWEST, (ended - began) * scale)
         bars.append(
-            Bar(
+            StageBar(
                 name=name,
                 what=what,
                 kind="own" if kind in _OWN else kind,
@@ -280,7 +280,7 @@ def _timeline(title: str, spans: Sequence[Span], ticks: Sequence[float] = ()) ->
                 ticks=[round((tick - start) * scale, 2) for tick in ticks] if kind == "chunks" else (),
             )
         )
-    return Timeline(title=title, seconds=length, bars=bars)
+    return StageTimeline(title=title, seconds=length, bars=bars)
 
 
 def token_counts(body: bytes, body_before: bytes | None) -> TokenCounts:
@@ -310,14 +310,14 @@ def _estimate(message: Mapping[str, Any]) -> int:
 
 
 def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trace | None) -> TurnDetail:
-    body = sent_body(trace)
+    body = last_sent_body(trace)
     target = trace.target_of(pipeline)
     client, marked_request = content.request, content.marked_request
     messages, marked = (
         [disclosure.shown_message(message_dict(message)) for message in window]
         for window in (client.messages, marked_request.messages)
     )
-    prompt: Sequence[Group] = ()
+    prompt: Sequence[DiffGroup] = ()
     sent = curl = ""
     if body:
         fields = raw_fields(body)
@@ -346,14 +346,14 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
         sent=sent,
         curl=curl,
         answer=transcript(trace.answer),
-        tokens=token_counts(body, sent_body(before) if before and before.content else None),
+        tokens=token_counts(body, last_sent_body(before) if before and before.content else None),
         error=error,
     )
 
 
-def _change(trace: Trace, sent: bytes) -> Sequence[Group]:
+def _change(trace: Trace, sent: bytes) -> Sequence[DiffGroup]:
     """The differences between the turn's prompt and another one."""
-    before, after = (list(map(_as_prompt, _messages(body))) for body in (sent_body(trace), sent))
+    before, after = (list(map(_as_prompt, _messages(body))) for body in (last_sent_body(trace), sent))
     return [group for group in grouped_rows(before, after) if group.kind != "same"]
 
 
@@ -362,7 +362,7 @@ def _as_prompt(message: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: message[name] for name in _READ_BY_MODELS if message.get(name) is not None}
 
 
-def sent_body(trace: Trace) -> bytes:
+def last_sent_body(trace: Trace) -> bytes:
     """The body that was sent to the last upstream; empty where none was asked."""
     return trace.content.sent_body if trace.content else b""
 

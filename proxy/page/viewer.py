@@ -41,7 +41,7 @@ class Viewer(msgspec.Struct, frozen=True):
     keyed: bool = False
 
 
-def identify(headers: Mapping[str, str], keys: Keys) -> Viewer:
+def identify_viewer(headers: Mapping[str, str], keys: Keys) -> Viewer:
     """Identifies a browser by its key or its cookies; one with neither gets a new nonce."""
     key = keys.match(headers)
     if key is not None and key.scope == "all":

@@ -60,9 +60,7 @@ from proxy.memory.token_scale import TokenCounter
 from proxy.observe.metrics import Metrics
 from proxy.runtime import Runtime
 from proxy.settings.build_pipelines import build_pipelines, build_targets, common_time_zone
-from proxy.settings.memory import Memory as MemorySettings
-from proxy.settings.memory import RecallAids
-from proxy.settings.memory import Summaries as SummarySettings
+from proxy.settings.memory import MemorySettings, RecallSettings, SummarySettings
 from proxy.settings.settings import Settings, counting_address
 from proxy.shared_traces import SharedTraces
 from proxy.traces import Retention, TombstoneWatch, Traces
@@ -410,7 +408,7 @@ def _build_calls(settings: MemorySettings, store: SessionStore, redaction: Redac
     return PastCalls(store, keep=settings.calls_kept, redact=redaction.text)
 
 
-def _build_retriever(archive: Archive, settings: RecallAids, models: Models) -> Retriever:
+def _build_retriever(archive: Archive, settings: RecallSettings, models: Models) -> Retriever:
     """Builds the search of the archive, with its models for embeddings and reranking."""
     vectors = reranking = None
     embeddings, rerank = settings.embeddings, settings.rerank

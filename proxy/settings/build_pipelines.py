@@ -19,8 +19,7 @@ from filters.timestamp_prefix import TimestampPrefix
 from proxy.memory.memory import Memory
 from proxy.memory.token_scale import TokenCounter
 from proxy.memory.view import ChainNeeds
-from proxy.settings.pipeline import Pipeline as PipelineSettings
-from proxy.settings.pipeline import Upstream as UpstreamSettings
+from proxy.settings.pipeline import PipelineSettings, UpstreamSettings
 from proxy.settings.settings import Settings
 from proxy.settings.values import PRACTICE
 from proxy.turn.identity import (

@@ -22,8 +22,8 @@ from filters.restore_interrupted import RestoreInterrupted
 from proxy.admission.gate import is_loopback_name
 from proxy.errors import filter_name
 from proxy.settings.document import KeyPath
-from proxy.settings.memory import Memory, RecallAids
-from proxy.settings.pipeline import Pipeline
+from proxy.settings.memory import MemorySettings, RecallSettings
+from proxy.settings.pipeline import PipelineSettings
 from proxy.settings.settings import Settings, unshared_limits
 from proxy.settings.values import PRACTICE
 from proxy.upstream.providers import provider_at
@@ -115,7 +115,7 @@ _NO_ARCHIVE: Final = (
 )
 
 
-def _memory_warnings(settings: Settings, memory: Memory) -> Warnings:
+def _memory_warnings(settings: Settings, memory: MemorySettings) -> Warnings:
     steps = {type(step) for pipeline in settings.pipelines.values() for step in pipeline.request}
     for name, task, kind in (
         ("summaries", memory.summaries, InjectSummaries),
@@ -132,14 +132,14 @@ def _memory_warnings(settings: Settings, memory: Memory) -> Warnings:
         yield ("memory", "work"), message
     if memory.facts and not memory.keeps_facts:
         yield ("memory", "facts"), _NO_FACTS
-    if memory.recall != RecallAids() and not memory.archive_url:
+    if memory.recall != RecallSettings() and not memory.archive_url:
         yield ("memory", "recall"), _NO_ARCHIVE
 
 
 # --- pipelines
 
 
-def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
+def _pipeline_warnings(pipeline: PipelineSettings, memory: MemorySettings | None) -> Warnings:
     if memory is None:
         yield from _idle(pipeline, (*NEEDS_MEMORY, *NEEDS_FACTS, *NEEDS_ARCHIVE), _NO_MEMORY, tools=True)
     else:
@@ -165,7 +165,7 @@ def _pipeline_warnings(pipeline: Pipeline, memory: Memory | None) -> Warnings:
 
 
 def _idle(
-    pipeline: Pipeline, kinds: tuple[type[RequestFilter], ...], message: str, *, tools: bool = False
+    pipeline: PipelineSettings, kinds: tuple[type[RequestFilter], ...], message: str, *, tools: bool = False
 ) -> Warnings:
     """Yields ``message`` for steps of these kinds, and for ``tools``, which do nothing without memory."""
     if tools and pipeline.tools:

@@ -32,7 +32,7 @@ FieldName = Annotated[str, Field(pattern="^[a-z][a-z0-9_]{0,31}$")]
 Description = Annotated[str, Field(min_length=1, max_length=300)]
 
 
-class Redaction(SettingsModel):
+class RedactionSettings(SettingsModel):
     """Data that is never stored; the filter ``redact`` has the same options."""
 
     kinds: tuple[Kind, ...] = get_args(Kind)
@@ -62,7 +62,7 @@ class Redaction(SettingsModel):
         )
 
 
-class Summaries(SettingsModel):
+class SummarySettings(SettingsModel):
     """How the oldest turns of a session are summarised."""
 
     upstream: UpstreamName
@@ -85,7 +85,7 @@ def _installed(store: FactStore) -> FactStore:
     return store
 
 
-class Facts(SettingsModel):
+class FactSettings(SettingsModel):
     """How facts about users are extracted from what they say, and how many are stored."""
 
     upstream: UpstreamName
@@ -110,7 +110,7 @@ class Facts(SettingsModel):
     """How long one answer of the model may take."""
 
 
-class Embeddings(SettingsModel):
+class EmbeddingSettings(SettingsModel):
     """A model that finds texts of the same meaning in other words; all archived texts are sent to it."""
 
     upstream: UpstreamName
@@ -125,7 +125,7 @@ class Embeddings(SettingsModel):
     """How long one answer may take in the background."""
 
 
-class Rerank(SettingsModel):
+class RerankSettings(SettingsModel):
     """A model that sorts the results by relevance."""
 
     upstream: UpstreamName
@@ -136,12 +136,12 @@ class Rerank(SettingsModel):
     """How many of the best results the model sorts."""
 
 
-class RecallAids(SettingsModel):
+class RecallSettings(SettingsModel):
     """Models that help recall, as far as they answer within its deadline; left out: only words count."""
 
-    embeddings: Embeddings | None = None
+    embeddings: EmbeddingSettings | None = None
     """A model that finds texts of the same meaning in other words."""
-    rerank: Rerank | None = None
+    rerank: RerankSettings | None = None
     """A model that sorts the results by relevance."""
 
 
@@ -151,7 +151,7 @@ def _below_maximum(keep: int | None, info: ValidationInfo) -> int | None:
     return keep
 
 
-class Window(SettingsModel):
+class WindowSettings(SettingsModel):
     """How much of a session each turn reads, and how long a session is stored."""
 
     max_messages: Annotated[Whole, Field(ge=2, le=1000)] = 60
@@ -169,7 +169,7 @@ class Window(SettingsModel):
         return self.keep_messages or max(1, self.max_messages // 3)
 
 
-class Archive(SettingsModel):
+class ArchiveSettings(SettingsModel):
     """Where every turn is stored as the caller heard it, longer than its session."""
 
     url: Annotated[SecretStr, check_with(archive_address)] = SecretStr("")
@@ -183,30 +183,30 @@ class Archive(SettingsModel):
         return 0.0 if self.keep in {"forever", "off"} else option_types.seconds(self.keep)
 
 
-class Memory(SettingsModel):
+class MemorySettings(SettingsModel):
     """What is remembered of conversations; left out: nothing."""
 
     sessions: Annotated[SecretStr, check_with(store_address)]
     """Where sessions are stored: ``sqlite:PATH``, ``postgresql://…``, ``redis://…``, or ``memory:``."""
     encryption: Annotated[tuple[SecretStr, ...], check_with(encryption_keys)] = ()
     """Keys of 32 bytes in URL-safe base64: the first encrypts, all decrypt. Empty ones are ignored."""
-    redact: Redaction | None = None
+    redact: RedactionSettings | None = None
     """Data that is never stored: a mark replaces it. Left out: words are stored as they were said."""
     deadline: Duration = 0.05
     """How long a turn waits for memory; after that it continues without."""
-    window: Window = Window()
+    window: WindowSettings = WindowSettings()
     """How much of a session each turn reads, and how long a session is stored."""
-    summaries: Summaries | None = None
+    summaries: SummarySettings | None = None
     """How turns beyond the window are summarised; left out: they are stored, and no model sees them."""
-    facts: Facts | None = None
+    facts: FactSettings | None = None
     """How facts are extracted from what callers say; left out: none are."""
     call_pause: Duration = 60.0
     """How long a call is silent until it counts as ended, and notes for the next call are written."""
     work: bool = True
     """Whether ``serve`` runs background jobs itself; ``false``: ``turnkeeper worker`` runs them."""
-    archive: Archive = Archive()
+    archive: ArchiveSettings = ArchiveSettings()
     """Where every turn is stored as the caller heard it, longer than its session."""
-    recall: RecallAids = RecallAids()
+    recall: RecallSettings = RecallSettings()
     """Models that help recall; left out: only words count."""
     reasoning: bool = False
     """Whether reasoning is stored with its answer, for upstreams that take it back."""

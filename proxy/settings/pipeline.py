@@ -180,7 +180,7 @@ class PipelineTest(SettingsModel):
         return not (expects or names or self.parameters or self.absent)
 
 
-class Upstream(SettingsModel):
+class UpstreamSettings(SettingsModel):
     """A model to send requests to."""
 
     base_url: Annotated[
@@ -223,7 +223,7 @@ class Upstream(SettingsModel):
     """Whether the client's bearer token is passed on in place of ``api_key``."""
 
 
-class Identity(SettingsModel):
+class IdentitySettings(SettingsModel):
     """Where a request names its session and its user; the first place that has an id counts."""
 
     session: tuple[IdentityPlace, ...] | None = None
@@ -240,7 +240,7 @@ class Identity(SettingsModel):
     """The session of requests that name none; empty: they have no session."""
 
 
-class Pipeline(SettingsModel):
+class PipelineSettings(SettingsModel):
     """What happens to a request on its way to the model, and to the answer on its way back."""
 
     upstreams: Annotated[tuple[UpstreamName, ...], check_with(at_least_one)] = Field(
@@ -255,7 +255,7 @@ class Pipeline(SettingsModel):
     """How long to wait for the first token before the next upstream is asked as well; left out: never."""
     keep_alive: Duration | None = None
     """How long a stream may be silent before a comment is sent, which keeps it open; left out: never."""
-    identity: Identity = Identity()
+    identity: IdentitySettings = IdentitySettings()
     """Where requests name session and user, if not in the usual places of a voice platform."""
     request: tuple[RequestStep, ...] = ()
     """The filters of requests, in the order in which they run."""

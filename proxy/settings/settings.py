@@ -10,8 +10,8 @@ from proxy.hostname import ADVICE, host_of, is_host_name
 from proxy.memory.stores.drivers import is_counting_server
 from proxy.observe.log import Format, Level
 from proxy.settings.diagnostics import check_with, error_at
-from proxy.settings.memory import Memory
-from proxy.settings.pipeline import Pipeline, Upstream
+from proxy.settings.memory import MemorySettings
+from proxy.settings.pipeline import PipelineSettings, UpstreamSettings
 from proxy.settings.values import (
     CallerKeys,
     Duration,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from proxy.observe.spans import Spans
 
 
-class Listen(SettingsModel):
+class ListenSettings(SettingsModel):
     """Where the server listens."""
 
     host: Annotated[str, Field(min_length=1), check_with(listening_host)] = "127.0.0.1"
@@ -47,7 +47,7 @@ class Listen(SettingsModel):
     """
 
 
-class Log(SettingsModel):
+class LogSettings(SettingsModel):
     """The log on stderr: one line for each finished turn, and errors."""
 
     format: Format = "text"
@@ -78,7 +78,7 @@ def _otlp_address(endpoint: str) -> str:
     return endpoint
 
 
-class OpenTelemetry(SettingsModel):
+class OpenTelemetrySettings(SettingsModel):
     """Tracing: a span for each turn and each of its stages; needs ``turnkeeper[traces]``."""
 
     endpoint: Annotated[str, check_with(_otlp_address)] = ""
@@ -97,7 +97,7 @@ def _counting_address(url: SecretStr) -> SecretStr:
     return url
 
 
-class Limits(SettingsModel):
+class LimitSettings(SettingsModel):
     """Limits of each key, counted together by all servers on one Redis; 0 is no limit."""
 
     url: Annotated[SecretStr, check_with(_counting_address)] = SecretStr("")
@@ -118,7 +118,7 @@ class Limits(SettingsModel):
         return bool(self.requests_per_minute or self.tokens_per_minute or self.concurrent_streams)
 
 
-class Traces(SettingsModel):
+class TraceSettings(SettingsModel):
     """The newest turns, which the web page shows: in the process, and on the Redis that stores sessions."""
 
     keep: Annotated[Whole, Field(ge=0, le=10_000)] = 200
@@ -130,7 +130,7 @@ class Traces(SettingsModel):
     """Whether what was said is shown too; `false` keeps only times, session and user."""
 
 
-class AgoraWebhook(SettingsModel):
+class AgoraWebhookSettings(SettingsModel):
     """Webhook events of Agora: participants that join and leave, and transcripts."""
 
     secret: SecretStr = SecretStr("")
@@ -139,14 +139,14 @@ class AgoraWebhook(SettingsModel):
     """The tenant that the calls belong to, as named in ``keys``; empty: the only tenant."""
 
 
-class Webhooks(SettingsModel):
+class WebhookSettings(SettingsModel):
     """Events that voice platforms send on their own."""
 
-    agora: AgoraWebhook = AgoraWebhook()
+    agora: AgoraWebhookSettings = AgoraWebhookSettings()
     """Events of Agora, at ``POST /webhooks/agora``."""
 
 
-def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
+def _check_tenant(webhooks: WebhookSettings, info: ValidationInfo) -> WebhookSettings:
     """Returns the webhooks; raises an error if there are several tenants and none is named for the events.
 
     The events themselves name no tenant.
@@ -164,34 +164,34 @@ def _check_tenant(webhooks: Webhooks, info: ValidationInfo) -> Webhooks:
 class Settings(SettingsModel):
     """The whole configuration."""
 
-    listen: Listen = Listen()
+    listen: ListenSettings = ListenSettings()
     """Where the server listens."""
     keys: CallerKeys = Keys()
     """API keys of your clients: ``name:secret`` or ``name:secret:chat``, separated by commas.
 
     ``:chat`` allows chat requests alone. Empty: only this machine may connect.
     """
-    log: Log = Log()
+    log: LogSettings = LogSettings()
     """The log on stderr."""
-    opentelemetry: OpenTelemetry = OpenTelemetry()
+    opentelemetry: OpenTelemetrySettings = OpenTelemetrySettings()
     """Where tracing spans are sent."""
     filters: tuple[str, ...] = ()
     """Python files with filters of your own, relative to this file; a filter has the name of its file."""
-    memory: Memory | None = None
+    memory: MemorySettings | None = None
     """What is remembered of conversations; left out: nothing."""
     tokens: Literal["estimate", "exact"] = "estimate"
     """How ``trim_history`` counts tokens; ``exact`` needs ``turnkeeper[exact]`` (80 MB) and a download."""
-    limits: Limits = Limits()
+    limits: LimitSettings = LimitSettings()
     """Limits of each key."""
-    traces: Traces = Traces()
+    traces: TraceSettings = TraceSettings()
     """The newest turns, which the web page shows."""
-    webhooks: Annotated[Webhooks, check_with(_check_tenant)] = Webhooks()
+    webhooks: Annotated[WebhookSettings, check_with(_check_tenant)] = WebhookSettings()
     """Events that voice platforms send on their own."""
-    upstreams: Annotated[Frozen[Name, Upstream], check_with(at_least_one)] = Field(
+    upstreams: Annotated[Frozen[Name, UpstreamSettings], check_with(at_least_one)] = Field(
         json_schema_extra={"minProperties": 1}
     )
     """The models to send requests to, by names of your choice."""
-    pipelines: Frozen[Name, Pipeline] = Field(json_schema_extra={"required": ["default"]})
+    pipelines: Frozen[Name, PipelineSettings] = Field(json_schema_extra={"required": ["default"]})
     """What happens to a request, by name; ``default`` serves paths that name no pipeline."""
 
 

@@ -7,8 +7,8 @@ import yaml
 from filters.base import RequestFilter
 from proxy.settings.filter_registry import FilterRegistry
 from proxy.settings.load import check_config, load
-from proxy.settings.pipeline import Pipeline
-from proxy.settings.settings import Limits, Settings
+from proxy.settings.pipeline import PipelineSettings
+from proxy.settings.settings import LimitSettings, Settings
 from tests.ready import results_of
 
 READY = (
@@ -29,8 +29,8 @@ READY = (
 )
 KEYS = {
     *Settings.model_fields,
-    *Limits.model_fields,
-    *Pipeline.model_fields,
+    *LimitSettings.model_fields,
+    *PipelineSettings.model_fields,
     *FilterRegistry().names(RequestFilter),
 }
 AGORA = Path(__file__).parents[2] / "config" / "agora.yaml"

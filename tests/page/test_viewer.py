@@ -6,14 +6,14 @@ import pytest
 
 from proxy.admission.gate import Keys
 from proxy.errors import Forbidden
-from proxy.page.viewer import LASTS, Viewer, check_form, identify, sign
+from proxy.page.viewer import LASTS, Viewer, check_form, identify_viewer, sign
 
 KEYS = Keys.parse("one:secret-1,two:secret-2,one:secret-3:chat")
 NOBODY = Keys()
 
 
 def shown(cookie: str, keys: Keys = KEYS) -> Viewer:
-    return identify({"cookie": cookie}, keys)
+    return identify_viewer({"cookie": cookie}, keys)
 
 
 def cookie_of(place: int, age: float = 0.0) -> str:

@@ -11,7 +11,7 @@ from filters.message import Message
 from proxy.memory.merge.continuation import can_be_continued
 from proxy.memory.session import Session, decoded_lines, encoded_lines, goes_on
 from proxy.memory.stores.store import Key
-from proxy.memory.turn_record import TurnRecord, apply_turn, without_media, without_view
+from proxy.memory.turn_record import TurnRecord, apply_turn, record_without_media, without_view
 from proxy.memory.view import ChainNeeds, RequestView, SessionView, prompt_view
 from tests.peers.fake_upstream import stream_of
 
@@ -175,7 +175,7 @@ def recorded(session: Session, shown: bytes, turn: TurnRecord) -> tuple[Session,
     condensed = view.condensed()
     short = msgspec.structs.replace(turn, view=condensed, window=condensed.window)
     assert after == apply_turn(session, short)
-    assert without_media(short).size >= len(condensed.line_bytes) if condensed.is_condensed else True
+    assert record_without_media(short).size >= len(condensed.line_bytes) if condensed.is_condensed else True
     assert latest_line_bytes(after, view) == latest_line_bytes(after, condensed)
     changed = msgspec.structs.replace(session, entries=session.entries[:-1])
     assert apply_turn(changed, short) == apply_turn(changed, turn)

@@ -19,7 +19,7 @@ from proxy.memory.stores.sqlite import SqliteStore
 from proxy.memory.stores.store import BlobWrite, Key
 from proxy.memory.stores.volatile import VolatileStore
 from proxy.settings.build import build_stores
-from proxy.settings.memory import Memory as MemorySettings
+from proxy.settings.memory import MemorySettings
 
 KEY = Key("acme", "call-1")
 ROOT = Path(__file__).parents[3]

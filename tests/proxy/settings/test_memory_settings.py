@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.settings.load import check_config, load
-from proxy.settings.memory import Window
+from proxy.settings.memory import WindowSettings
 from tests.ready import UPSTREAM
 
 Told = Callable[[str], list[str]]
@@ -70,9 +70,9 @@ def test_a_number_that_is_none_is_the_only_fault(told: Told):
 
 @given(st.integers(2, 1000))
 def test_a_third_is_kept_unless_something_else_is_said(most: int):
-    window = Window(max_messages=most)
+    window = WindowSettings(max_messages=most)
     assert 1 <= window.messages_after_cut == max(1, most // 3) < most
-    assert Window(max_messages=most, keep_messages=1).messages_after_cut == 1
+    assert WindowSettings(max_messages=most, keep_messages=1).messages_after_cut == 1
 
 
 def test_twenty_of_sixty_are_kept_where_nothing_is_said(tmp_path: Path):
