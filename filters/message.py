@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-# No clock or engine has larger numbers, and stores have 64 bits.
+# No clock or voice platform has larger numbers, and stores have 64 bits.
 LARGEST = 2**62
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 """Replaces what is not a character, such as half an emoji."""
@@ -88,7 +88,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def interrupt_timestamp(self) -> int | float | None:
-        """The time at which the caller cut this answer short, in the engine's unit."""
+        """The time at which the caller cut this answer short, in the voice platform's unit."""
         at = self._mark("interrupt_timestamp")
         is_time = isinstance(at, int | float) and not isinstance(at, bool) and abs(at) <= LARGEST
         return at if is_time else None

@@ -27,7 +27,7 @@ class RestoreHistory(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "Memory holds a turn that the engine has dropped",
+            "Memory holds a turn that the voice platform has dropped",
             {},
             before=[
                 {"role": "system", "content": "Be brief."},
