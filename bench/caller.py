@@ -3,7 +3,7 @@
 python -m bench.caller [--memory sqlite,redis] [--callers 1] [--turns 100] [--pause 0.15] [--config FILE]
 
 One server gets the same requests with and without a session, in alternation, and a new call begins after 16
-turns. The engine replays the answers, and sends the newest 25 messages. A processor that sleeps in the pauses
+turns. The platform replays the answers, and sends the newest 25 messages. A processor that sleeps in pauses
 loads code and data again for each request, for which a single caller waits. Several callers, who start one
 after another, keep it awake.
 """

@@ -3,7 +3,7 @@
 python -m bench.conversation [--turns 300] [--window 60 10] [--plot conversation.png]
 
 Runs with and without turn numbers, on SQLite and on Redis (if a redis-server is found), and with summaries
-that fail half the time. The engine replays the newest 8 messages, and the caller states a lasting fact in
+that fail half the time. The platform replays the newest 8 messages, and the caller states a lasting fact in
 every tenth. The price counts tokens of an unchanged prefix as a tenth, and tokens of background requests in
 full, including the notes for the next call. A plot needs matplotlib.
 """

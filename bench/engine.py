@@ -1,4 +1,4 @@
-"""A voice engine, which sends the requests of a call turn by turn, and reads the answers."""
+"""A voice platform, which sends the requests of a call turn by turn, and reads the answers."""
 
 import asyncio
 import json

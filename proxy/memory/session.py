@@ -26,13 +26,13 @@ from proxy.memory.wording import text_hash
 REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 COMMAND: Final = "command"
-"""The source of messages that a program adds through the engine's interface."""
+"""The source of messages that a program adds through the voice platform's interface."""
 UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
 """Raised by reads of a session whose bytes are invalid."""
 WITH_NEWEST: Final = -1
 """The position of facts that are shown with the newest words."""
 
-# No voice engine existed before 2001, so a smaller number does not count from 1970.
+# No voice platform existed before 2001, so a smaller number does not count from 1970.
 _CLOCKS_FROM: Final = 1e9
 _DAY: Final = 86_400.0
 _NAME_BYTES: Final = 6
@@ -68,7 +68,7 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     """One message as it was heard.
 
     ``turn`` counts from 0 within a ``call`` and never decreases; ``turn_id`` is the platform's own number of
-    the turn, if it has one. ``timestamp`` is as the engine wrote it. ``original`` is the whole answer as
+    the turn, if it has one. ``timestamp`` is as the platform wrote it. ``original`` is the whole answer as
     generated, if the user heard only a part. ``pending`` marks an answer that no later request has confirmed
     or cut: it is recorded as generated. ``broken`` marks one whose stream ended early.
     """
@@ -94,7 +94,7 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
     reasoning: str | None = None
     """The model's reasoning before its answer, if it is stored."""
     replaced_hash: str | None = msgspec.field(default=None, name="replaced")
-    """The hash of the words that this entry replaced, which an engine may still show."""
+    """The hash of the words that this entry replaced, which a voice platform may still show."""
     recorded_at: float = msgspec.field(default=0.0, name="recorded")
     """When the entry was first recorded, in seconds since 1970."""
 
@@ -137,7 +137,7 @@ class Entry(Extensible, frozen=True, kw_only=True, gc=False):
 
 
 def message_of(entry: Entry) -> Message:
-    """Returns an entry as a message in Agora's format, as an engine would send it."""
+    """Returns an entry as a message in Agora's format, as a voice platform would send it."""
     metadata: dict[str, Any] = {} if entry.source is None else {"source": entry.source}
     if entry.user is not None:
         metadata["user"] = entry.user
@@ -147,7 +147,7 @@ def message_of(entry: Entry) -> Message:
         metadata["original"] = entry.original
     if entry.interrupted:
         metadata["interrupted"] = True
-    # Spelt out for speed: a turn may restore all messages that an engine has dropped.
+    # Spelt out for speed: a turn may restore all messages that a voice platform has dropped.
     message = Message(
         role=entry.role,
         content=entry.content,
@@ -425,14 +425,14 @@ class Session(Extensible, frozen=True, kw_only=True, gc=False):
     entries: tuple[Entry, ...] = ()
     """The newest entries, in order; ``cold_count`` older ones have moved to the cold part."""
     call: int = msgspec.field(default=0, name="life")
-    """The number of the current call: another one begins when the engine starts its turns anew."""
+    """The number of the current call: another one begins when the voice platform starts its turns anew."""
     next_turn: int = msgspec.field(default=0, name="turns")
     """The number of the next turn of this call; that of a retracted turn is not used again."""
     cold_count: int = msgspec.field(default=0, name="moved")
     user: str | None = None
     """The session's first user."""
     started: int | float | None = msgspec.field(default=None, name="began")
-    """The engine's first timestamp in this call, as it wrote it."""
+    """The voice platform's first timestamp in this call, as it wrote it."""
     created: float = 0.0
     updated: float = 0.0
     latest_request: LatestRequest | None = msgspec.field(default=None, name="newest")
@@ -460,15 +460,15 @@ class Session(Extensible, frozen=True, kw_only=True, gc=False):
     noted_until: TurnRef = msgspec.field(default=NO_CALL, name="noted")
     """The last turn in its users' past calls; a call without noted turns is only listed there."""
     alias: str | None = None
-    """The engine's name for ``user``, if that differs."""
+    """The voice platform's name for ``user``, if that differs."""
     shared: bool = False
     """Whether others have spoken who cannot be told apart from ``user``."""
     scale: float = 0.0
     """How many tokens the model counts for each estimated one; 0 while unknown."""
     deletion: Deletion | None = msgspec.field(default=None, name="forgotten")
-    """Marks of deleted lines that an engine may still show."""
+    """Marks of deleted lines that a voice platform may still show."""
     prompts: tuple[str, ...] = ()
-    """The hashes of messages that the engine says by itself, on silence or on failure."""
+    """The hashes of messages that the voice platform says by itself, on silence or on failure."""
 
     @property
     def has_older(self) -> bool:

@@ -50,7 +50,7 @@ def with_speakers(
 
 
 def with_prompts(session: Session, prompts: Sequence[Message]) -> Session:
-    """Adds the hashes of an engine's own messages to a session, which has the newest sixteen."""
+    """Adds the hashes of a voice platform's own messages to a session, which has the newest sixteen."""
     newest = [*dict.fromkeys(prompt.text for prompt in prompts)][-_MAX_PROMPTS:]
     hashes = dict.fromkeys(
         text_hash(text) for text in newest if text.strip() and len(text) <= _LONGEST_PROMPT
@@ -62,7 +62,7 @@ def with_prompts(session: Session, prompts: Sequence[Message]) -> Session:
 
 
 def without_prompts(session: Session, history: Sequence[Message]) -> list[Message]:
-    """Returns a history without the engine's own messages, unless a recorded answer has the same words."""
+    """Returns a history without the platform's own messages, unless a recorded answer has the same words."""
     prompts = set(session.prompts)
     if prompts:
         prompts.difference_update(text_hash(e.generated) for e in session.entries if e.role == "assistant")
@@ -97,7 +97,7 @@ def call_speakers(session: Session, call: int) -> Iterator[str]:
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:
     """Returns for each entry the name of its user if several users speak and the name is known.
 
-    Some engines distinguish speakers only by the messages' names. A single name is not another user.
+    Some voice platforms distinguish speakers only by the messages' names. A single name is not another user.
     """
     words = [e for e in (*entries, *session.entries) if e.role == "user" and not e.is_injected]
     users = {speaker(session, entry) for entry in words if not _has_only_name(entry)} - {None}
@@ -144,7 +144,7 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
 
 
 def session_of_entries(user: str, entries: Sequence[Entry]) -> Session:
-    """Returns a user's session made of its entries alone, with the engine's name for the user.
+    """Returns a user's session made of its entries alone, with the voice platform's name for the user.
 
     The first speaker is the session's user; if the user's name is not among the speakers, the first speaker's
     name is the alias. Words may have been deleted, which the entries do not show.

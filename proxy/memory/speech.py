@@ -20,7 +20,7 @@ from filters.tool_groups import (
 )
 
 PROMPT_SOURCES: Final = frozenset({"silence", "llm_failure"})
-"""The sources of messages that an engine says by itself."""
+"""The sources of messages that a voice platform says by itself."""
 
 MAX_SPEECH: Final = 250_000
 """The maximum of characters of speech in a window, and in an answer, to be recorded."""
@@ -49,7 +49,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
     ``positions`` are those of the lines in the window. ``shows_answers`` is whether the window shows answers:
     then an answer that it leaves out was not heard. ``instructions`` are those of a window without speech, on
     which alone a model speaks. ``partial`` is whether deleted lines were removed. ``prompts`` are messages
-    that the engine said by itself, which are no speech.
+    that the voice platform said by itself, which are no speech.
     """
 
     lines: Sequence[Message]
@@ -68,7 +68,7 @@ class Speech(msgspec.Struct, frozen=True, gc=False):
 def speech_of(window: Sequence[Message]) -> Speech:
     """Returns the speech of a window.
 
-    Engines that number their turns show answers, even if these have no words. Some of the others never do.
+    Platforms that number their turns show answers, even if these have no words. Some of the others never do.
     """
     lines, positions, prompts = [], [], []
     shows_answers = False
@@ -101,7 +101,7 @@ def speech_weight(window: Sequence[Message]) -> int:
 
 
 def is_speech(message: Message) -> bool:
-    """Whether a message is speech, rather than an instruction, an engine's prompt, or a control word."""
+    """Whether a message is speech, rather than an instruction, a platform's prompt, or a control word."""
     role = message.role
     if role not in _ROLES:
         return False

@@ -39,7 +39,7 @@ from proxy.memory.stores.session_store import NOT_STORED, SessionStore
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import LARGE, MANY_MESSAGES, Begun, in_thread_if_long
 
-# One answer that is not shown may be one that was not heard; so many are an engine that leaves them out.
+# A single answer that is not shown may not have been heard; this many are left out by the voice platform.
 _MIN_ANSWERS_LEFT_OUT: Final = 2
 _MAX_LATE_BY: Final = 6
 _EPOCH_BYTES: Final = 8
@@ -312,7 +312,7 @@ def mark_interrupted(
         if place < 0 or lines[index].role != "assistant":
             continue
         shown, entry = alignment.whole_line(index), entries[place]
-        # Most answers stand as they were generated, and some engines mark those that do not.
+        # Most answers stand as they were generated, and some voice platforms mark those that do not.
         if shown.interrupted or (not entry.interrupted and entry.content == shown.content):
             continue
         split = alignment.split_answers.get(index)

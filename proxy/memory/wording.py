@@ -9,7 +9,7 @@ from typing import Final
 from filters.letters import UNSPACED, WORD, bare, offset_of_letters
 
 ELLIPSES: Final = ("...", "…")
-"""The characters that some engines append to a cut answer."""
+"""The characters that some voice platforms append to a cut answer."""
 ELLIPSIS_CHARACTERS: Final = ".… "
 # Fewer words may be equal by chance.
 _MIN_WORDS: Final = 3

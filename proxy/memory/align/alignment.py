@@ -3,7 +3,7 @@
 Three numbers say where something is: its *position* among the messages of a window, its *index* among the
 lines of speech in that window, and its *place* among the entries of the session.
 
-Some engines show one answer as several messages in a row; a session has it once.
+Some voice platforms show one answer as several messages in a row; a session has it once.
 """
 
 import math
@@ -31,7 +31,7 @@ NEW: Final = -1
 REPEATED: Final = -2
 """The place of an answer that the window shows a second time."""
 DELETED: Final = -3
-"""The place of a line that was deleted and that the engine still shows."""
+"""The place of a line that was deleted and that the voice platform still shows."""
 
 
 class SplitAnswer(NamedTuple):

@@ -95,7 +95,7 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
         if equal and places[i] >= 0 and places[i - 1] == NEW:
             places[i - 1], places[i] = places[i], NEW
     # Matches nearby lines in another order, except before the first match if there is a cold part. Tool calls
-    # stay in order, because engines may use their ids again.
+    # stay in order, because voice platforms may use their ids again.
     left = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
     for i, line in enumerate(window):

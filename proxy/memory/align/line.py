@@ -120,7 +120,7 @@ def repeats(text: str, recorded: Line) -> bool:
 
 
 def _arguments(text: str) -> object:
-    """Decodes arguments, which engines may encode differently; returns the text itself if it is no JSON."""
+    """Decodes arguments, which platforms may encode differently; returns the text itself if it is no JSON."""
     try:
         return msgspec.json.decode(text or "{}")
     except (msgspec.DecodeError, RecursionError):

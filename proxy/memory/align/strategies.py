@@ -43,7 +43,7 @@ class WindowKind(Enum):
     OVERTAKEN = "overtaken"
     """A request that a newer one has overtaken: it may show older lines alone."""
     HISTORY = "history"
-    """An engine's account of the current call."""
+    """A voice platform's account of the current call."""
 
 
 class Comparison:

@@ -1,4 +1,4 @@
-"""Windows of engines that number their turns: matching by turn id, and ids that contradict each other."""
+"""Windows of platforms that number their turns: matching by turn id, and ids that contradict each other."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter

@@ -110,7 +110,7 @@ def merge_history(session: Session, history: Sequence[Message], *, now: float) -
     sure = [(line, entry) for line, entry in matched if similarity(Line(line), Line(entry)) >= CUT]
     if alignment.entries and not sure:
         return session
-    # By how much the recorded turn ids exceed the history's: engines count one from 0, the other from 1.
+    # By how much the recorded turn ids exceed the history's: platforms count one from 0, the other from 1.
     turn_ids = ((turn_id_of(line), entry.turn_id) for line, entry in sure)
     offsets = Counter(own - other for other, own in turn_ids if other is not None and own is not None)
     ((offset, count),) = offsets.most_common(1) or [(0, not sure)]

@@ -51,7 +51,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
     """Returns an entry, updated from a later window that shows what was heard."""
     if shows_as_recorded(entry, message):
         return entry
-    # The fields beside the words; one that the engine no longer sends keeps its value.
+    # The fields beside the words; one that the voice platform no longer sends keeps its value.
     fields = {
         "turn_id": turn_id_of(message),
         "timestamp": _value(message.timestamp),
@@ -185,7 +185,7 @@ def retracted(alignment: Alignment) -> set[int]:
     absent = [place for place in range(alignment.end) if place not in matched]
     users: set[int] = set()
     # Without turn ids, matched tool calls alone retract nothing, as another turn may have made the same ones.
-    # Engines may count roles separately, so the user's words have a span of their own.
+    # Voice platforms may count roles separately, so the user's words have a span of their own.
     has_turn_ids = any(turn_id_of(message) is not None for message in alignment.lines)
     if has_turn_ids or not all(entries[i].tool_calls or entries[i].role == "tool" for i in matched):
         first = min((i for i in matched if entries[i].role == "user"), default=max(matched))
