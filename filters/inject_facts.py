@@ -96,20 +96,20 @@ class InjectFacts(RequestFilter):
         known, news = context.memory.facts, context.memory.news
         if not messages or not (known or news):
             return messages
-        own = instructions(messages)
-        told = Stated(message.text for message in own)
-        head = fence("facts", self.introduction, self._lines(known, told))
+        system = instructions(messages)
+        stated = Stated(message.text for message in system)
+        head = fence("facts", self.introduction, self._lines(known, stated))
         front = [Injected(role=self.role, content=head)] if head else []
-        rest = list(messages[len(own) :])
+        rest = list(messages[len(system) :])
         places, blocks = users(rest), dict[int, list[Remembered]]()
         for fact in news if places else ():
             last = len(places) - 1
             at = last if fact.place is None else min(fact.place, last)
             blocks.setdefault(places[at], []).append(fact)
         for at, facts in blocks.items():
-            if block := fence("new_facts", _NEWS, self._lines(facts, told)):
+            if block := fence("new_facts", _NEWS, self._lines(facts, stated)):
                 rest[at] = rest[at].prefixed(f"{block}\n\n")
-        return [*own, *front, *rest]
+        return [*system, *front, *rest]
 
     def _lines(self, facts: Sequence[Remembered], instructions_text: Stated) -> list[str]:
         """Returns one line for each fact that the client's own instructions do not state."""

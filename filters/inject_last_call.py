@@ -69,19 +69,19 @@ class InjectLastCall(RequestFilter):
         memory = context.memory
         if not messages or not (memory.profile or memory.last_call):
             return messages
-        own = instructions(messages)
-        blocks = [profile_block(memory.profile, own)]
-        if memory.last_call and not any(memory.last_call.is_in(message.text) for message in own):
+        system = instructions(messages)
+        blocks = [profile_block(memory.profile, system)]
+        if memory.last_call and not any(memory.last_call.is_in(message.text) for message in system):
             blocks.append(memory.last_call.as_block(self.introduction, self.timezone))
         block = "\n\n".join(filter(None, blocks))
-        told = Injected(role=self.role, content=block)
-        if not block or told in messages:
+        injected = Injected(role=self.role, content=block)
+        if not block or injected in messages:
             return messages
-        return [*own, told, *messages[len(own) :]]
+        return [*system, injected, *messages[len(system) :]]
 
 
-def profile_block(profile: str, own: Sequence[Message] = ()) -> str:
+def profile_block(profile: str, system: Sequence[Message] = ()) -> str:
     """Returns a user's profile in its fence, without lines that the client's ``own`` instructions state."""
-    stated = Stated(message.text for message in own)
+    stated = Stated(message.text for message in system)
     lines = [line for line in profile.splitlines() if line.strip() and not stated.contains(defused(line))]
     return fence("profile", _PROFILE, lines)

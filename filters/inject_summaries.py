@@ -65,17 +65,17 @@ class InjectSummaries(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """Returns the messages, with summaries in the place of the turns that they cover."""
-        summaries, kept = context.memory.summaries, messages
+        summaries, uncovered = context.memory.summaries, messages
         if Covered in map(type, messages):
             newest = newest_user(messages)
             end = len(messages) if newest is None else newest
-            shown = {i for i, m in enumerate(messages) if i >= end or not isinstance(m, Covered)}
-            shown = with_results(messages, shown)
-            kept = [message for i, message in enumerate(messages) if i in shown]
+            positions = {i for i, m in enumerate(messages) if i >= end or not isinstance(m, Covered)}
+            positions = with_results(messages, positions)
+            uncovered = [message for i, message in enumerate(messages) if i in positions]
         if not summaries or not messages:
-            return kept
+            return uncovered
         notes = Injected(role=self.role, content=fence(_MARK, self.introduction, summaries))
-        start = next((i for i, message in enumerate(kept) if message.role not in SYSTEM), len(kept))
-        if notes in kept[: start + 1]:
-            return kept
-        return [*kept[:start], notes, *kept[start:]]
+        start = next((i for i, message in enumerate(uncovered) if message.role not in SYSTEM), len(uncovered))
+        if notes in uncovered[: start + 1]:
+            return uncovered
+        return [*uncovered[:start], notes, *uncovered[start:]]

@@ -40,8 +40,8 @@ def fence(name: str, note: str, lines: Iterable[str]) -> str:
 
     Each is defused: it is one line, cannot close the fence, and does not begin like a message with a role.
     """
-    kept = [defused(line) for line in lines]
-    return "\n".join((f"<{name}>", note, *kept, f"</{name}>")) if kept else ""
+    safe_lines = [defused(line) for line in lines]
+    return "\n".join((f"<{name}>", note, *safe_lines, f"</{name}>")) if safe_lines else ""
 
 
 def defused(line: str) -> str:

@@ -82,8 +82,8 @@ def as_size(count: int) -> str:
 
 
 def _parts(written: object) -> tuple[float, str]:
-    found = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
-    return (float(found[1]), found[2]) if found else (0.0, "")
+    match = _WRITTEN.fullmatch(written.strip()) if isinstance(written, str) else None
+    return (float(match[1]), match[2]) if match else (0.0, "")
 
 
 def time_zone(name: str) -> tzinfo:
@@ -113,11 +113,11 @@ def template_with(*names: str, required: Collection[str] = ()) -> AfterValidator
     """
 
     def check(text: str) -> str:
-        held = names_in(text)
-        for name in held:
+        fields = names_in(text)
+        for name in fields:
             if name not in names and not (STATE in names and _STATE_NAME.fullmatch(name)):
                 raise ValueError(f"{{{name}}} is no name for this template; available: {_listed(names)}")
-        missing = [name for name in required if name not in held]
+        missing = [name for name in required if name not in fields]
         if missing:
             raise ValueError(f"the template must hold {_listed(missing)}")
         return text

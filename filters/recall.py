@@ -90,8 +90,8 @@ class Recall(RequestFilter):
         """Returns the messages, with the recalled items before the newest words of the user."""
         if not context.memory.recalled:
             return messages
-        shown = Stated((message.text for message in messages), annotated=True)
-        told, lines = set[str](), list[str]()
+        stated = Stated((message.text for message in messages), annotated=True)
+        texts, lines = set[str](), list[str]()
         best = 0
         for one in context.memory.recalled:
             if best == self.limit and not one.follows:
@@ -99,8 +99,8 @@ class Recall(RequestFilter):
             if one.kind not in self.kinds or one.score < self.min_score or not bare(one.text):
                 continue
             words = comparable(one.text)
-            if words not in told and not shown.contains(one.text):
+            if words not in texts and not stated.contains(one.text):
                 lines.append(one.as_line(self.timezone, self.max_length))
                 best += not one.follows
-            told.add(words)
+            texts.add(words)
         return before_newest(messages, fence("recall", _NOTE, lines))

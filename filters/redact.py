@@ -125,9 +125,9 @@ class Redact(RequestFilter, AnswerFilter):
     def _does_something(self) -> Self:
         if not (self.kinds or self.patterns):
             raise ValueError("say what to redact: 'kinds', 'patterns' or both")
-        known = [name for name in self.patterns if name in get_args(Kind)]
-        if known:
-            raise ValueError(f"'{known[0]}' is a kind of its own; give the pattern another name")
+        reserved = [name for name in self.patterns if name in get_args(Kind)]
+        if reserved:
+            raise ValueError(f"'{reserved[0]}' is a kind of its own; give the pattern another name")
         self.sensitive  # noqa: B018 - compiles the patterns now rather than in the first call
         return self
 

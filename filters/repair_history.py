@@ -124,12 +124,12 @@ class RepairHistory(RequestFilter):
                 messages = whole
         messages = self._without_empty(messages)
         if self.repeated:
-            shown: list[Message] = []
+            unrepeated: list[Message] = []
             for message in messages:
-                follows = shown and message.role == shown[-1].role == "assistant"
-                if not (follows and _is_repeat(shown[-1], message)):
-                    shown.append(message)
-            messages = messages if len(shown) == len(messages) else shown
+                follows = unrepeated and message.role == unrepeated[-1].role == "assistant"
+                if not (follows and _is_repeat(unrepeated[-1], message)):
+                    unrepeated.append(message)
+            messages = messages if len(unrepeated) == len(messages) else unrepeated
         return messages
 
     @cached_property

@@ -41,17 +41,17 @@ class Replacement(BaseModel):
         finditer, pieces = compiled(self.pattern).finditer, _pieces(self.by)
 
         def rewritten(text: str) -> str:
-            shown, done, size = [], 0, 0
+            parts, end, size = [], 0, 0
             for match in finditer(encodable(text)):
                 replaced = [p if isinstance(p, str) else match[p] or "" for p in pieces]
-                shown += [text[done : match.start()], *replaced]
-                done = match.end()
+                parts += [text[end : match.start()], *replaced]
+                end = match.end()
                 size += sum(map(len, replaced))
                 if size > _MAX_ADDED:
                     raise ValueError(
                         f"what replaces {self.pattern!r} in a text has over {_MAX_ADDED} characters"
                     )
-            return "".join([*shown, text[done:]]) if shown else text
+            return "".join([*parts, text[end:]]) if parts else text
 
         return rewritten
 
@@ -59,11 +59,11 @@ class Replacement(BaseModel):
 def _pieces(written: str) -> list[str | int]:
     """Returns the parts of a replacement: texts, and the numbers of groups."""
     pieces: list[str | int] = []
-    done = 0
+    end = 0
     for escape in _ESCAPE.finditer(written):
-        pieces += [written[done : escape.start()], int(escape[1]) if escape[1] else "\\"]
-        done = escape.end()
-    return [*pieces, written[done:]]
+        pieces += [written[end : escape.start()], int(escape[1]) if escape[1] else "\\"]
+        end = escape.end()
+    return [*pieces, written[end:]]
 
 
 class Rewrite(RequestFilter):
@@ -129,7 +129,7 @@ class Rewrite(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """Returns the messages with all matches replaced."""
-        shown: list[Message] | None = None
+        result: list[Message] | None = None
         for i, message in enumerate(messages):
             if message.role not in self.roles or (self.sources and message.source not in self.sources):
                 continue
@@ -141,9 +141,9 @@ class Rewrite(RequestFilter):
             elif isinstance(content, str):
                 content = self._text(content)
             if content is not message.content:
-                shown = shown or list(messages)
-                shown[i] = msgspec.structs.replace(message, content=content)
-        return shown or messages
+                result = result or list(messages)
+                result[i] = msgspec.structs.replace(message, content=content)
+        return result or messages
 
     def _part(self, part: dict[str, Any]) -> dict[str, Any] | None:
         """Returns a part with its matches replaced; ``None`` if no words are left."""

@@ -147,8 +147,8 @@ class Addresses(Rewriter):
         if self._apart:
             self._apart = False
             return i + (arriving.at(i) == " "), ""
-        found = _MAYBE.search(arriving.text, i)
-        start = found.start() if found else len(arriving.text)
+        match = _MAYBE.search(arriving.text, i)
+        start = match.start() if match else len(arriving.text)
         return self._first(arriving, i) if start == i else (start, arriving.text[i:start])
 
     def _first(self, arriving: Arriving, i: int) -> tuple[int, str]:
@@ -200,17 +200,17 @@ class Emoji(Rewriter):
     def _step(self, arriving: Arriving, i: int) -> tuple[int, str]:
         if self._inside:
             return self._further(arriving, i)
-        found = _FIRST.search(arriving.text, i)
-        if found is None:
+        match = _FIRST.search(arriving.text, i)
+        if match is None:
             return len(arriving.text), arriving.text[i:]
-        before = arriving.before(found.start())
+        before = arriving.before(match.start())
         self._inside, self._apart = True, not before or before.isspace()
-        return found.end(), arriving.text[i : found.start()]
+        return match.end(), arriving.text[i : match.start()]
 
     def _further(self, arriving: Arriving, i: int) -> tuple[int, str]:
-        found = _FURTHER.match(arriving.text, i)
-        if found and found.end() > i:
-            return found.end(), ""
+        match = _FURTHER.match(arriving.text, i)
+        if match and match.end() > i:
+            return match.end(), ""
         self._inside = False
         return (i + 1 if self._apart and arriving.at(i) == " " else i), ""
 
@@ -226,8 +226,8 @@ class Prefixes(Rewriter):
 
     def __init__(self, *, times: bool, names: Iterable[str]) -> None:
         super().__init__()
-        known = {name.strip().lower() for name in names}
-        self._names = sorted((n for n in known if 0 < len(n) <= _LONGEST_NAME), key=len, reverse=True)
+        speakers = {name.strip().lower() for name in names}
+        self._names = sorted((n for n in speakers if 0 < len(n) <= _LONGEST_NAME), key=len, reverse=True)
         self._times = times
         self._removed = False
         self._begun = False

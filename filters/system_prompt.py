@@ -91,8 +91,8 @@ class SystemPrompt(RequestFilter):
 
     def apply(self, messages: Messages, context: Context) -> Messages:
         """Returns the messages with the prompt placed by ``mode``; an equal prompt there is not repeated."""
-        own = instructions(messages)
-        if not messages or (own and self.mode == "if_missing"):
+        system = instructions(messages)
+        if not messages or (system and self.mode == "if_missing"):
             return messages
         values = {
             name: one_line(getattr(context, name) or "", self.max_length) or self.unknown
@@ -108,12 +108,12 @@ class SystemPrompt(RequestFilter):
                 )
         prompt = Message(role=self.role, content=fill_template(self.text, values))
         if self.mode == "append":
-            head = own if own[-1:] == [prompt] else [*own, prompt]
+            head = system if system[-1:] == [prompt] else [*system, prompt]
         elif self.mode == "prepend":
-            head = own if own[:1] == [prompt] else [prompt, *own]
+            head = system if system[:1] == [prompt] else [prompt, *system]
         else:
             head = [prompt]
-        return messages if head == own else [*head, *messages[len(own) :]]
+        return messages if head == system else [*head, *messages[len(system) :]]
 
     @cached_property
     def _names(self) -> frozenset[str]:

@@ -52,5 +52,5 @@ def in_message(message: Message, count: CountTokens = in_text) -> int:
 
 def _in_call(call: dict[str, Any], count: CountTokens) -> int:
     function = call.get("function")
-    given = function.values() if isinstance(function, dict) else ()
-    return _CALL + sum(count(value) for value in given if isinstance(value, str))
+    values = function.values() if isinstance(function, dict) else ()
+    return _CALL + sum(count(value) for value in values if isinstance(value, str))

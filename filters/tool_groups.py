@@ -45,8 +45,8 @@ def groups(messages: Sequence[Message]) -> tuple[Group, ...]:
     if not ids:
         return ()
     calls_by_id: dict[object, list[int]] = {}
-    for call, own in ids.items():
-        for call_name in own:
+    for call, names in ids.items():
+        for call_name in names:
             calls_by_id.setdefault(call_name, []).append(call)
     results: dict[int, list[int]] = {call: [] for call in ids}
     for i, message in enumerate(messages):

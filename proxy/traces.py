@@ -150,8 +150,8 @@ class Traces:
     def newest(self, tenant: str, session: str | None = None) -> Iterator[Trace]:
         """A tenant's turns, or those of one of its sessions, the newest first."""
         self._settle()
-        own = reversed(self._traces.values())
-        traces: Iterable[Trace] = [trace for trace in own if trace.report.tenant == tenant]
+        local = reversed(self._traces.values())
+        traces: Iterable[Trace] = [trace for trace in local if trace.report.tenant == tenant]
         if others := self._others.get(tenant):
             traces = sorted((*traces, *others), key=lambda trace: trace.report.at, reverse=True)
         for trace in traces:
@@ -161,8 +161,8 @@ class Traces:
     def ended(self, tenant: str) -> Iterator[TurnReport]:
         """A tenant's turns of all processes, the newest first, with excerpts where their content is kept."""
         self._settle()
-        kept = {trace.report.id: trace for trace in self._traces.values()}
-        self.feed.add_excerpts(lambda turn: kept[turn.id].excerpt if turn.id in kept else None)
+        traces = {trace.report.id: trace for trace in self._traces.values()}
+        self.feed.add_excerpts(lambda turn: traces[turn.id].excerpt if turn.id in traces else None)
         return self.feed.newest(tenant)
 
     async def fetch(self, tenant: str) -> None:
@@ -171,11 +171,11 @@ class Traces:
             return
         with contextlib.suppress(StoreError):
             traces = await self.shared.reports(tenant)
-            own = {trace.report.id for trace in self._traces.values()}
+            ids = {trace.report.id for trace in self._traces.values()}
             others = [
                 trace
                 for trace in traces
-                if trace.report.id not in own and not self._erasures.cover(trace.report, trace.users)
+                if trace.report.id not in ids and not self._erasures.cover(trace.report, trace.users)
             ]
             self._others.pop(tenant, None)
             self._others[tenant] = others
@@ -248,15 +248,15 @@ class Traces:
         await self.fetch(owner.tenant)
         theirs = [trace for trace in self.newest(owner.tenant) if owner.user in trace.users]
         for trace in await self.with_content(theirs):
-            own, report = self.user_of(trace) == owner.user, trace.report
-            messages = trace.messages if own else trace.messages_by(owner.user)
+            is_own, report = self.user_of(trace) == owner.user, trace.report
+            messages = trace.messages if is_own else trace.messages_by(owner.user)
             turns.append(
                 {
                     "id": report.id,
                     "timestamp": report.at,
                     "session_id": report.session,
                     "messages": [{"role": m.role, "content": m.text} for m in messages],
-                    "answer": transcript(trace.answer).text if own else "",
+                    "answer": transcript(trace.answer).text if is_own else "",
                 }
             )
         return {"kept_turns": turns[::-1]}
@@ -329,8 +329,8 @@ class Traces:
     def _remove(self, tenant: str, matches: Callable[[Trace], bool]) -> int:
         """Removes a tenant's turns that match; returns how many."""
         self._settle()
-        own = (trace for trace in self._traces.values() if trace.report.tenant == tenant)
-        removed = [trace.number for trace in own if matches(trace)]
+        traces = (trace for trace in self._traces.values() if trace.report.tenant == tenant)
+        removed = [trace.number for trace in traces if matches(trace)]
         for number in removed:
             self._drop(number)
         if others := self._others.get(tenant):
@@ -342,8 +342,8 @@ class Traces:
     def _remove_contents(self, tenant: str, matches: Callable[[Trace], bool]) -> None:
         """Removes the content of a tenant's turns that match, also from the shared traces."""
         self._settle()
-        own = [trace for trace in self._traces.values() if trace.report.tenant == tenant and trace.content]
-        for trace in filter(matches, own):
+        traces = [trace for trace in self._traces.values() if trace.report.tenant == tenant and trace.content]
+        for trace in filter(matches, traces):
             self._bytes -= trace.size
             self._traces[trace.number] = without = trace.without_content()
             self.feed.remove_excerpts(tenant, trace.report.session)

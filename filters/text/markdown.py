@@ -77,12 +77,12 @@ class Markdown(Rewriter):
     def _block(self, arriving: Arriving, i: int) -> _Step:
         if arriving.at(i) in {" ", "\t"}:
             return i + 1, "" if self._within else arriving.at(i)
-        found = _opening(arriving, i, within=self._within)
-        if found is None:
+        opening = _opening(arriving, i, within=self._within)
+        if opening is None:
             self._mode, self._within = Markdown._inline, False
             return i, ""
-        self._open(found)
-        return found.end, ""
+        self._open(opening)
+        return opening.end, ""
 
     def _open(self, start: _BlockOpening) -> None:
         self._within, self._mark = True, start.mark
@@ -132,8 +132,8 @@ class Markdown(Rewriter):
         return end, ""
 
     def _code(self, arriving: Arriving, i: int) -> _Step:
-        found = _SPECIAL_IN_CODE.search(arriving.text, i)
-        start = found.start() if found else len(arriving.text)
+        match = _SPECIAL_IN_CODE.search(arriving.text, i)
+        start = match.start() if match else len(arriving.text)
         if start > i:
             return start, arriving.text[i:start]
         if arriving.at(i) == "\n":
@@ -145,8 +145,8 @@ class Markdown(Rewriter):
     # --- within a line
 
     def _inline(self, arriving: Arriving, i: int) -> _Step:
-        found = (_SPECIAL_IN_ROW if self._row else _SPECIAL).search(arriving.text, i)
-        start = found.start() if found else len(arriving.text)
+        match = (_SPECIAL_IN_ROW if self._row else _SPECIAL).search(arriving.text, i)
+        start = match.start() if match else len(arriving.text)
         if start > i:
             return start, arriving.text[i:start]
         return self._rules[arriving.at(i)](self, arriving, i)
@@ -209,9 +209,9 @@ class Markdown(Rewriter):
         return i + 1, ""
 
     def _target(self, arriving: Arriving, i: int) -> _Step:
-        found = _TARGET.match(arriving.text, i)
-        if found:
-            return found.end(), ""
+        match = _TARGET.match(arriving.text, i)
+        if match:
+            return match.end(), ""
         first = arriving.at(i)
         if first in {"(", ")"}:
             self._depth += 1 if first == "(" else -1

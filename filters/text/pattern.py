@@ -67,13 +67,13 @@ class Bounded:
         """
         before = min(start, 1)
         window = text[start - before : start + 2 * self.longest + 1]
-        found = self._pattern.search(window, before)
-        if not found or found.start() - before >= self.longest:
+        match = self._pattern.search(window, before)
+        if not match or match.start() - before >= self.longest:
             return start + self.longest, start + self.longest
-        begin = found.start()
-        if found.end() - begin > self.longest:
-            found = self._pattern.match(window, begin, begin + self.longest)
-        length = found.end() - begin if found else 0
+        begin = match.start()
+        if match.end() - begin > self.longest:
+            match = self._pattern.match(window, begin, begin + self.longest)
+        length = match.end() - begin if match else 0
         begin += start - before
         return begin + (length == 0), begin + max(length, 1)
 

@@ -135,8 +135,8 @@ def _trailing(alphabet: str, never_first: str = "") -> Callable[[str], int]:
 
 
 def _iban_begun(text: str) -> int:
-    found = _BEGUN_IBAN.search(text, max(0, len(text) - _LONGEST_IBAN - 1))
-    return found.start() if found else len(text)
+    match = _BEGUN_IBAN.search(text, max(0, len(text) - _LONGEST_IBAN - 1))
+    return match.start() if match else len(text)
 
 
 def _end_of_iban(candidate: re.Match[str]) -> int:
@@ -216,13 +216,13 @@ class Sensitive:
         The patterns look back at the text before ``start``. Of two that overlap, the first one is kept whole
         (the longer one, if both have the same start), and the rest of the other is a match of its own.
         """
-        found: list[Hit] = []
+        hits: list[Hit] = []
         done = start
         for begin, end, kind in self._hits(text, start):
             if end > done:
-                found.append((max(begin, done), end, kind))
+                hits.append((max(begin, done), end, kind))
                 done = end
-        return found
+        return hits
 
     def marked(self, text: str, marks: Mapping[str, str], start: int = 0, stop: int | None = None) -> str:
         """Returns a text from ``start`` to ``stop``, with the ``marks`` of their kinds for its matches.
@@ -255,12 +255,12 @@ class Sensitive:
         # All kinds but e-mail addresses contain a digit, so only these are searched for far from digits.
         digit = _DIGIT.search(text, start)
         numbers = max(start, digit.start() - _MOST_BEFORE_A_DIGIT) if digit else len(text)
-        found: list[Hit] = []
+        hits: list[Hit] = []
         for shape in self._shapes:
-            found += shape.hits(text, start if shape.kind == "email" else numbers)
+            hits += shape.hits(text, start if shape.kind == "email" else numbers)
         for name, pattern in self._own.items():
-            found += [(begin, end, name) for begin, end in pattern.spans(text, start)]
-        return sorted(found, key=lambda hit: (hit[0], -hit[1]))
+            hits += [(begin, end, name) for begin, end in pattern.spans(text, start)]
+        return sorted(hits, key=lambda hit: (hit[0], -hit[1]))
 
 
 class StreamRedaction:

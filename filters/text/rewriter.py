@@ -54,8 +54,8 @@ class Arriving:
 
         ``run`` repeats one set of characters a limited number of times, which limits what is held back.
         """
-        found = run.match(self.text, i)
-        end = found.end() if found else i
+        match = run.match(self.text, i)
+        end = match.end() if match else i
         if end >= len(self.text) and not self._ended:
             raise Undecided
         return end
@@ -95,16 +95,16 @@ class Rewriter(ABC):
 
     def _rewrite(self, text: str, *, ended: bool) -> str:
         arriving = Arriving(text, self._before, ended=ended)
-        said, i = [], 0
+        pieces, i = [], 0
         try:
             while i < len(text):
                 i, words = self._step(arriving, i)
-                said.append(words)
+                pieces.append(words)
         except Undecided:
             pass
         self._pending = text[i:]
         self._before = arriving.last(i)
-        return "".join(said)
+        return "".join(pieces)
 
 
 class TextStep(Protocol):
@@ -130,8 +130,8 @@ class TextStage:
         content = delta.get("content")
         if not content:
             return delta
-        said = self._rewrite(content)
-        return delta if said is content or said == content else {**delta, "content": said}
+        text = self._rewrite(content)
+        return delta if text is content or text == content else {**delta, "content": text}
 
     def close(self) -> Delta:
         """Returns a delta with the words that were held back; empty if there are none."""

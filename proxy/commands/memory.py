@@ -80,8 +80,8 @@ def run_on_memory(
         if not tenant and len(tenants) > 1:
             raise TurnkeeperError(f"several tenants; name one with --tenant; available: {', '.join(tenants)}")
         addresses: list[str] = []
-        if own := settings.memory:
-            every = [own.sessions.get_secret_value(), own.archive_url]
+        if memory_settings := settings.memory:
+            every = [memory_settings.sessions.get_secret_value(), memory_settings.archive_url]
             addresses = {"all": every, "archive": every[1:], "none": []}[existing]
         for url in addresses:
             path = Path(url.removeprefix("sqlite:"))

@@ -75,16 +75,18 @@ def greeting(settings: Settings, port: int) -> str:
 
 def _stored(memory: MemorySettings) -> Iterator[str]:
     sessions, ttl = memory.sessions.get_secret_value(), _duration(memory.window.ttl)
-    own = "the server's own process (memory:), and so is background work"
-    place = own if sessions == "memory:" else shown_address(sessions)
+    in_process = "the server's own process (memory:), and so is background work"
+    place = in_process if sessions == "memory:" else shown_address(sessions)
     yield f"sessions: for {ttl} after their last turn, in {place}"
     if memory.archive.keep == "off":
         yield "no archive: it is switched off"
     elif memory.lacks_archive:
         yield memory.lacks_archive
     else:
-        kept = "for good" if memory.archive.keep == "forever" else f"for {_duration(memory.archive.seconds)}"
-        yield f"archive: every turn in {shown_address(memory.archive_url)}, {kept} (memory.archive.keep)"
+        duration = (
+            "for good" if memory.archive.keep == "forever" else f"for {_duration(memory.archive.seconds)}"
+        )
+        yield f"archive: every turn in {shown_address(memory.archive_url)}, {duration} (memory.archive.keep)"
 
 
 def _background_requests(settings: Settings, memory: MemorySettings) -> Iterator[str]:

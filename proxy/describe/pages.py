@@ -186,7 +186,7 @@ def options(schema: Schema) -> tuple[Option, ...]:
     return tuple(_options(_resolve(schema, definitions), definitions, "", frozenset()))
 
 
-def _options(schema: Schema, definitions: Schema, prefix: str, seen: frozenset[str]) -> Iterator[Option]:
+def _options(schema: Schema, definitions: Schema, prefix: str, ancestors: frozenset[str]) -> Iterator[Option]:
     required = schema.get("required", [])
     for name, option in schema.get("properties", {}).items():
         default = None if name in required else json.dumps(option.get("default"), ensure_ascii=False)
@@ -194,9 +194,9 @@ def _options(schema: Schema, definitions: Schema, prefix: str, seen: frozenset[s
         text = option.get("description") or _resolve(option, definitions).get("description", "")
         yield Option(prefix + name, _type_text(option, definitions), default, str(text))
         for reference, mark in _nested(option):
-            if reference not in seen:
+            if reference not in ancestors:
                 inner = _resolve({"$ref": reference}, definitions)
-                yield from _options(inner, definitions, f"{prefix}{name}{mark}.", seen | {reference})
+                yield from _options(inner, definitions, f"{prefix}{name}{mark}.", ancestors | {reference})
 
 
 def _nested(schema: Schema, mark: str = "") -> Iterator[tuple[str, str]]:

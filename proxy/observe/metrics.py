@@ -77,10 +77,10 @@ class Metrics:
         self._tallies: list[Tally] = []
 
         def tally(kind: Kind, name: str, what: str, labels: Labels, buckets: Buckets = ()) -> Tally:
-            made = Tally(kind, name, what, labels, buckets)
-            self._tallies.append(made)
-            self._registry.register(made)
-            return made
+            metric = Tally(kind, name, what, labels, buckets)
+            self._tallies.append(metric)
+            self._registry.register(metric)
+            return metric
 
         def counter(name: str, what: str, *labels: str) -> Tally:
             return tally("counter", name, what, labels)

@@ -145,7 +145,7 @@ def _upstreams(
     pipelines = request.runtime.pipelines.values()
     targets = {target.name: target for pipeline in pipelines for target in pipeline.targets}
     # The name of a model may come from another tenant's clients.
-    own = {model for report in recent for model in (report.primary_model, report.model)}
+    models = {model for report in recent for model in (report.primary_model, report.model)}
     statuses = []
     for name, target in targets.items():
         times = Histogram(minute.upstreams[name] for minute in minutes if name in minute.upstreams)
@@ -164,7 +164,7 @@ def _upstreams(
             breakers={
                 model: state
                 for model, state in target.health.states().items()
-                if state != "closed" and (request.is_only_tenant or model in {target.model, *own})
+                if state != "closed" and (request.is_only_tenant or model in {target.model, *models})
             },
             error=failed.failure_at_upstream if failed else None,
             error_at=failed.report.at if failed else 0.0,

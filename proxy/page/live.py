@@ -103,17 +103,17 @@ async def _events(request: PageRequest) -> AsyncIterator[bytes]:
     """
     yield b"retry: 1000\n\n"
     filters = Filters.of(request.query)
-    silent, on_its_way, sent = 0, dict[str, TurnReport](), None
+    silent, on_its_way, last_rows = 0, dict[str, TurnReport](), None
     async for batch in _batches(request.server.feed.reports(request.tenant)):
         if request.server.phase != "ready" or request.server.runtime is not request.runtime:
             break
         newest = {**on_its_way, **batch}
         on_its_way = {id_: turn for id_, turn in newest.items() if turn.outcome is None}
         rows = {row.turn.id: row for row in _rows(request, filters, on_its_way)}
-        silent = 0 if rows != sent else silent + 1
-        if rows != sent:
-            yield await asyncio.to_thread(_event, request, rows, sent or {})
-            sent = rows
+        silent = 0 if rows != last_rows else silent + 1
+        if rows != last_rows:
+            yield await asyncio.to_thread(_event, request, rows, last_rows or {})
+            last_rows = rows
         elif silent % _BEATS_PER_COMMENT == 0:
             yield b": still here\n\n"
 
@@ -163,9 +163,9 @@ def _rows(request: PageRequest, filters: Filters, on_its_way: Mapping[str, TurnR
     return sorted(rows, key=lambda row: row.turn.at, reverse=True)[:_ROWS]
 
 
-def _event(request: PageRequest, rows: Mapping[str, TurnRow], sent: Mapping[str, TurnRow]) -> bytes:
+def _event(request: PageRequest, rows: Mapping[str, TurnRow], last_rows: Mapping[str, TurnRow]) -> bytes:
     """Encodes the ids of all rows, in order, and the HTML of the rows that are new or have changed."""
-    changed = [row for row in rows.values() if row != sent.get(row.turn.id)]
+    changed = [row for row in rows.values() if row != last_rows.get(row.turn.id)]
     html = {row.turn.id: request.renderer.text("row.html", row=row) for row in changed}
     return b"event: turns\ndata: " + msgspec.json.encode({"ids": list(rows), "rows": html}) + b"\n\n"
 

@@ -144,10 +144,10 @@ def own_filters(pipelines: Mapping[str, Pipeline]) -> dict[str, str]:
     }
 
 
-def loaded_filters(own: Mapping[str, str]) -> FilterRegistry:
+def loaded_filters(sources: Mapping[str, str]) -> FilterRegistry:
     """Loads a user's own filters beside the shipped ones. Raises PluginError where one cannot be loaded."""
     modules: dict[str, ModuleType] = {}
-    for name, file in own.items():
+    for name, file in sources.items():
         # A single file is loaded by its path; a module of a package is imported, as it may import others.
         module = load_file(Path(file)) if name.startswith(OWN_FILES) else import_module(name)
         modules[name.rpartition(".")[2]] = module

@@ -245,8 +245,8 @@ def timelines(trace: Trace) -> Sequence[StageTimeline]:
     marks = [("receive", trace.start), *trace.marks]
     ends = [*(mark for _, mark in marks[1:]), first]
     stages = [(name, start, max(start, end)) for (name, start), end in zip(marks, ends, strict=True)]
-    own = [span for span in stages if span[0] != "upstream"]
-    spans = [("own", trace.start, own[-1][2] if own else trace.end)]
+    local = [span for span in stages if span[0] != "upstream"]
+    spans = [("own", trace.start, local[-1][2] if local else trace.end)]
     spans += [span for span in stages if span[0] == "upstream"]
     if chunks:
         spans += [("first-token", first, first), ("chunks", first, trace.end)]
@@ -255,7 +255,7 @@ def timelines(trace: Trace) -> Sequence[StageTimeline]:
     whole = _timeline("The whole turn", spans, chunks)
     return [
         msgspec.structs.replace(whole, seconds=trace.end - trace.start),
-        _timeline("Turnkeeper's own work", own),
+        _timeline("Turnkeeper's own work", local),
     ]
 
 
@@ -327,10 +327,10 @@ def _detail(trace: Trace, content: TurnContent, pipeline: Pipeline, before: Trac
         prompt = grouped_rows(*(list(map(_as_prompt, each)) for each in (messages, shown["messages"])))
         curl = _CURL.format(body=sent.replace("'", "'\\''"))
     # The filters can be run again, as they do no I/O and are deterministic.
-    asked = msgspec.structs.replace(pipeline, targets=(target,))
+    single = msgspec.structs.replace(pipeline, targets=(target,))
     explanation, error = None, None
     try:
-        explanation = explain_call(marked_request, content.identity, asked, content.now, content.memory)
+        explanation = explain_call(marked_request, content.identity, single, content.now, content.memory)
     except TurnkeeperError as failure:
         error = failure.message
     return TurnDetail(

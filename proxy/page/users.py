@@ -100,10 +100,10 @@ async def _next_call(request: PageRequest, memory: Memory, owner: Owner) -> str 
     if step is None:
         return None
     new_session = RequestView((), at=time.time()).view_of(Session())
-    shown = await memory.calls.shown_call(owner, new_session, "", remembers=False)
-    blocks = [profile_block(shown.profile)]
-    if shown.last_call:
-        blocks.append(shown.last_call.as_block(step.introduction, step.timezone))
+    call = await memory.calls.shown_call(owner, new_session, "", remembers=False)
+    blocks = [profile_block(call.profile)]
+    if call.last_call:
+        blocks.append(call.last_call.as_block(step.introduction, step.timezone))
     return "\n\n".join(filter(None, blocks))
 
 

@@ -352,10 +352,10 @@ def _session(messages: Sequence[Message], fields: Fields) -> Session:
 
     Raises RequestError.
     """
-    own = fields.get(_REMAINDER)
-    if own is not None:
+    remainder = fields.get(_REMAINDER)
+    if remainder is not None:
         try:
-            return restore_session(messages, msgspec.json.decode(own, type=dict[str, msgspec.Raw]))
+            return restore_session(messages, msgspec.json.decode(remainder, type=dict[str, msgspec.Raw]))
         except (ValueError, RecursionError) as error:
             message = f"'{_REMAINDER}' does not belong to these 'contents' ({error})"
             raise RequestError(f"{message}; leave it out to import them alone.", param=_REMAINDER) from None

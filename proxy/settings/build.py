@@ -131,10 +131,12 @@ def build_runtime(
         counts if is_beside_sessions else None,
     )
     archiving = memory.archiving if memory else None
-    quota, own = None, settings.limits
-    if own.has_any:
+    quota, section = None, settings.limits
+    if section.has_any:
         # Redis counts for all servers if there is one; without it, and during an outage, this process counts.
-        limits = RateLimits(own.requests_per_minute, own.tokens_per_minute, own.concurrent_streams)
+        limits = RateLimits(
+            section.requests_per_minute, section.tokens_per_minute, section.concurrent_streams
+        )
         quota = Quota(limits, counts, deadline=deadline if counts else None, refused=metrics.count_refusal)
     channel = servers_channel(settings)
     token_counter = TokenCounter() if settings.tokens == "exact" else None
@@ -188,9 +190,11 @@ def build_memory(settings: Settings) -> Memory | None:
 
 def servers_channel(settings: Settings) -> ChannelAddress | None:
     """The address for messages between servers of the configuration's store, if it supports them."""
-    if (own := settings.memory) is None:
+    if (memory := settings.memory) is None:
         return None
-    return channel_address(own.sessions.get_secret_value(), own.encryption_keys, deadline=own.deadline)
+    return channel_address(
+        memory.sessions.get_secret_value(), memory.encryption_keys, deadline=memory.deadline
+    )
 
 
 def tenant_names(settings: Settings) -> tuple[str, ...]:
@@ -217,48 +221,48 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
     notify: WriteListener | None = None,
     counts: "RedisCounts | None" = None,
 ) -> tuple[Memory | None, Worker | None]:
-    own = settings.memory
-    if own is None:
+    section = settings.memory
+    if section is None:
         return None, None
-    stores = build_stores(own, metrics.count_operation, is_shared=metrics.is_shared, counts=counts)
+    stores = build_stores(section, metrics.count_operation, is_shared=metrics.is_shared, counts=counts)
     # Models of background work get no data that a pipeline redacts, or that is redacted before it is stored.
     steps = [step for one in settings.pipelines.values() for step in one.request if isinstance(step, Redact)]
-    models = Models(targets, PromptRedaction((own.redact.marking, *steps) if own.redact else steps))
+    models = Models(targets, PromptRedaction((section.redact.marking, *steps) if section.redact else steps))
     view = WindowRedaction(stores.redaction)
     limits = SessionLimits(
-        max_messages=own.window.max_messages,
-        keep_messages=own.window.messages_after_cut,
-        max_tokens=own.window.max_tokens if own.summaries else None,
-        ttl=own.window.ttl,
-        summaries=own.summaries.max if own.summaries else 0,
+        max_messages=section.window.max_messages,
+        keep_messages=section.window.messages_after_cut,
+        max_tokens=section.window.max_tokens if section.summaries else None,
+        ttl=section.window.ttl,
+        summaries=section.summaries.max if section.summaries else 0,
     )
-    url = own.sessions.get_secret_value()
+    url = section.sessions.get_secret_value()
     archive = retriever = None
-    if own.archive_url:
-        sessions = stores.driver if own.archive_url == url else None
+    if section.archive_url:
+        sessions = stores.driver if section.archive_url == url else None
         archive = open_archive(
-            own.archive_url, codec=stores.codec, sessions=sessions, redaction=stores.redaction
+            section.archive_url, codec=stores.codec, sessions=sessions, redaction=stores.redaction
         )
-        retriever = _build_retriever(archive, own.recall, models)
+        retriever = _build_retriever(archive, section.recall, models)
     try:
-        mem0 = open_mem0(own.facts.mem0) if own.facts and own.facts.store == "mem0" else None
+        mem0 = open_mem0(section.facts.mem0) if section.facts and section.facts.store == "mem0" else None
     except ValueError as error:
         raise ConfigError(f"memory.facts: {error}") from None
     stored_facts = FactValues(stores.calls)
-    facts = _build_facts(own, stores, mem0 or archive or stored_facts)
+    facts = _build_facts(section, stores, mem0 or archive or stored_facts)
     search: Searcher | None = retriever
     if facts and (mem0 or archive is None):
         search = FactSearch(facts.users, retriever)
-    summaries = Summaries(stores.background, limits, _build_summariser(own.summaries, models), view)
-    jobs = _build_jobs(settings, own, stores, summaries, facts, models)
+    summaries = Summaries(stores.background, limits, _build_summariser(section.summaries, models), view)
+    jobs = _build_jobs(settings, section, stores, summaries, facts, models)
     stores.calls.due = stores.background.due = [job.due_at for job in jobs]
-    calls = _build_calls(own, stores.calls, stores.redaction)
+    calls = _build_calls(section, stores.calls, stores.redaction)
     worker = archivist = None
     write_listeners: list[WriteListener] = [notify] if notify else []
     if notify is None:
         if archive:
-            quiet = min(QUIET, own.window.ttl / _BEFORE_EXPIRY)
-            keep = own.archive.seconds
+            quiet = min(QUIET, section.window.ttl / _BEFORE_EXPIRY)
+            keep = section.archive.seconds
             archivist = Archivist(stores.calls, archive, tenant_names(settings), keep=keep, quiet=quiet)
             write_listeners.append(archivist.enqueue)
         embedding = None
@@ -268,19 +272,19 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         write_listeners.append(worker.session_written)
     archiving = None
     if archive and retriever and search:
-        archiving = Archiving(archive, retriever, RecallReader(search, deadline=own.deadline), archivist)
-    health = HealthCheck(stores.background, stores.calls.writing, patience=own.deadline + WRITE_TOLERANCE)
+        archiving = Archiving(archive, retriever, RecallReader(search, deadline=section.deadline), archivist)
+    health = HealthCheck(stores.background, stores.calls.writing, patience=section.deadline + WRITE_TOLERANCE)
     writer = Writer(
         stores.calls,
         limits,
         [traces.session_written],
         write_listeners,
-        reasoning=own.reasoning,
+        reasoning=section.reasoning,
         health=health,
         redaction=view,
         erased_at=calls.erased_at,
     )
-    episodes = open_episodes(url, deadline=own.deadline, codec=stores.codec, store=stores.calls)
+    episodes = open_episodes(url, deadline=section.deadline, codec=stores.codec, store=stores.calls)
     file = Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
     holders: list[DataHolder | None] = [
         ArchiveHolder(archive) if archive else None,
@@ -378,18 +382,18 @@ def _build_summariser(settings: SummarySettings | None, models: Models) -> Summa
 
 def _build_jobs(  # noqa: PLR0913, PLR0917 - what all of them work on
     settings: Settings,
-    own: MemorySettings,
+    section: MemorySettings,
     stores: Stores,
     summaries: Summaries,
     fact_memory: FactMemory | None,
     models: Models,
 ) -> list[SessionJob]:
-    jobs: list[SessionJob] = [summaries] if own.summaries else []
+    jobs: list[SessionJob] = [summaries] if section.summaries else []
     if injects_last_calls(settings):
-        calls = _build_calls(own, stores.background, stores.redaction)
-        writer = _build_summariser(own.summaries, models)
-        jobs.append(CallNotes(stores.background, calls, writer, pause=own.silence))
-    facts = own.facts
+        calls = _build_calls(section, stores.background, stores.redaction)
+        writer = _build_summariser(section.summaries, models)
+        jobs.append(CallNotes(stores.background, calls, writer, pause=section.silence))
+    facts = section.facts
     if facts and fact_memory and (target := models.target(facts.upstream)):
         extractor = Extractor(
             ModelClient(target, timeout=facts.timeout),
@@ -400,7 +404,9 @@ def _build_jobs(  # noqa: PLR0913, PLR0917 - what all of them work on
             instructions=facts.instructions,
             fields=facts.fields,
         )
-        jobs.append(FactExtraction(stores.background, fact_memory.users, extractor, pause=own.facts_pause))
+        jobs.append(
+            FactExtraction(stores.background, fact_memory.users, extractor, pause=section.facts_pause)
+        )
     return jobs
 
 

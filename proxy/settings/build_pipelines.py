@@ -47,36 +47,36 @@ def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str
     """Builds the upstreams by name; ``environ`` names proxies to them. Certificates are read once."""
     trust = cache(system_trust)
     targets = {}
-    for name, own in settings.upstreams.items():
+    for name, section in settings.upstreams.items():
         upstream: Upstream = PracticeModel()
-        if own.base_url != PRACTICE:
+        if section.base_url != PRACTICE:
             upstream = HttpUpstream(
-                own.base_url,
-                connect=own.connect,
-                max_connections=own.max_connections,
+                section.base_url,
+                connect=section.connect,
+                max_connections=section.max_connections,
                 environ=environ,
                 trust=trust,
             )
         # Without a scheme such as ``Bearer``. Shorter values are numbers or ordinary words.
         secrets = [
             secret.get_secret_value().encode().rpartition(b" ")[2]
-            for secret in (own.api_key, *own.headers.values())
+            for secret in (section.api_key, *section.headers.values())
         ]
         targets[name] = Target(
             name=name,
             health=Health(name=name),
             upstream=upstream,
-            provider=PROVIDERS[own.accepts],
-            headers=tuple(_headers(own)),
+            provider=PROVIDERS[section.accepts],
+            headers=tuple(_headers(section)),
             secrets=tuple(secret for secret in secrets if len(secret) >= _SHORTEST_SECRET),
-            model=own.model or None,
-            allow=frozenset(own.allow),
-            forward_headers=own.forward_headers,
-            forward_key=own.forward_key,
-            first_token=own.first_token,
-            first_content=own.first_content,
-            total=own.total,
-            retries=own.retries,
+            model=section.model or None,
+            allow=frozenset(section.allow),
+            forward_headers=section.forward_headers,
+            forward_key=section.forward_key,
+            first_token=section.first_token,
+            first_content=section.first_content,
+            total=section.total,
+            retries=section.retries,
         )
     return targets
 
@@ -102,9 +102,9 @@ def build_pipelines(
     """Builds the pipelines by name; without ``targets``, to upstreams without the environment's proxies."""
     targets = build_targets(settings, {}) if targets is None else targets
     pipelines = {}
-    for name, own in settings.pipelines.items():
-        candidates = tuple(targets[each] for each in own.upstreams)
-        identity, secret = own.identity, own.identity.user_hmac.get_secret_value()
+    for name, section in settings.pipelines.items():
+        candidates = tuple(targets[each] for each in section.upstreams)
+        identity, secret = section.identity, section.identity.user_hmac.get_secret_value()
         user_places = PROVEN_PLACES if secret else USER_PLACES
         id_places = IdPlaces(
             session=SESSION_PLACES
@@ -118,22 +118,22 @@ def build_pipelines(
             name=name,
             targets=candidates,
             filters=(),
-            skip_failing_filters=own.failing == "skip",
+            skip_failing_filters=section.failing == "skip",
             id_places=id_places,
             memory=memory,
-            tools=own.tools,
-            tool_rounds=own.tool_rounds,
-            model=own.model or None,
+            tools=section.tools,
+            tool_rounds=section.tool_rounds,
+            model=section.model or None,
             limits=TimeLimits(
-                first_token=own.first_token or sum(target.begins_within for target in candidates),
+                first_token=section.first_token or sum(target.begins_within for target in candidates),
                 total=max(target.total for target in candidates),
-                hedge=own.hedge,
+                hedge=section.hedge,
             ),
-            keep_alive=own.keep_alive,
+            keep_alive=section.keep_alive,
             max_messages=settings.listen.max_messages,
             token_counter=token_counter,
         )
-        pipelines[name] = with_filters(pipeline, own.request, own.answer)
+        pipelines[name] = with_filters(pipeline, section.request, section.answer)
     return pipelines
 
 

@@ -308,10 +308,10 @@ def order_warnings(steps: Sequence[Filter], *, summarising: bool = True) -> Iter
                 i,
                 "an earlier step has dropped all that this works on; take this out, or put it before that",
             )
-        named = [option for option, names in conditions.items() if names]
+        options = [option for option, names in conditions.items() if names]
         # With two conditions, a step does not drop all that either one names.
-        if name == "drop_messages" and len(named) == 1:
-            dropped[named[0]] |= conditions[named[0]]
+        if name == "drop_messages" and len(options) == 1:
+            dropped[options[0]] |= conditions[options[0]]
 
 
 def agreement_warnings(steps: Sequence[Filter]) -> Iterator[tuple[int, str]]:

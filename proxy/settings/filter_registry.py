@@ -64,9 +64,9 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         """
         if name in self.broken:
             raise PluginError(f"the filter {name!r} {BROKEN}")
-        found = self._find(name, kind)
-        if found is not None:
-            return found
+        filter_class = self._find(name, kind)
+        if filter_class is not None:
+            return filter_class
         other, side = (AnswerFilter, "answer") if kind is RequestFilter else (RequestFilter, "request")
         if self._has(name, other):
             raise LookupError(f"the filter {name!r} belongs under '{side}:'")
@@ -102,10 +102,10 @@ class FilterRegistry(msgspec.Struct, frozen=True):
         if self._shipped(name, Filter) is not None:
             raise ValueError("a filter of this name is shipped; rename the file")
         module = load_file(path)
-        found = _filter_in(module, Filter)
-        if found is None:
+        filter_class = _filter_in(module, Filter)
+        if filter_class is None:
             raise ValueError(_NO_FILTER)
-        if not _does_anything(found):
+        if not _does_anything(filter_class):
             raise ValueError(_NO_METHOD)
         return module
 
@@ -168,12 +168,12 @@ def build_step(written: Any, kind: type[F], registry: FilterRegistry) -> F:
             raise ValueError(f"{indent}, or write '{name}: {{…}}' on one line")
         raise ValueError("two steps stand here as one; begin each with '- '")
     try:
-        found = registry.get(name, kind)
+        filter_class = registry.get(name, kind)
     except LookupError as error:
         raise ValueError(error.args[0]) from None
     try:
         # With a dictionary, the path of each error contains the filter's name.
-        adapter = TypeAdapter(dict[str, found])  # type: ignore[valid-type]
+        adapter = TypeAdapter(dict[str, filter_class])  # type: ignore[valid-type]
         return adapter.validate_python({name: {} if options is None else options})[name]
     except ValidationError:
         raise

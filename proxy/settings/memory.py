@@ -47,9 +47,9 @@ class RedactionSettings(SettingsModel):
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         marking = self.marking
-        found = next((mark for mark in marking.marks.values() if marking.text(mark) != mark), None)
-        if found is not None:
-            raise ValueError(f"the mark '{found}' would be found itself; choose another 'template' or name")
+        unsafe = next((mark for mark in marking.marks.values() if marking.text(mark) != mark), None)
+        if unsafe is not None:
+            raise ValueError(f"the mark '{unsafe}' would be found itself; choose another 'template' or name")
         return self
 
     @cached_property

@@ -55,9 +55,9 @@ def _message_fields(value: object) -> dict[str, Any]:
         message = {"role": role, "content": value[role]}  # YAML reads it as a mapping without quotes
     if not isinstance(message, dict):
         raise ValueError(_SHORTHAND)  # noqa: TRY004 - pydantic collects only ValueErrors
-    named = message.get("role")
-    if isinstance(named, str) and named not in _ROLES:
-        raise ValueError(f"no model knows the role{quoted(named)}{alternatives(named, _ROLES)}")
+    role_name = message.get("role")
+    if isinstance(role_name, str) and role_name not in _ROLES:
+        raise ValueError(f"no model knows the role{quoted(role_name)}{alternatives(role_name, _ROLES)}")
     return message
 
 

@@ -60,19 +60,19 @@ def shown_body(sent: Fields, messages: Sequence[Mapping[str, Any]], provider: Pr
 
 
 def _shown_object(fields: Mapping[str, Any], names: Names, extra: Names) -> dict[str, Any]:
-    shown: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in fields.items():
         inner = _INNER.get(name)
         if name not in names:
-            shown[name] = _hidden(value)
+            result[name] = _hidden(value)
         elif inner is None:
-            shown[name] = value
+            result[name] = value
         elif isinstance(value, list):
             items = (_shown_object(v, inner | extra, extra) if isinstance(v, dict) else v for v in value)
-            shown[name] = list(items)
+            result[name] = list(items)
         else:
-            shown[name] = _shown_object(value, inner | extra, extra) if isinstance(value, dict) else value
-    return shown
+            result[name] = _shown_object(value, inner | extra, extra) if isinstance(value, dict) else value
+    return result
 
 
 def _hidden(value: object) -> str:

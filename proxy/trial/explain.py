@@ -287,8 +287,8 @@ def _run_step(
 
 def message_dict(message: Message) -> dict[str, Any]:
     """A message in the form that a client sends."""
-    named = {name: value for name in _FIELDS if (value := getattr(message, name)) is not UNSET}
-    return {**named, **message.others}
+    fields = {name: value for name in _FIELDS if (value := getattr(message, name)) is not UNSET}
+    return {**fields, **message.others}
 
 
 def _disclosed(messages: Messages) -> list[dict[str, Any]]:

@@ -129,16 +129,18 @@ def replay(
     its call, or of all of them; its system messages and parameters are unknown. Memory is as it was then,
     with earlier turns, summaries and facts. Only kept turns have passages from other calls, and episodes.
     """
-    kept = [(one.content, one.content.marked_request, PROVIDERS[one.provider]) for one in sent]
+    prompts = [(one.content, one.content.marked_request, PROVIDERS[one.provider]) for one in sent]
     for number, end in enumerate(_request_ends(recording.session.entries), 1):
         newest = recording.session.entries[end - 1]
         of_call = [entry for entry in recording.session.entries[:end] if entry.call == newest.call]
         messages = [message_of(entry) for entry in of_call[-(window or 0) :]]
         words = newest_words(messages)
-        match = next((i for i, (_, own, _) in enumerate(kept) if newest_words(own.messages) == words), None)
+        match = next(
+            (i for i, (_, marked, _) in enumerate(prompts) if newest_words(marked.messages) == words), None
+        )
         if match is not None:
-            content, request, provider = kept[match]
-            del kept[: match + 1]
+            content, request, provider = prompts[match]
+            del prompts[: match + 1]
             user, messages, at = content.identity.user, [*request.messages], content.now
             before = _prompt(content.sent_body, provider)
             after = _run(request, content.identity, pipeline, at, content.memory)
@@ -173,8 +175,8 @@ def _request_ends(entries: Sequence[Entry]) -> Iterator[int]:
 
 def _replayed(view: SessionView, facts: Sequence[Fact], identity: Identity, pipeline: Pipeline) -> Prompt:
     session, now = view.session, view.at
-    shown = prompt_view(view, pipeline.chain_needs)
-    memory = shown.snapshot
+    prompt = prompt_view(view, pipeline.chain_needs)
+    memory = prompt.snapshot
     if pipeline.max_facts and identity.user == session.user and identity.user is not None:
         current = [
             fact
@@ -184,10 +186,10 @@ def _replayed(view: SessionView, facts: Sequence[Fact], identity: Identity, pipe
             and (fact.superseded is None or fact.superseded > now)
         ]
         limit = pipeline.max_facts
-        chosen = prompt_facts(session, shown.epoch, identity.user, current, limit=limit, now=now)
+        chosen = prompt_facts(session, prompt.epoch, identity.user, current, limit=limit, now=now)
         memory = msgspec.structs.replace(memory, facts=chosen.facts)
     fields = {"model": msgspec.Raw(msgspec.json.encode(session.model or _MODEL))}
-    request = ClientRequest(headers={}, query={}, fields=fields, messages=shown.window)
+    request = ClientRequest(headers={}, query={}, fields=fields, messages=prompt.window)
     return _run(request, identity, pipeline, now, memory)
 
 
