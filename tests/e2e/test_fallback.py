@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from proxy.circuit import Backoff
 from tests.peers.fake_upstream import (
     CLOSE,
     DONE,
@@ -432,12 +433,19 @@ def test_a_hang_up_during_the_race_reaches_both(
 # Breakers.
 
 
+@pytest.fixture
+def long_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A circuit that is open stays so for the whole test."""
+    monkeypatch.setattr("proxy.upstream.target._BACKOFF", Backoff(60, 60))
+
+
 def ready(proxy: ProxyServer) -> tuple[int, list[str]]:
     got = proxy.client.get("/readyz")
     return got.status_code, got.json()["degraded"]
 
 
-def test_an_upstream_that_keeps_failing_is_passed_over_and_found_again(
+@pytest.mark.usefixtures("long_pause")
+def test_an_upstream_that_keeps_failing_is_passed_over(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
     proxy = both()
@@ -448,13 +456,21 @@ def test_an_upstream_that_keeps_failing_is_passed_over_and_found_again(
     assert ready(proxy) == (200, ["upstream main"])
     assert proxy.chat(stream=True).content == GOOD
     assert len(upstream.requests) == 5, "passed over without a try"
+
+
+def test_an_upstream_that_was_passed_over_is_found_again(
+    both: Serve, upstream: FakeUpstream, reserve: FakeUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.upstream.target._BACKOFF", Backoff(0.2, 0.2))
+    proxy = both()
+    upstream.says(*answer(b"", 503))
+    for _ in range(3):
+        assert proxy.chat(stream=True).content == GOOD
     upstream.script = by_default
-    time.sleep(4.1)
-    assert proxy.chat(stream=True).content == GOOD
-    assert len(upstream.requests) == 6
-    assert ready(proxy) == (200, [])
+    assert until(lambda: proxy.chat(stream=True).content == GOOD and ready(proxy) == (200, []))
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_a_model_that_was_not_named_before_makes_nobody_reachable(serve: Serve) -> None:
     proxy = serve(NOBODY)
     for number in range(5):
@@ -472,6 +488,7 @@ def test_an_upstream_that_answers_with_an_error_is_reached(serve: Serve, upstrea
     assert ready(proxy) == (200, [])
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_without_any_upstream_the_server_is_not_ready_and_asks_all_the_same(
     both: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
@@ -482,10 +499,11 @@ def test_without_any_upstream_the_server_is_not_ready_and_asks_all_the_same(
         assert proxy.chat(stream=True).status_code == 502
     assert ready(proxy) == (503, ["upstream main", "upstream reserve"])
     reserve.script = by_default
-    assert proxy.chat(stream=True).content == GOOD
+    assert until(lambda: proxy.chat(stream=True).content == GOOD)
     assert ready(proxy) == (200, ["upstream main"])
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_who_makes_summaries_alone_makes_no_server_ready(
     serve: Serve, upstream: FakeUpstream, reserve: FakeUpstream
 ) -> None:
@@ -516,6 +534,7 @@ def test_a_model_that_fails_speaks_against_no_other(proxy: ProxyServer, upstream
     assert ready(proxy) == (200, ["upstream main"])
 
 
+@pytest.mark.usefixtures("long_pause")
 def test_streams_that_break_again_and_again_count_as_failures(
     proxy: ProxyServer, upstream: FakeUpstream
 ) -> None:

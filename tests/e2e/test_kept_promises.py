@@ -103,8 +103,9 @@ def test_a_turn_that_failed_leaves_no_fact_and_forgets_none(
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_what_was_stored_is_known_when_the_answer_ends(
-    proxy: ProxyServer, upstream: FakeUpstream, stream: bool
+    proxy: ProxyServer, upstream: FakeUpstream, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("proxy.tools.memory_tools._SETTLE_TIMEOUT", 30)  # however slow the machine is
     for number in range(5):
         says(upstream, calling("memory_store", text=f"Has {number} dogs."), saying("Noted."))
         ask(proxy, stream=stream)
