@@ -21,6 +21,7 @@ from pydantic import (
 
 from filters import option_types
 from filters.base import AnswerFilter, Filter, RequestFilter
+from filters.inject_episodes import InjectEpisodes
 from proxy.admission.gate import Keys, is_loopback_address
 from proxy.hostname import ADVICE, is_host_name
 from proxy.memory.archive.archive import open_archive
@@ -29,6 +30,7 @@ from proxy.memory.stores.codec import codec_from_keys
 from proxy.memory.stores.drivers import open_driver
 from proxy.settings.diagnostics import NO_UPSTREAM, alternatives, check_with, is_name, parse_with, quoted
 from proxy.settings.filter_registry import FilterRegistry, build_step
+from proxy.turn.identity import IdPlace
 from proxy.upstream.dial import Origin
 from proxy.upstream.providers import PROVIDERS
 
@@ -122,7 +124,6 @@ Retention = Annotated[str, parse_with(retention, written=_text(_FOREVER) | Liter
 
 # --- callers
 
-_IDENTITY_PLACE = re.compile(r"header:[A-Za-z0-9-]+|query:[\w.-]+|(?:body|message):[\w-]+(?:\.[\w-]+)*")
 _IDENTITY_PLACE_BEGINS = "^(header|query|body|message):"
 _SHORTEST_SECRET: Final = 16
 
@@ -160,11 +161,8 @@ def signing_secret(secret: SecretStr) -> SecretStr:
 
 
 def identity_place(text: str) -> str:
-    """Returns a place of an id in a request; raises ValueError for a wrong form."""
-    if not _IDENTITY_PLACE.fullmatch(text):
-        raise ValueError(
-            "write a place such as header:X-Session-Id, query:user_id, body:call.id or message:metadata.user"
-        )
+    """Returns a place of an id in a request; raises ValueError for a wrong one."""
+    IdPlace.parse(text)
     return text
 
 
@@ -206,7 +204,13 @@ def _step(kind: type[Filter]) -> BeforeValidator:
     return parse_with(build, written=kind)
 
 
-RequestStep = Annotated[SerializeAsAny[RequestFilter], _step(RequestFilter)]
+def _agent_place(step: RequestFilter) -> RequestFilter:
+    if isinstance(step, InjectEpisodes):
+        IdPlace.parse(step.place)
+    return step
+
+
+RequestStep = Annotated[SerializeAsAny[RequestFilter], _step(RequestFilter), check_with(_agent_place)]
 AnswerStep = Annotated[SerializeAsAny[AnswerFilter], _step(AnswerFilter)]
 
 

@@ -6,7 +6,6 @@ import hmac
 import re
 import warnings
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any, Final, Self
 from urllib.parse import quote
 
@@ -18,19 +17,21 @@ from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
 from proxy.turn.request import ClientRequest, decode_raw
 
-SOURCES: Final = ("header", "query", "body", "message")
 _LONGEST_ID = 256
 _LARGEST_NUMBER = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises
 _LONGEST_EMBEDDED = 8192
 # Controls and line breaks could end a header or a log line; a lone surrogate cannot be stored as UTF-8. Of
 # ids in which it was replaced, two could be one.
 _UNFIT = re.compile(f"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff{REPLACEMENT}]")
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_PLACE = re.compile(r"header:[A-Za-z0-9!#$%&'*+.^_`|~-]+|query:\S+|(?:body|message):[^\s.]+(?:\.[^\s.]+)*")
 # Clients resolve these in a path, and never ask for what they name.
 _PATH_STEPS = {".", ".."}
 _CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
-_FORMS = "; it begins with header:, query:, body: or message:, like header:X-Session-Id or body:call.id"
-_NO_IDS = {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"}
+_FORMS = "write a place such as header:X-Session-Id, query:user_id, body:call.id or message:metadata.user"
+_NO_IDS = {
+    "body": {"messages"},
+    "message": {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"},
+}
 HMAC_HEADER: Final = "x-user-hmac"
 _HMAC_ADVICE: Final = (
     "Send X-User-Hmac with the user's id: its HMAC-SHA256 in hexadecimal, under 'identity.user_hmac'."
@@ -55,29 +56,21 @@ class IdPlace(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, spelling: str) -> Self:
-        """The place that ``spelling`` names; ``ValueError`` says how to spell one."""
-        source, colon, path = (part.strip() for part in spelling.partition(":"))
-        if not colon or source not in SOURCES:
-            near = get_close_matches(source.lower(), SOURCES, n=1)
-            advice = f"; did you mean {near[0]}:{path}?" if near and path else _FORMS
-            raise ValueError(f"{spelling!r} is no place for an id{advice}")
-        spelled = f"{source}:{path}"
+        """The place that ``spelling`` names; raises ValueError, which quotes nothing, for a wrong one."""
+        if not _PLACE.fullmatch(spelling):
+            raise ValueError(
+                "write a place such as header:X-Session-Id, query:user_id, body:call.id or"
+                " message:metadata.user"
+            )
+        source, _, path = spelling.partition(":")
         if source == "header":
-            if not _HEADER_NAME.fullmatch(path):
-                raise ValueError(f"{spelling!r} is no header's name; write it like header:X-Session-Id")
             if path.lower() in _CREDENTIALS:
-                raise ValueError(
-                    f"{spelling!r} is a secret, and ids are stored and shown; name another place"
-                )
-            return cls(source, path.lower(), (), spelled)
+                raise ValueError("this header is a secret, and ids are stored and shown; name another place")
+            return cls(source, path.lower(), (), spelling)
         name, *steps = [path] if source == "query" else path.split(".")
-        if not name or not all(steps) or path.split() != [path]:
-            raise ValueError(f"{spelling!r} names nothing; write it like body:call.id or query:user_id")
-        if source == "message" and name in _NO_IDS:
-            raise ValueError(f"{spelling!r} holds no id; a message's speaker stands in message:metadata.user")
-        if source == "body" and name == "messages":
-            raise ValueError(f"{spelling!r} cannot be read; the newest user message is message:metadata.user")
-        return cls(source, name, tuple(steps), spelled)
+        if name in _NO_IDS.get(source, ()):
+            raise ValueError("no id stands there; a message's speaker stands in message:metadata.user")
+        return cls(source, name, tuple(steps), spelling)
 
     def __str__(self) -> str:
         return self.spelling

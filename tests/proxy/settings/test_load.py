@@ -194,6 +194,14 @@ def test_upstreams_and_pipelines_are_enough(told):
             SOUND + "    identity: {session: [X-Session-Id]}\n",
             ["7: pipelines.default.identity.session.1: write a place such as header:X-Session-Id"],
         ),
+        (
+            SOUND + "    identity: {user: [header:Cookie]}\n",
+            ["7: pipelines.default.identity.user.1: this header is a secret, and ids are stored and shown"],
+        ),
+        (
+            SOUND + "    identity: {session: [message:role]}\n",
+            ["7: pipelines.default.identity.session.1: no id stands there; a message's speaker stands in"],
+        ),
         (SOUND + "  a b: {upstreams: [main]}\n", ["7: pipelines.?: a name has 1 to 64 letters"]),
         (
             UPSTREAM + "    forward_key: maybe\n" + PIPELINE,
@@ -214,6 +222,14 @@ def test_each_fault_has_its_line_its_path_and_advice(told, text, said):
     assert len(found) == len(said), found
     for one, beginning in zip(found, said, strict=True):
         assert one.startswith(beginning)
+
+
+def test_a_place_of_an_agents_id_is_one_where_ids_stand(tmp_path):
+    file = tmp_path / "t.yaml"
+    file.write_text(SOUND + "    request: [{inject_episodes: {place: header:Authorization}}]\n")
+    (fault,) = check_config(file, {}).errors
+    assert (fault.line, fault.path) == (7, "pipelines.default.request.1")
+    assert "this header is a secret" in fault.message
 
 
 def test_all_faults_are_told_at_once_in_the_order_of_lines(told):

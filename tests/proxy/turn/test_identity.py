@@ -330,28 +330,23 @@ def test_a_place_gives_its_spelling_back(place):
     assert hash(IdPlace.parse(str(place))) == hash(place)
 
 
-def test_a_place_forgives_spaces_around_its_parts():
-    assert IdPlace.parse(" header : X-Session-Id ") == IdPlace.parse("header:X-Session-Id")
-
-
 @pytest.mark.parametrize(
     ("spelling", "advice"),
     [
-        ("", "begins with header:, query:, body: or message:"),
-        ("X-Session-Id", "begins with"),
-        ("heder:X-Session-Id", "did you mean header:X-Session-Id"),
-        ("bdy:call.id", "did you mean body:call.id"),
-        ("cookie:a", "begins with"),
-        ("header:", "is no header's name"),
-        ("header:X Session", "is no header's name"),
+        ("", "write a place such as header:X-Session-Id"),
+        ("X-Session-Id", "write a place"),
+        ("heder:X-Session-Id", "write a place"),
+        ("cookie:a", "write a place"),
+        ("header:", "write a place"),
+        ("header:X Session", "write a place"),
         ("header:Authorization", "is a secret"),
         ("header:COOKIE", "is a secret"),
-        ("query:", "names nothing"),
-        ("body:", "names nothing"),
-        ("body:call..id", "names nothing"),
-        ("body:call.", "names nothing"),
-        ("body:.id", "names nothing"),
-        ("body:call id", "names nothing"),
+        ("query:", "write a place"),
+        ("body:", "write a place"),
+        ("body:call..id", "write a place"),
+        ("body:call.", "write a place"),
+        ("body:.id", "write a place"),
+        ("body:call id", "write a place"),
         ("body:messages.0.name", "message:metadata.user"),
         ("message:content", "message:metadata.user"),
     ],
