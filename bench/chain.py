@@ -84,13 +84,14 @@ def main() -> None:
     raw = body()
     call = request.read_request(raw, {}, {})
     context = Context(now=time.time())
-    messages = chain.run(pipeline.filters, call.messages, context)
+    log = chain.FilterLog()
+    messages = chain.run(pipeline.filters, call.messages, context, log)
 
     def whole() -> bytes:
         read = request.read_request(raw, {}, {})
         identity.identify(read, pipeline.id_places, "default")
-        seen = chain.run(pipeline.filters, read.messages, context)
-        fields = chain.set_fields(pipeline.filters, read.fields, context)
+        seen = chain.run(pipeline.filters, read.messages, context, log)
+        fields = chain.set_fields(pipeline.filters, read.fields, context, log)
         return compose(target.provider, fields, seen)
 
     print(f"{len(call.messages)} messages, {len(raw)} bytes; microseconds")
@@ -99,7 +100,7 @@ def main() -> None:
     for step in pipeline.filters:
         cost = measured(lambda step=step: step.apply(messages, context))
         print(f"    {type(step).__name__:20} {cost:7.1f}")
-    print(f"  filters  {measured(lambda: chain.run(pipeline.filters, call.messages, context)):7.1f}")
+    print(f"  filters  {measured(lambda: chain.run(pipeline.filters, call.messages, context, log)):7.1f}")
     print(f"  compose  {measured(lambda: compose(target.provider, call.fields, messages)):7.1f}")
     print(f"  whole    {measured(whole):7.1f}")
     if asked.profile:

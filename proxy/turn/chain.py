@@ -31,11 +31,8 @@ class FilterLog(msgspec.Struct):
     room: int | None = None
 
 
-def run(
-    filters: Iterable[RequestFilter], messages: Messages, context: Context, log: FilterLog | None = None
-) -> Messages:
+def run(filters: Iterable[RequestFilter], messages: Messages, context: Context, log: FilterLog) -> Messages:
     """Applies each filter to the messages of the one before. Raises FilterFailed unless the log takes it."""
-    log = log or FilterLog()
     start = time.perf_counter()
     for step in filters:
         failure: FilterFailed | None = None
@@ -61,9 +58,7 @@ def run(
     return messages
 
 
-def set_fields(
-    filters: Iterable[RequestFilter], fields: Fields, context: Context, log: FilterLog | None = None
-) -> Fields:
+def set_fields(filters: Iterable[RequestFilter], fields: Fields, context: Context, log: FilterLog) -> Fields:
     """Applies each filter to the request's other fields. Raises FilterFailed unless the log takes it."""
     for step in filters:
         if type(step).set is RequestFilter.set:  # as of nearly all: it changes nothing
@@ -102,7 +97,7 @@ def _kind(message: Message) -> tuple[str, str]:
     return message.role[:_LONGEST_NAME], source
 
 
-def _note_failure(step: RequestFilter, failure: FilterFailed, log: FilterLog | None) -> None:
-    if log is None or log.failed is None:
+def _note_failure(step: RequestFilter, failure: FilterFailed, log: FilterLog) -> None:
+    if log.failed is None:
         raise failure from None
     log.failed.append(filter_name(step))

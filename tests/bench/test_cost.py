@@ -48,7 +48,7 @@ def turn(messages: int) -> Callable[[], object]:
     def work() -> bytes:
         call = request.read_request(raw, {}, {})
         identity.identify(call, pipeline.id_places, "default")
-        shown = chain.run(pipeline.filters, call.messages, context)
+        shown = chain.run(pipeline.filters, call.messages, context, chain.FilterLog())
         return compose(target.provider, call.fields, shown)
 
     return work

@@ -50,7 +50,7 @@ class Talk:
         """One request, and the answer that the model gives; what the model was shown."""
         shown = [SYSTEM, *self.replayed()]
         snapshot, heard, _ = prompt_view(RequestView(shown).view_of(self.session))
-        prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
+        prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot), chain.FilterLog()))
         self.prompts.append((self.compactions, [_sent(m) for m in prompt]))
         after = reconcile(self.session, heard, now=1.0)
         said = Answer(question=asked(after, heard), text=answer, tool_calls=calls)

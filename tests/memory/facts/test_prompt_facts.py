@@ -49,7 +49,7 @@ class Call:
         snapshot, heard, epoch = prompt_view(RequestView(shown).view_of(self.session))
         told = prompt_facts(self.session, epoch, "ann", self.facts, limit=20, now=float(n))
         snapshot = msgspec.structs.replace(snapshot, facts=told.facts, news=told.news)
-        prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot)))
+        prompt = list(chain.run(CHAIN, heard, Context(now=0.0, memory=snapshot), chain.FilterLog()))
         self.prompts.append((self.excused, [sent(message) for message in prompt]))
         self.excused = False
         self.check(prompt)
