@@ -37,8 +37,6 @@ _LONG = (0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5
 _TOKENS = (16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 _CALL = ("gen_ai_operation_name", "gen_ai_request_model")
 _CHAT: Final = "chat"
-# The stages before the upstream is asked.
-_OWN_STAGES: Final = frozenset({"recall", "filters"})
 _MOST_MODELS: Final = 50
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -176,11 +174,9 @@ class Metrics:
         if (upstream := turn.upstream) is None:
             return
         pipeline, model = turn.pipeline, self._model_label(turn.model)
-        overhead = 0.0
+        overhead = turn.overhead
         for stage, seconds in turn.stages:
             self._stages.add((pipeline, stage), seconds)
-            if stage in _OWN_STAGES:
-                overhead += seconds
         self._overhead.add((pipeline,), overhead)
         for module, seconds in turn.filters:
             self._filters.add((module.rpartition(".")[2],), seconds)
