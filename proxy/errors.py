@@ -287,7 +287,6 @@ _SETTINGS: Final = {
     "429": "the quota of {0}.api_key; a pipeline with a second upstream falls back to that",
     "redirected": "{0}.base_url",
     "timeout": "{0}.first_token and {0}.total",
-    "unreachable": "{0}.base_url",
 }
 """Which setting to look at, by an upstream error's outcome."""
 
@@ -314,11 +313,11 @@ class UpstreamError(TurnkeeperError):
         return self._with_setting(self.message)
 
     def _with_setting(self, message: str) -> str:
-        """The message with the setting to look at, unless it says why no connection was made."""
+        """The message with the setting to look at, where one could be wrong."""
         if self.upstream and message.endswith(CHECK_ADDRESS):
             return f"{message.removesuffix(CHECK_ADDRESS)}; check upstreams.{self.upstream}.base_url"
         setting = _SETTINGS.get(self.outcome)
-        if not (setting and self.upstream) or (self.outcome == "unreachable" and "check " in message):
+        if not (setting and self.upstream):
             return message
         return f"{message.rstrip('.')}; check {setting.format(f'upstreams.{self.upstream}')}"
 
