@@ -82,7 +82,7 @@ class ServingProcess:
     def start(self) -> None:
         """It is up; again, on the same port, after it has ended."""
         self.begin()
-        assert until(lambda: self.is_up() or self.process.poll() is not None, 30)
+        assert until(lambda: self.is_up() or self.process.poll() is not None, 90)
         assert self.is_up(), self.log
 
     def begin(self) -> None:

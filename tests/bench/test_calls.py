@@ -9,6 +9,7 @@ import pytest
 from bench.calls import CHUNKS
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.timeout(300)  # it is much to count, and the machine may be busy
 A_TURN, A_WHOLE_ANSWER, A_CHUNK = 280, 285, 3
 A_TURN_OF_A_SESSION = 660
 
@@ -17,7 +18,7 @@ A_TURN_OF_A_SESSION = 660
 def calls() -> dict[str, float]:
     """What ``bench.calls`` counts, in a process of its own: nothing else is logged or traced there."""
     command = [sys.executable, "-m", "bench.calls"]
-    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert counted.returncode == 0, counted.stdout + counted.stderr
     rows = (line.rpartition(": ") for line in counted.stdout.splitlines())
     return {kind: float(count) for kind, _, count in rows}
@@ -39,6 +40,6 @@ def test_a_turn_of_a_session(calls: dict[str, float], turn: str) -> None:
 
 def test_a_store_that_does_not_answer_is_no_measure() -> None:
     command = [sys.executable, "-m", "bench.calls", "--memory", "redis://127.0.0.1:1"]
-    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    counted = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
     assert (counted.returncode, counted.stdout) == (1, "")
     assert "--memory does not answer" in counted.stderr
