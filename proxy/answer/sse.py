@@ -125,6 +125,16 @@ def decode_json(data: bytes) -> Any:
         raise MalformedJson from None
 
 
+def decode_raw(value: object) -> object:
+    """A raw field decoded, any other value as it is; ``None`` for what cannot be decoded."""
+    if not isinstance(value, msgspec.Raw):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, ValueError, RecursionError):  # a number beyond all floats, for one
+        return None
+
+
 def decode_cut_json(data: bytes) -> Any:
     """Decodes as much as there is of a JSON text that was cut off; raises MalformedJson.
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from filters.message import Message, newest_words
 from filters.tokens import in_message
+from proxy.answer.sse import decode_raw
 from proxy.answer.transcript import Transcript, transcript
 from proxy.errors import NotFound, TurnkeeperError
 from proxy.http.reply import Client, Reply
@@ -39,7 +40,7 @@ from proxy.trial.disclosure import Stripped
 from proxy.trial.explain import ExplainedIdentity, explain_call, message_dict
 from proxy.turn.pipeline import Pipeline
 from proxy.turn.relay import pass_on
-from proxy.turn.request import decode_raw, raw_fields
+from proxy.turn.request import raw_fields
 from proxy.turn.state import TurnContent
 from proxy.upstream.body import ChatRequest
 from proxy.upstream.routing import Dispatch

@@ -11,6 +11,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from filters.message import Message, weight
+from proxy.answer.sse import decode_raw
 from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, RequestError, TooLarge, UpstreamBroken
 from proxy.http.request import BodyLimit, structure_size
@@ -47,7 +48,7 @@ from proxy.rest.endpoint import (
     validated,
 )
 from proxy.traces import Traces
-from proxy.turn.request import check_count, decode_raw, mend_json, raw_fields, read_messages
+from proxy.turn.request import check_count, mend_json, raw_fields, read_messages
 
 Fields = Mapping[str, msgspec.Raw]
 State = dict[str, Any]

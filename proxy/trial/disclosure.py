@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from filters.base import Fields
 from filters.message import MARKS, SYSTEM
-from proxy.turn.request import decode_raw
+from proxy.answer.sse import decode_raw
 from proxy.upstream.body import ELEVENLABS
 from proxy.upstream.practice import IN_MESSAGES, TOP_LEVEL
 from proxy.upstream.providers import Names, Provider

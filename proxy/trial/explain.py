@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from filters.base import Context, Fields, Messages, RequestFilter, Snapshot
 from filters.message import Message
+from proxy.answer.sse import decode_raw
 from proxy.errors import RequestError, filter_name
 from proxy.tools.memory_tools import Offer, offer_tools
 from proxy.trial import disclosure
@@ -22,7 +23,7 @@ from proxy.turn import chain
 from proxy.turn.context import filter_context, offer_memory_tools, read_memory
 from proxy.turn.identity import Identity, find_id
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest, decode_raw
+from proxy.turn.request import ClientRequest
 from proxy.turn.state import Turn
 from proxy.turn.turn import RawRequest, read_turn
 from proxy.upstream.body import ChatRequest

@@ -7,6 +7,7 @@ import msgspec
 
 from filters.base import Snapshot
 from filters.message import Message, newest_words
+from proxy.answer.sse import decode_raw
 from proxy.errors import NotFound, TurnkeeperError
 from proxy.memory.archive.records import ArchivedMessage, Fact
 from proxy.memory.facts.prompt import prompt_facts
@@ -19,7 +20,7 @@ from proxy.trial.explain import run_filters
 from proxy.turn import chain
 from proxy.turn.identity import Identity
 from proxy.turn.pipeline import Pipeline
-from proxy.turn.request import ClientRequest, decode_raw
+from proxy.turn.request import ClientRequest
 from proxy.turn.state import TurnContent
 from proxy.upstream.providers import PROVIDERS, Provider
 

@@ -12,10 +12,11 @@ from urllib.parse import quote
 import msgspec
 
 from filters.message import REPLACEMENT, newest_user
+from proxy.answer.sse import decode_raw
 from proxy.errors import Unauthorized
 from proxy.memory.session import Attempt, attempt
 from proxy.memory.stores.store import Key
-from proxy.turn.request import ClientRequest, decode_raw
+from proxy.turn.request import ClientRequest
 
 _LONGEST_ID = 256
 _LARGEST_NUMBER = 10**_LONGEST_ID  # str() of an int has a limit of its own, and raises

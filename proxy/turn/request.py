@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from filters.message import LARGEST, REPLACEMENT, Message
+from proxy.answer.sse import decode_raw
 from proxy.errors import RequestError, TooLarge
 
 _TEXT: Final = frozenset({str, NoneType})
@@ -140,16 +141,6 @@ def mend_json(body: bytes) -> bytes:
         raise ValueError("it is too large to be mended")
     text = json.dumps(json.loads(body), ensure_ascii=False, allow_nan=False)
     return _LONE_SURROGATES.sub(REPLACEMENT, text).encode()
-
-
-def decode_raw(value: object) -> object:
-    """A raw field decoded, any other value as it is; ``None`` for what cannot be decoded."""
-    if not isinstance(value, msgspec.Raw):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, ValueError, RecursionError):  # a number beyond all floats, for one
-        return None
 
 
 def read_messages(raw: Raw, field: str = "messages") -> tuple[list[Message], tuple[str, ...]]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from filters.base import Fields, Messages
 from filters.message import SYSTEM, Content, Message, parts_of
 from proxy.answer.response import Headers
+from proxy.answer.sse import decode_raw
 from proxy.errors import RequestError
 from proxy.tools.rounds import Dialogue, Tools
 from proxy.upstream.providers import Names, Provider
@@ -99,10 +100,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def _client_model(self) -> object:
         """The value of the client's ``model``; ``None`` if it is missing or cannot be read."""
-        try:
-            return msgspec.json.decode(self.fields["model"]) if "model" in self.fields else None
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return None
+        return decode_raw(self.fields.get("model"))
 
 
 def compose(
@@ -178,10 +176,7 @@ def _tools(fields: Mapping[str, Raw]) -> dict[str, Any]:
         return {}
     tools: dict[str, Any] = {"tools": [{"type": "function", "function": each} for each in functions]}
     if "function_call" in fields and "tool_choice" not in fields:
-        try:
-            choice = msgspec.json.decode(fields["function_call"])
-        except msgspec.DecodeError:  # a number beyond all that a machine counts with
-            return tools
+        choice = decode_raw(fields["function_call"])
         if isinstance(choice, dict) and "name" in choice:
             tools["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
         elif choice in ("auto", "none"):
@@ -193,10 +188,7 @@ def _stored_metadata(metadata: Raw, store: Raw | None) -> dict[str, Any]:
     """The ``metadata`` that may be sent: OpenAI takes it only together with ``store``."""
     if metadata == _NULL:
         return {"metadata": metadata}
-    try:
-        pairs = msgspec.json.decode(metadata) if store == _TRUE else None
-    except msgspec.DecodeError:  # a number beyond all that a machine counts with
-        pairs = None
+    pairs = decode_raw(metadata) if store == _TRUE else None
     if not isinstance(pairs, dict):
         return {}
     valid = {
