@@ -6,6 +6,7 @@ from typing import Any
 from filters.base import AnswerFilter, Context, Delta, Stage
 from filters.message import is_text, parts_of
 from proxy.answer.sse import MalformedJson, data_of, decode_json, encode_json, events, lines_without_data
+from proxy.answer.transcript import choices_in, object_in
 from proxy.errors import FilterFailed, UpstreamBroken, filter_failed
 
 Chunk = dict[str, Any]
@@ -87,7 +88,7 @@ class FilteredAnswer:
             return body
         try:
             answer = _decode_chunk(body)
-            changed = [self._filter_message(choice, self._stages(choice)) for choice in _choices(answer)]
+            changed = [self._filter_message(choice, self._stages(choice)) for choice in choices_in(answer)]
         except MalformedJson:
             raise _unreadable("an answer") from None
         return encode_json(answer) if any(changed) else body
@@ -109,14 +110,13 @@ class FilteredAnswer:
             return b""  # clients do not read it, but it may hold words that are unfiltered
         self._last = chunk = _decode_chunk(data)
         changed = False
-        for choice in _choices(chunk):
+        for choice in choices_in(chunk):
             if "message" in choice:  # some servers repeat the whole answer in the last chunk
                 changed = self._filter_message(choice, Stages(self._filters, self._context)) or changed
         changed = self._rename(chunk) or changed
         before = b""
-        for choice in _choices(chunk):
-            delta = choice.get("delta")
-            delta = delta if isinstance(delta, dict) else {}
+        for choice in choices_in(chunk):
+            delta = object_in(choice, "delta")
             stages = self._stages(choice)
             filtered = stages.feed(delta) if delta else delta
             if choice.get("finish_reason") and (rest := self._choices.pop(_index(choice)).close()):
@@ -132,7 +132,7 @@ class FilteredAnswer:
         if not (self._name and "id" in chunk):
             return False
         chunk.update(self._name)
-        for choice in _choices(chunk):
+        for choice in choices_in(chunk):
             delta = choice.get("delta")
             if isinstance(delta, dict) and not _index(choice):
                 choice["delta"] = {name: value for name, value in delta.items() if name != "role"}
@@ -254,11 +254,6 @@ def _decode_chunk(data: bytes) -> Chunk:
 
 def _unreadable(what: str) -> UpstreamBroken:
     return UpstreamBroken(f"The upstream sent {what} that cannot be read; nothing unread passes the filters.")
-
-
-def _choices(chunk: Chunk) -> list[dict[str, Any]]:
-    choices = chunk.get("choices")
-    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
 
 
 def _index(choice: Mapping[str, Any]) -> int:

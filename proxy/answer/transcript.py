@@ -146,11 +146,14 @@ def _plain_transcript(batches: Iterable[bytes]) -> Transcript | None:
     return Transcript("".join(words), finished=finished)
 
 
-def _first_choices(chunk: dict[str, Any]) -> list[dict[str, Any]]:
+def choices_in(chunk: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The choices of a chunk or an answer."""
     choices = chunk.get("choices")
-    if not isinstance(choices, list):
-        return []
-    return [choice for choice in choices if isinstance(choice, dict) and not choice.get("index")]
+    return [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+
+
+def _first_choices(chunk: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [choice for choice in choices_in(chunk) if not choice.get("index")]
 
 
 def text_of(delta: Mapping[str, Any]) -> str:
@@ -265,9 +268,7 @@ def decode_object(data: bytes, decode: Callable[[bytes], Any] = decode_json) -> 
 
 def first_choice(chunk: Mapping[str, Any]) -> dict[str, Any]:
     """The first choice, empty where there is none."""
-    choices = chunk.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
+    return next(iter(choices_in(chunk)), {})
 
 
 def object_in(parent: Mapping[str, Any], name: str) -> dict[str, Any]:

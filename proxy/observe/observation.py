@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 import msgspec
 
 from filters.message import Message, newest_words
-from proxy.answer.transcript import transcript
+from proxy.answer.transcript import object_in, transcript
 from proxy.clock import wall_time
 
 TRACEPARENT: Final = "traceparent"
@@ -327,8 +327,7 @@ def usage_of(answer: bytes) -> Usage:
         return Usage()
     if not isinstance(usage, dict):
         return Usage()
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = object_in(usage, "prompt_tokens_details").get("cached_tokens")
     return Usage(_count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), _count(cached))
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from filters.base import Fields
 from filters.injection import comparable
+from proxy.answer.transcript import object_in
 from proxy.clock import wall_time
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Category, Query
@@ -104,10 +105,8 @@ def offer_tools(fields: Fields, names: Sequence[str]) -> Offer | None:
     theirs = _decoded(fields.get("tools"), [])
     if not isinstance(theirs, list) or "functions" in fields or _decoded(fields.get("n"), 1) != 1:
         return None
-    taken = set()
-    for tool in theirs:
-        definition = tool.get("function") or tool.get("custom") if isinstance(tool, dict) else None
-        taken.add(definition.get("name") if isinstance(definition, dict) else None)
+    objects = [tool for tool in theirs if isinstance(tool, dict)]
+    taken = [(object_in(tool, "function") or object_in(tool, "custom")).get("name") for tool in objects]
     offered = [name for name in names if name not in taken]
     if not offered:
         return None

@@ -14,7 +14,7 @@ import msgspec
 
 from proxy.answer.response import LARGEST_ANSWER, Headers, Response, detect_stream, is_stream, read_all
 from proxy.answer.sse import DONE, Framing, data_of, decode_json, events
-from proxy.answer.transcript import decode_object
+from proxy.answer.transcript import choices_in, decode_object
 from proxy.circuit import CircuitBreaker, retry_after
 from proxy.errors import (
     TooManyOpenFiles,
@@ -154,8 +154,7 @@ def completion_error(status: int, headers: Headers, body: bytes) -> UpstreamErro
     """
     answer = decode_object(body)
     if answer is not None:
-        choices = answer.get("choices")
-        if isinstance(choices, list) and any(choice and isinstance(choice, dict) for choice in choices):
+        if any(choices_in(answer)):
             return None
         if error := answer.get("error"):
             return refusal(body, error)

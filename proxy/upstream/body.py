@@ -13,6 +13,7 @@ from filters.base import Fields, Messages
 from filters.message import SYSTEM, Content, Message, parts_of
 from proxy.answer.response import Headers
 from proxy.answer.sse import decode_raw
+from proxy.answer.transcript import object_in
 from proxy.errors import RequestError
 from proxy.tools.rounds import Dialogue, Tools
 from proxy.upstream.providers import Names, Provider
@@ -284,9 +285,7 @@ def _with_signatures_alone(messages: Sequence[Message]) -> Sequence[Message]:
     for message in messages:
         calls = []
         for call in message.tool_calls or ():
-            extra = call.get(SIGNED)
-            google = extra.get("google") if isinstance(extra, dict) else None
-            signature = google.get("thought_signature") if isinstance(google, dict) else None
+            signature = object_in(object_in(call, SIGNED), "google").get("thought_signature")
             calls.append({name: value for name, value in call.items() if name != SIGNED})
             if isinstance(signature, str):
                 calls[-1][SIGNED] = {"google": {"thought_signature": signature}}

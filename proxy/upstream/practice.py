@@ -13,6 +13,7 @@ from uuid import uuid4
 import msgspec
 
 from proxy.answer.response import Headers, Response
+from proxy.answer.transcript import object_in
 from proxy.errors import MethodNotAllowed, NotFound, RequestError, UpstreamTimeout
 from proxy.upstream.json_instance import minimal_instance
 from proxy.upstream.providers import OPENAI
@@ -244,8 +245,7 @@ def _required_call(request: dict[str, Any]) -> ToolCall | None:
         functions = _objects(request.get("functions"))
         tools = [{"type": "function", "function": function} for function in functions]
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools")
-        allowed = allowed if isinstance(allowed, dict) else {}
+        allowed = object_in(choice, "allowed_tools")
         names = [_tool_name(tool) for tool in _objects(allowed.get("tools"))]
         tools = [tool for tool in tools if _tool_name(tool) in names]
         choice = allowed.get("mode")
@@ -267,11 +267,15 @@ def _required_call(request: dict[str, Any]) -> ToolCall | None:
 
 def _formatted(response_format: object) -> str:
     """Returns minimal JSON for a response format; empty if that is text."""
-    kind = response_format.get("type") if isinstance(response_format, dict) else None
-    if not isinstance(response_format, dict) or kind not in ("json_object", "json_schema"):
+    if not isinstance(response_format, dict):
         return ""
-    form = response_format.get("json_schema") if kind == "json_schema" else {}
-    return _instance(form.get("schema", {}) if isinstance(form, dict) else {}, "response_format")
+    match response_format.get("type"):
+        case "json_object":
+            return "{}"
+        case "json_schema":
+            return _instance(object_in(response_format, "json_schema").get("schema", {}), "response_format")
+        case _:
+            return ""
 
 
 def _instance(schema: object, param: str) -> str:
@@ -288,8 +292,7 @@ def _objects(items: object) -> list[dict[str, Any]]:
 
 
 def _tool_name(tool: dict[str, Any]) -> str | None:
-    definition = tool.get(str(tool.get("type")))
-    name = definition.get("name") if isinstance(definition, dict) else None
+    name = object_in(tool, str(tool.get("type"))).get("name")
     return name if isinstance(name, str) else None
 
 

@@ -148,7 +148,15 @@ def test_a_request_that_cannot_bear_tools_gets_none(fields):
 
 
 @pytest.mark.parametrize(
-    "fields", [{}, {"n": 1}, {"tools": None}, {"tool_choice": "none"}, {"tool_choice": {"type": "function"}}]
+    "fields",
+    [
+        {},
+        {"n": 1},
+        {"tools": None},
+        {"tools": [{"type": "function", "function": {"name": []}}]},
+        {"tool_choice": "none"},
+        {"tool_choice": {"type": "function"}},
+    ],
 )
 def test_every_other_request_gets_them(fields):
     assert offer_tools(raw(**fields), list(TOOLS)).names == OWN
