@@ -72,11 +72,10 @@ def open_driver(
         missing = error.name or driver.module
         package = f"turnkeeper[{_EXTRAS[missing]}]" if missing in _EXTRAS else missing
         raise ValueError(f"{driver.name}: needs the module {missing}; install {package}") from error
-    if counts is not None:
-        return factory(url, deadline=deadline, take_along=counts.take_along)
+    options: dict[str, Any] = {"take_along": counts.take_along} if counts else {}
     if is_shared and scheme == "sqlite":
-        return factory(url, deadline=deadline, is_shared=True)
-    store = factory(url, deadline=deadline)
+        options["is_shared"] = True
+    store = factory(url, deadline=deadline, **options)
     if lacking := [name for name in _METHODS if not hasattr(store, name)]:
         raise ValueError(
             f"{driver.name}: the driver was made for an older Turnkeeper and lacks {', '.join(lacking)};"

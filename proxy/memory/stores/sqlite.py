@@ -151,10 +151,10 @@ class SqliteStore(SqlStore):
     async def delete(self, key: Key) -> bool:
         """Deletes the session after the writes in flight."""
         now = wall_time()
-        arguments, has_more = key_arguments(key) | {"blob": b"", "now": now}, list[bool]()
-        work = partial(_delete, arguments, has_more)
-        existed = await self._change(key, _State(0, now, 0.0), work, BACKGROUND_DEADLINE)
-        if has_more[-1]:
+        arguments = key_arguments(key) | {"blob": b"", "now": now}
+        deletion = partial(_delete, arguments)
+        existed, has_more = await self._change(key, _State(0, now, 0.0), deletion, BACKGROUND_DEADLINE)
+        if has_more:
             await self._work_on(partial(_remove, _REMOVE_DELETED, arguments))
         return existed
 
@@ -313,12 +313,11 @@ def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Co
     return _append(arguments, cold, connection)
 
 
-def _delete(arguments: Arguments, has_more: list[bool], connection: sqlite3.Connection) -> bool:
-    """Leaves a tombstone, and a part of a large cold part; returns whether there was a session."""
+def _delete(arguments: Arguments, connection: sqlite3.Connection) -> tuple[bool, bool]:
+    """Leaves a tombstone; returns whether there was a session, and whether some of its cold part is left."""
     rows = connection.execute(READ.named, arguments).fetchall()
     connection.execute(TOMBSTONE.named, arguments)
-    has_more.append(_remove(_REMOVE_DELETED, arguments, connection))
-    return bool(rows)
+    return bool(rows), _remove(_REMOVE_DELETED, arguments, connection)
 
 
 def _sweep(connection: sqlite3.Connection) -> bool:

@@ -158,8 +158,8 @@ class VolatileStore:
             row = self._row(key)
             if put.version != (row.stored.version if row else 0):
                 return False
-            now, last = wall_time(), self._sessions.get(key)
-            expires = last.expires if last and put.ttl == KEEP_EXPIRY else now + put.ttl
+            now = wall_time()
+            expires = row.expires if row and put.ttl == KEEP_EXPIRY else now + put.ttl
             self._sessions[key] = _Row(
                 StoredBlob(bytes(put.blob), put.new_version or draw_version()), now, expires, cold
             )

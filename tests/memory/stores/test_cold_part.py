@@ -81,7 +81,7 @@ def test_nothing_is_read_of_what_is_not_needed_or_not_there(*, is_deleted: bool)
 
     async def read() -> None:
         store, session = await stored(entries, len(entries) - HOT)
-        since = START if is_deleted else session.entries[0].turn_ref
+        since = TurnRef(0, 99) if is_deleted else session.entries[0].turn_ref
         if is_deleted:
             await store.delete(KEY)
         pages = [page async for page in store.pages(KEY, session, since=since)]

@@ -62,6 +62,28 @@ async def test_who_lost_a_lease_does_not_give_back_anothers(reopen: Open) -> Non
             assert (theirs, third) == (True, False)
 
 
+class Renewing:
+    """A store that has only leases, and notes each time that one is taken or renewed."""
+
+    def __init__(self) -> None:
+        self.tokens: list[bytes] = []
+
+    async def acquire(self, name: str, token: bytes, *, ttl: float, former: bytes = b"") -> bytes | None:
+        self.tokens.append(token)
+        return None
+
+    async def release(self, name: str, token: bytes) -> None:
+        """Whatever it was."""
+
+
+async def test_a_lease_is_renewed_for_as_long_as_it_is_held() -> None:
+    store = Renewing()
+    async with lease(store, "work", KEY, ttl=0.04), asyncio.timeout(30):  # type: ignore[arg-type]
+        while len(store.tokens) < 3:  # noqa: ASYNC110 - nobody rings a bell
+            await asyncio.sleep(0.01)
+    assert len({*store.tokens}) == 1
+
+
 @contextlib.contextmanager
 def held_by(
     pid: int, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -100,15 +122,17 @@ async def test_who_lives_beside_us_holds_what_is_his(reopen: Open, monkeypatch: 
         await held.__aexit__(None, None, None)
 
 
+@pytest.mark.parametrize("machines", [("elsewhere", "here"), ("", "")])
 async def test_nobody_knows_who_lives_on_another_machine(
-    reopen: Open, monkeypatch: pytest.MonkeyPatch
+    reopen: Open, monkeypatch: pytest.MonkeyPatch, machines: tuple[str, str]
 ) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     store = reopen()
     with monkeypatch.context() as elsewhere, held_by(process.pid, store, monkeypatch) as held:
-        elsewhere.setattr("proxy.memory.stores.lease.machine_id", lambda: "elsewhere")
+        elsewhere.setattr("proxy.memory.stores.lease.machine_id", lambda: machines[0])
         assert await held.__aenter__()
+    monkeypatch.setattr("proxy.memory.stores.lease.machine_id", lambda: machines[1])
     async with lease(store, "work", KEY) as ours:
         assert not ours
     await held.__aexit__(None, None, None)

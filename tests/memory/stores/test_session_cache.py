@@ -214,6 +214,26 @@ def test_what_the_latest_request_showed_is_known_while_others_leave_that_as_it_i
 
 
 @pytest.mark.anyio
+async def test_a_session_that_has_expired_is_not_taken_for_lost() -> None:
+    store = sessions(memory())
+    assert await store.save(KEY, SessionWrite(grown(["Hi"]), 0, ttl=0.05))
+    async with asyncio.timeout(10):
+        while await store.load(KEY):  # noqa: ASYNC110 - nobody rings a bell
+            await asyncio.sleep(0.01)
+    assert not store.has_lost_write(KEY)
+
+
+@pytest.mark.anyio
+async def test_what_is_not_changed_is_not_written() -> None:
+    store = sessions(memory())
+    await written(store, grown(["Hi"]))
+    before = await store.load(KEY)
+    assert before is not None
+    assert await store.change(KEY, lambda session: session) is before.session
+    assert await store.load(KEY) is before
+
+
+@pytest.mark.anyio
 async def test_what_is_not_stored_is_not_changed() -> None:
     store = sessions(memory())
     assert (
