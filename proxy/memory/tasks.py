@@ -113,6 +113,16 @@ async def wait_for_event(event: asyncio.Event, within: float | None) -> None:
             await event.wait()
 
 
+def settle(outcome: asyncio.Future[Any], result: Any) -> None:
+    """Sets the result of a future, or its exception, unless its waiter was cancelled."""
+    if outcome.done():
+        return
+    if isinstance(result, BaseException):
+        outcome.set_exception(result)
+    else:
+        outcome.set_result(result)
+
+
 def retrieve_exception(task: asyncio.Future[Any]) -> None:
     """Marks the exception of a task as retrieved, because its waiter may have been cancelled."""
     if not task.cancelled():

@@ -17,7 +17,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.addresses import checked_postgres_address
 from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.postgres_pool import FAILURES
-from proxy.memory.tasks import wait_for_event
+from proxy.memory.tasks import retrieve_exception, settle, wait_for_event
 
 _LARGEST: Final = 5_900
 """PostgreSQL takes payloads of less than 8000 bytes, and messages are sent in base64."""
@@ -73,6 +73,7 @@ class PostgresChannel:
         if len(data) > self.largest:
             raise ValueError("the message is too large")
         sent = asyncio.get_running_loop().create_future()
+        sent.add_done_callback(retrieve_exception)
         self._waiting.append(_Waiting(base64.b64encode(data).decode(), time.monotonic() - age, sent))
         if self._sending is None:
             self._sending = asyncio.get_running_loop().create_task(self._send())
@@ -169,10 +170,12 @@ class PostgresChannel:
                     if connection:
                         connection.terminate()
                 finally:
-                    _settle(batch, error)
+                    for each in batch:
+                        settle(each.sent, error)
         finally:
             self._sending = None
-            _settle(self._waiting, error)
+            for each in self._waiting:
+                settle(each.sent, error)
 
     async def _connect(self, within: float) -> Any:
         return await asyncpg.connect(
@@ -182,14 +185,3 @@ class PostgresChannel:
 
 class _NotPassedOn(Exception):
     """A probe that was sent has not returned."""
-
-
-def _settle(batch: list[_Waiting], error: StoreError | None) -> None:
-    for each in batch:
-        if each.sent.done():  # its sender was cancelled
-            continue
-        if error is None:
-            each.sent.set_result(None)
-        else:
-            each.sent.set_exception(error)
-            each.sent.exception()  # marked as retrieved, because its sender may still be cancelled

@@ -48,7 +48,7 @@ from redis.exceptions import ConnectionError as Lost
 from redis.exceptions import TimeoutError as TooSlow
 
 from proxy.memory.stores.addresses import CLUSTER, SENTINEL, UNIX, RedisAddress
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import retrieve_exception, settle
 
 Argument = str | bytes | int
 
@@ -170,8 +170,7 @@ class SharedConnection(asyncio.Protocol):
             self._watch.cancel()
         replies, self._replies = self._replies, deque()
         for reply in replies:
-            if not reply.done():
-                reply.set_exception(Lost(str(exc) if exc else _CLOSED_BY_SERVER))
+            settle(reply, Lost(str(exc) if exc else _CLOSED_BY_SERVER))
 
     def _look_again(self, oldest: asyncio.Future[Any]) -> None:
         loop = asyncio.get_running_loop()

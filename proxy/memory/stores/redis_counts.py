@@ -12,7 +12,7 @@ from proxy.memory.stores.counts import Count, Permit
 from proxy.memory.stores.redis import KeyNames
 from proxy.memory.stores.redis_client import Argument
 from proxy.memory.stores.redis_link import Link, Piggyback, Script
-from proxy.memory.tasks import Tasks, retrieve_exception
+from proxy.memory.tasks import Tasks, retrieve_exception, settle
 
 _GATHERING: Final = 0.02
 """Seconds for which a deferrable command may wait to be sent with the next one that is not."""
@@ -126,7 +126,7 @@ class RedisCounts:
             return None
         arguments = [argument for each in together for argument in each.arguments]
         call = COUNT(self._names.counts(key), _KEPT_MILLISECONDS, *arguments)
-        return Piggyback(call, partial(_settle, together))
+        return Piggyback(call, partial(_settle_counts, together))
 
     async def aclose(self) -> None:
         """Sends the deferred counts, then closes all connections."""
@@ -152,12 +152,7 @@ class RedisCounts:
                 piggyback.settle(error)
 
 
-def _settle(together: list[_Counting], results: list[Any] | StoreError) -> None:
+def _settle_counts(together: list[_Counting], results: list[Any] | StoreError) -> None:
     each_result = itertools.repeat(results) if isinstance(results, StoreError) else results
     for each, result in zip(together, each_result, strict=False):
-        if each.result.done():
-            continue
-        if isinstance(result, StoreError):
-            each.result.set_exception(result)
-        else:
-            each.result.set_result(result)
+        settle(each.result, result)

@@ -13,7 +13,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.addresses import RedisAddress
 from proxy.memory.stores.redis_client import Argument, RedisClient, client_factory, describe_error
-from proxy.memory.tasks import Tasks, wait_until_done
+from proxy.memory.tasks import Tasks, settle, wait_until_done
 
 T = TypeVar("T")
 Pending = TypeVar("Pending", bound="asyncio.Future[Any]")
@@ -212,8 +212,8 @@ class Link:
         for pending in self._in_flight:
             if isinstance(pending, asyncio.Task):
                 pending.cancel()
-            elif not pending.done():
-                pending.set_exception(_closed())
+            else:
+                settle(pending, _closed())
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def _too_slow(self) -> StoreError:

@@ -28,6 +28,7 @@ from proxy.memory.stores.sql import (
     pending_migrations,
 )
 from proxy.memory.stores.sqlite_locks import locked_by
+from proxy.memory.tasks import settle
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -421,7 +422,7 @@ class FileWriter:
             while jobs:
                 outcomes = self._carry_out(jobs)
                 with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits for the outcomes
-                    loop.call_soon_threadsafe(_settle, outcomes)
+                    loop.call_soon_threadsafe(_settle_jobs, outcomes)
                 if jobs := jobs[len(outcomes) :]:
                     time.sleep(_GAP * self._lock_seconds)
             if time.monotonic() < self._chore_due:
@@ -501,16 +502,11 @@ class FileWriter:
             self._connection = None
 
 
-def _settle(outcomes: list[tuple[_Job, Any]]) -> None:
+def _settle_jobs(outcomes: list[tuple[_Job, Any]]) -> None:
     for job, result in outcomes:
         if job.on_done is not None:
             job.on_done()
-        if job.outcome.done():
-            continue
-        if isinstance(result, Exception):
-            job.outcome.set_exception(result)
-        else:
-            job.outcome.set_result(result)
+        settle(job.outcome, result)
 
 
 async def empty_log(path: Path) -> None:
