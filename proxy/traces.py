@@ -18,6 +18,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
+from proxy.newest import Newest
 from proxy.observe.feed import Feed
 from proxy.observe.hour import Hour
 from proxy.observe.observation import Observation, TurnReport
@@ -68,9 +69,9 @@ class Traces:
         self._traces: dict[int, Trace] = {}
         self._bytes = 0
         self._unwritten: dict[Key, set[int]] = {}
-        self._sessions: dict[Key, tuple[float, str | None]] = {}
-        self._deletions: dict[Key, object] = {}
-        self._others: dict[str, Sequence[Trace]] = {}
+        self._sessions = Newest[Key, tuple[float, str | None]](_MOST_SESSIONS)
+        self._deletions = Newest[Key, object](_MOST_SESSIONS)
+        self._others = Newest[str, Sequence[Trace]](_MOST_TENANTS)
         self._settle: Callable[[], None] = lambda: None
 
     def before_reading(self, settle: Callable[[], None]) -> None:
@@ -123,7 +124,7 @@ class Traces:
         Turns whose messages contain deleted lines lose their content.
         """
         now = time.perf_counter()
-        self._sessions[key] = now, session.user
+        self._sessions.put(key, (now, session.user))
         if session.deletion and self.retention.content:
             self._remove_contents(
                 key.tenant,
@@ -134,12 +135,8 @@ class Traces:
             )
             self.feed.remove_excerpts(key.tenant, key.session)
             if self.shared and self._deletions.get(key) != session.deletion:
-                self._deletions[key] = session.deletion
+                self._deletions.put(key, session.deletion)
                 self.shared.remove_contents(key)
-            while len(self._deletions) > _MOST_SESSIONS:
-                del self._deletions[next(iter(self._deletions))]
-        while len(self._sessions) > _MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
         for number in self._unwritten.pop(key, ()):
             trace = self._traces[number] = msgspec.structs.replace(self._traces[number], written_at=now)
             if self.shared:
@@ -177,10 +174,7 @@ class Traces:
                 for trace in traces
                 if trace.report.id not in ids and not self._erasures.cover(trace.report, trace.users)
             ]
-            self._others.pop(tenant, None)
-            self._others[tenant] = others
-            if len(self._others) > _MOST_TENANTS:
-                del self._others[next(iter(self._others))]
+            self._others.put(tenant, others)
             self.feed.include(trace.report for trace in others)
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
@@ -399,15 +393,12 @@ class _RecentErasures:
 
     def __init__(self) -> None:
         # The time of each, in seconds since 1970 and by ``time.monotonic``.
-        self.times: dict[tuple[str, str | None, str | None], tuple[float, float]] = {}
+        self.times = Newest[tuple[str, str | None, str | None], tuple[float, float]](_MOST_ERASURES)
 
     def add(self, tenant: str, *, session: str | None, user: str | None) -> None:
         """Records that a session, or a user, is erased now."""
         key = tenant, session if user is None else None, user
-        self.times.pop(key, None)
-        self.times[key] = wall_time(), time.monotonic()
-        while len(self.times) > _MOST_ERASURES:
-            del self.times[next(iter(self.times))]
+        self.times.put(key, (wall_time(), time.monotonic()))
 
     def cover(self, report: TurnReport, users: Iterable[str | None]) -> bool:
         """Whether a turn had arrived before its session, or one of these users, was erased."""

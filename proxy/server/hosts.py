@@ -17,6 +17,7 @@ from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.drivers import ChannelAddress
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import Tasks, retrieve_exception
+from proxy.newest import Newest
 from proxy.server.bus import BusMessage, encoded_claim
 from proxy.turn.active import ActiveTurn, ActiveTurns, GlobalId, Rival, Slot, TurnClaim
 
@@ -85,10 +86,10 @@ class HostBus:
         self._names = self._codec.names()
         self._own = host, os.getpid()
         self._turns = turns
-        self._recent: dict[int, _Announcement] = {}
+        self._recent = Newest[int, _Announcement](_MOST_RECENT)
         self._numbers = itertools.count(1)
-        self._reliable: dict[int, tuple[float, bytes]] = {}
-        self._received: dict[GlobalId, None] = {}
+        self._reliable = Newest[int, tuple[float, bytes]](_MOST_RELIABLE)
+        self._received = Newest[GlobalId, None](_MOST_RECEIVED)
         self._tasks = Tasks()
         self._others: set[tuple[bytes, int]] = set()
         self._joined_at = math.inf
@@ -112,9 +113,7 @@ class HostBus:
         """Sends a message; for a minute, it is sent again after a failure, and to hosts that join."""
         number = next(self._numbers)
         if data := self._encoded(message, number):
-            self._reliable[number] = time.monotonic(), data
-            if len(self._reliable) > _MOST_RELIABLE:
-                del self._reliable[next(iter(self._reliable))]
+            self._reliable.put(number, (time.monotonic(), data))
             self._start(self._publish(data, tries=_RELIABLE_TRIES, pause=_RELIABLE_PAUSE))
 
     def announce(self, slot: Slot, turn: ActiveTurn) -> None:
@@ -142,9 +141,7 @@ class HostBus:
         await self._channel.aclose()
 
     def _announce(self, own: "_Announcement", *, again: bool = False) -> None:
-        self._recent[own.number] = own
-        if len(self._recent) > _MOST_RECENT:
-            del self._recent[next(iter(self._recent))]
+        self._recent.put(own.number, own)
         key = own.key._replace(session=self._names.encrypted(*own.key)) if self._names else own.key
         start = _Start(key, own.pipeline, own.number, again)
         data = self._encoder.encode(_HostMessage(*self._own, own.claim, start))
@@ -208,9 +205,7 @@ class HostBus:
                 if id_ in self._received:
                     return
                 if message.number:
-                    self._received[id_] = None
-                    if len(self._received) > _MOST_RECEIVED:
-                        del self._received[next(iter(self._received))]
+                    self._received.put(id_, None)
                 self._callback(self._messages.decode(self._codec.decode(_SEALED_FOR, message.body)))
 
     def _on_presence(self, message: _HostMessage) -> None:

@@ -62,6 +62,7 @@ from proxy.memory.speakers import NOBODY, other_users
 from proxy.memory.stores.sql import id_bytes, key_arguments
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
 from proxy.memory.tasks import in_thread_if_long
+from proxy.newest import Newest
 
 _FIRST: Final = TurnRef(-1, 0)
 _LAST: Final = TurnRef(1 << 62, 0)
@@ -515,7 +516,7 @@ class SessionWriter:
         self._database = database
         self._codec = codec
         self._keys: tuple[TombstoneKeys, list[int]] | None = None
-        self._recent: dict[Key, _Recent] = {}
+        self._recent = Newest[Key, _Recent](_RECENT)
         # Two concurrent saves would change each other's rows and have to read them again.
         self._lock = asyncio.Lock()
 
@@ -607,9 +608,7 @@ class SessionWriter:
             return
         stored = stored.since(part.begin)
         begin = min([part.begin, *[position[:2] for position in stored.turns]])
-        self._recent[part.key] = _Recent(part, begin, stored)
-        while len(self._recent) > _RECENT:
-            del self._recent[next(iter(self._recent))]
+        self._recent.put(part.key, _Recent(part, begin, stored))
 
 
 class _Changed(Exception):

@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESSIV
 from proxy.memory.errors import Unreadable
 from proxy.memory.stores.codec import ENCRYPTED, NAME_MARK, Plain
 from proxy.memory.stores.store import Key
+from proxy.newest import Newest
 
 KEY_BYTES: Final = 32
 _NAME: Final = 4
@@ -100,7 +101,7 @@ class NameEncryption:
 
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._ciphers = {_tag(key): AESSIV(key) for key in keys}
-        self._forms: dict[tuple[str, str], tuple[str, ...]] = {}
+        self._forms = Newest[tuple[str, str], tuple[str, ...]](_MOST_NAMES)
 
     def encrypted(self, tenant: str, name: str) -> str:
         """Returns the mark, the key's tag, and the encrypted name; an empty name stays empty."""
@@ -121,9 +122,7 @@ class NameEncryption:
                 for tag, cipher in self._ciphers.items()
             )
             forms = (*encrypted, name)
-        self._forms[tenant, name] = forms
-        if len(self._forms) > _MOST_NAMES:
-            del self._forms[next(iter(self._forms))]
+        self._forms.put((tenant, name), forms)
         return forms
 
     def decrypted(self, stored: str) -> str:

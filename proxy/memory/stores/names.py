@@ -17,6 +17,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
 )
 from proxy.memory.tasks import Tasks, retrieve_exception
+from proxy.newest import Newest
 
 _MOST_FORMER: Final = 10_000
 _SOON: Final = 0.001
@@ -27,7 +28,7 @@ def with_names(codec: Codec, driver: Store, background: Store | None) -> tuple[S
     names = codec.names()
     if names is None:
         return driver, background
-    former: dict[Key, Key] = {}
+    former = Newest[Key, Key](_MOST_FORMER)
     return NamedStore(driver, names, former), background and NamedStore(background, names, former)
 
 
@@ -40,7 +41,7 @@ class NamedStore:
     users' values, have no names of people in their keys, and these are not encrypted.
     """
 
-    def __init__(self, store: Store, names: Names, former: dict[Key, Key]) -> None:
+    def __init__(self, store: Store, names: Names, former: Newest[Key, Key]) -> None:
         self._store = store
         self._names = names
         self._former = former
@@ -54,7 +55,7 @@ class NamedStore:
             reads = (self._store.read(other, background=background) for other in others)
             for other, stored in zip(others, await asyncio.gather(*reads), strict=True):
                 if stored is not None:
-                    self._remember(key, other)
+                    self._former.put(key, other)
                     return stored
         self._former.pop(key, None)
         return stored
@@ -105,7 +106,7 @@ class NamedStore:
         for each in taken:
             key = each.key._replace(session=self._names.decrypted(each.key.session))
             if each.key != self._place(key):
-                self._remember(key, each.key)
+                self._former.put(key, each.key)
             due.append(each._replace(key=key))
         return due
 
@@ -140,11 +141,6 @@ class NamedStore:
 
     def _place(self, key: Key) -> Key:
         return self._former.get(key) or self._places(key)[0]
-
-    def _remember(self, key: Key, place: Key) -> None:
-        self._former[key] = place
-        if len(self._former) > _MOST_FORMER:
-            del self._former[next(iter(self._former))]
 
     async def _to_its_end(self, write: Coroutine[Any, Any, bool]) -> bool:
         """Returns the result of a write of several steps, which continues if its caller is cancelled."""

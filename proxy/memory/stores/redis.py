@@ -42,6 +42,7 @@ from proxy.memory.stores.store import (
     draw_version,
 )
 from proxy.memory.tasks import Tasks, retrieve_exception
+from proxy.newest import Newest
 
 REFUSED: Final = -1
 """The result of a swap of a session that was deleted since."""
@@ -309,7 +310,7 @@ class RedisStore:
         self._names = names = KeyNames(place.prefix, spread=is_cluster)
         # On a Cluster, the additional call would go to another server.
         self._take_along = take_along if not is_cluster else lambda _: None
-        self._places: dict[Key, _Places] = {}
+        self._places = Newest[Key, _Places](_MAX_PLACES)
         self._next_bucket = secrets.randbelow(len(names.due))
         self._move_at: dict[str, float] = {}
         self._late = Tasks()
@@ -468,10 +469,7 @@ class RedisStore:
             if failed[-1] or asyncio.get_running_loop().time() - began >= _SETTLING:
                 self._schedule_late(key, put.due, ttl)
             places = places._replace(due_at=-math.inf if failed[-1] else due_at)
-        self._places.pop(key, None)
-        self._places[key] = places
-        if len(self._places) > _MAX_PLACES:
-            del self._places[next(iter(self._places))]
+        self._places.put(key, places)
         return True
 
     def _enter(self, key: Key, ttl: int) -> ScriptCall:

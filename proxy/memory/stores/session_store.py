@@ -40,6 +40,7 @@ from proxy.memory.stores.store import (
     draw_version,
 )
 from proxy.memory.tasks import in_thread_if_long
+from proxy.newest import Newest
 
 T = TypeVar("T")
 
@@ -167,9 +168,9 @@ class SessionStore:
         self._codec = codec
         self._redaction = redaction
         self._meter = meter
-        self._cache: dict[Key, _Cached] = {}
+        self._cache = Newest[Key, _Cached](_CACHE_SIZE)
         self._cache_seconds = cache_seconds
-        self._last_writes: dict[Key, _LastWrite] = {}
+        self._last_writes = Newest[Key, _LastWrite](_MAX_WRITTEN)
         self._changes: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._timer: asyncio.TimerHandle | None = None
         self.writing: dict[Key, float] = {}
@@ -203,7 +204,7 @@ class SessionStore:
     def discard(self, key: Key) -> None:
         """Drops a session that was deleted or replaced as a whole from the cache."""
         self._forget(key)
-        self._note(key, _REMOVED)
+        self._last_writes.put(key, _REMOVED)
 
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """Reads the session without its cold part; returns the cached value itself if it is still current.
@@ -266,12 +267,11 @@ class SessionStore:
             self.writing.pop(key, None)
         if written:
             stored = StoredSession(session, encoded.new_version, put.latest_line_bytes)
-            self._cache.pop(key, None)
-            self._cache[key] = _Cached(stored, loop.time(), encoded.due, encoded_entries)
-            if self._timer is None or len(self._cache) > _CACHE_SIZE:
-                self._bound_cache()
+            self._cache.put(key, _Cached(stored, loop.time(), encoded.due, encoded_entries))
+            if self._timer is None:
+                self._timer = loop.call_later(self._cache_seconds, self._sweep)
             replaces = (put.version, *put.instead_of, *former.replaces)
-            self._note(key, _LastWrite(replaces[:_MOST_REPLACED], until))
+            self._last_writes.put(key, _LastWrite(replaces[:_MOST_REPLACED], until))
         return written
 
     async def change(self, key: Key, change: Callable[[Session], Session]) -> Session | None:
@@ -495,26 +495,12 @@ class SessionStore:
         self.heads.pop(key, None)
         self._last_writes.pop(key, None)
 
-    def _note(self, key: Key, written: _LastWrite) -> None:
-        """Notes the last write to a session."""
-        self._last_writes.pop(key, None)
-        self._last_writes[key] = written
-        if len(self._last_writes) > _MAX_WRITTEN:
-            del self._last_writes[next(iter(self._last_writes))]
-
-    def _bound_cache(self) -> None:
-        """Bounds the size of the cache, and schedules its next sweep."""
-        while len(self._cache) > _CACHE_SIZE:
-            del self._cache[next(iter(self._cache))]
-        if self._timer is None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._cache_seconds, self._sweep)
-
     def _sweep(self) -> None:
         """Drops what was cached more than a minute ago."""
         loop = asyncio.get_running_loop()
         due = loop.time() - self._cache_seconds
-        self._cache = {key: cached for key, cached in self._cache.items() if cached.at > due}
+        for key in [key for key, cached in self._cache.items() if cached.at <= due]:
+            del self._cache[key]
         self._timer = loop.call_later(self._cache_seconds, self._sweep) if self._cache else None
 
 

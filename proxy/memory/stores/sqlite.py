@@ -20,7 +20,6 @@ from proxy.memory.stores.sql import (
     CREATE,
     DUE,
     EMPTY,
-    ERASED_SINCE,
     EXPIRE,
     EXPIRE_COLD,
     EXPIRED,
@@ -61,8 +60,6 @@ from proxy.memory.stores.store import (
 )
 
 T = TypeVar("T")
-WriteOutcome = bool | SessionDeleted
-"""Whether anything was changed. An error is returned, not raised, so that the batch is committed."""
 
 SLICE: Final = 500_000
 """The bytes of a cold part that one transaction writes or removes, rounded up to whole entries."""
@@ -224,7 +221,7 @@ class SqliteStore(SqlStore):
         self,
         key: Key,
         put: BlobWrite,
-        work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], WriteOutcome],
+        work: Callable[[Arguments, Sequence[bytes], sqlite3.Connection], bool],
         within: float,
     ) -> bool:
         now, state = wall_time(), await self._state(key)
@@ -247,10 +244,7 @@ class SqliteStore(SqlStore):
             "due": put.due,
         }
         pending = _State(version, state.deleted, expires, put.blob)
-        changed = await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
-        if isinstance(changed, SessionDeleted):
-            raise changed
-        return changed
+        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
 
     async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
         """Runs work that writes the ``pending`` state of a session; returns its result."""
@@ -290,7 +284,7 @@ def _is_large(put: BlobWrite) -> bool:
 # --- work of the writer's thread, inside a transaction
 
 
-def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> WriteOutcome:
+def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
     """Replaces or creates a hot part, and appends to its cold part."""
     if arguments["version"] == 0:
         connection.execute(EXPIRE_COLD.named, arguments)
@@ -298,15 +292,13 @@ def _append(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Con
         changed = connection.execute(CREATE.named, arguments).rowcount
     else:
         changed = connection.execute(REPLACE.named, arguments).rowcount
-    if not changed and connection.execute(ERASED_SINCE.named, arguments).fetchall():
-        return SessionDeleted("The session was deleted.")
     if changed and cold:
         entries = ({**arguments, "index": index, "entry": entry} for index, entry in enumerate(cold))
         connection.executemany(APPEND.named, entries)
     return bool(changed)
 
 
-def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> WriteOutcome:
+def _replace(arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection) -> bool:
     """Replaces both parts."""
     for statement in (EMPTY, CLEAR):
         connection.execute(statement.named, arguments)
@@ -400,22 +392,22 @@ def _write_slice(name: bytes, start: int, entries: Sequence[bytes], connection: 
 
 def _put_in_place(
     name: bytes, entries: int, arguments: Arguments, cold: Sequence[bytes], connection: sqlite3.Connection
-) -> WriteOutcome:
+) -> bool:
     """Replaces both parts by a hot part and a staged cold part with this number of entries."""
     both = {**arguments, **_staged_arguments(name), "entries": entries}
     ((count,),) = connection.execute(_COUNT, both).fetchall()
     if count != entries:  # the file was replaced meanwhile
         return False
     # The session is written without new entries, and then staged in its turn, with its former cold part.
-    outcome = _append(arguments, cold, connection)
-    if outcome is True:
+    changed = _append(arguments, cold, connection)
+    if changed:
         ((lasting, deleted),) = connection.execute(
             "SELECT expires, deleted FROM turnkeeper_sessions WHERE tenant = :tenant AND session = :session",
             both,
         ).fetchall()
         connection.execute(_PUT_ASIDE, both)
         connection.execute(_PUT_IN_PLACE, {**both, "lasting": lasting, "deleted": deleted})
-    return outcome
+    return changed
 
 
 def _remove_staged(name: bytes, connection: sqlite3.Connection) -> bool:

@@ -13,6 +13,7 @@ from proxy.memory.stores.names import NamedStore, with_names
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import KEEP_EXPIRY, BlobWrite, Key, StoredBlob
 from proxy.memory.stores.volatile import VolatileStore
+from proxy.newest import Newest
 
 TEXT = st.text(st.characters(exclude_categories=()), min_size=1)
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -25,7 +26,7 @@ def names(*keys: bytes):
 
 
 def named(store: VolatileStore, *keys: bytes) -> NamedStore:
-    return NamedStore(store, names(*keys), {})
+    return NamedStore(store, names(*keys), Newest(10))
 
 
 @given(tenant=TEXT, name=TEXT)
