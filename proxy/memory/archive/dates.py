@@ -23,24 +23,24 @@ def time_ranges(question: str, now: float, zone: tzinfo = UTC) -> tuple[TimeRang
     today = datetime.fromtimestamp(now, zone).replace(hour=0, minute=0, second=0, microsecond=0)
     # Most questions name no time, so a pattern is tried only if one of its words occurs.
     words = {*_WORDS.findall(text)}
-    found: list[tuple[_Reader, re.Match[str], str]] = []
+    matches: list[tuple[_Reader, re.Match[str], str]] = []
     for marks, pattern, reader in _READERS:
         if words.isdisjoint(marks):
             continue
         for match in pattern.finditer(text):
-            found.append((reader, match, text))
+            matches.append((reader, match, text))
             # Blanked, so that later patterns do not match a part of it: "May 2024" in "2 May 2024".
             text = f"{text[: match.start()]}{' ' * len(match[0])}{text[match.end() :]}"
-    if not found:
+    if not matches:
         return ()
-    wholes = {unit: end for each in found for unit, end in _whole(*each, today)}
-    parts = {unit for read, match, _ in found if (unit := _part_of(read, match)) in wholes}
+    wholes = {unit: end for each in matches for unit, end in _whole(*each, today)}
+    parts = {unit for parse, match, _ in matches if (unit := _part_of(parse, match)) in wholes}
     ranges: list[TimeRange] = []
-    for read, match, said in found:
-        if any(unit in parts for unit, _ in _whole(read, match, said, today)):
+    for parse, match, source in matches:
+        if any(unit in parts for unit, _ in _whole(parse, match, source, today)):
             continue
-        until = min(today, wholes.get(_part_of(read, match), today))
-        spans = (TimeRange(begin.timestamp(), end.timestamp()) for begin, end in read(match, until, said))
+        until = min(today, wholes.get(_part_of(parse, match), today))
+        spans = (TimeRange(begin.timestamp(), end.timestamp()) for begin, end in parse(match, until, source))
         ranges += [span for span in spans if span.begin <= now]
     return tuple(dict.fromkeys(ranges))
 
@@ -50,21 +50,23 @@ _Reader = Callable[[re.Match[str], datetime, str], _Ranges]
 _A_DAY: Final = timedelta(days=1)
 
 
-def _whole(read: _Reader, match: re.Match[str], text: str, today: datetime) -> Iterator[tuple[str, datetime]]:
+def _whole(
+    reader: _Reader, match: re.Match[str], text: str, today: datetime
+) -> Iterator[tuple[str, datetime]]:
     """Yields the unit of a named year or week, and the date from which its parts are counted back."""
-    if read in {_year, _period}:
-        for begin, end in read(match, today, text):
+    if reader in {_year, _period}:
+        for begin, end in reader(match, today, text):
             if (end - begin).days > 31:  # noqa: PLR2004 - more than a month
                 yield "year", end - _A_DAY
             elif (end - begin).days == 7:  # noqa: PLR2004 - a week
                 yield "week", end
 
 
-def _part_of(read: _Reader, match: re.Match[str]) -> str:
+def _part_of(reader: _Reader, match: re.Match[str]) -> str:
     """Returns "week" for a weekday, "year" for a day or month without a year, else an empty string."""
-    if read is _weekday:
+    if reader is _weekday:
         return "week"
-    return "year" if read is _latest_month or (read is _named_day and not match["year"]) else ""
+    return "year" if reader is _latest_month or (reader is _named_day and not match["year"]) else ""
 
 
 def _day(year: int, month: int, day: int, today: datetime) -> _Ranges:

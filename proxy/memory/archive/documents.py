@@ -125,9 +125,9 @@ def _split_sentence(sentence: str) -> list[str]:
 def _split(text: str, separator: re.Pattern[str]) -> Iterator[str]:
     """Yields the pieces of a text, each with the separator after it."""
     start = 0
-    for found in separator.finditer(text):
-        yield text[start : found.end()]
-        start = found.end()
+    for match in separator.finditer(text):
+        yield text[start : match.end()]
+        start = match.end()
     yield text[start:]
 
 

@@ -31,17 +31,17 @@ PURPOSE: Final = "tombstones"
 def forget(codec: RowCodec, user: Owner, *, at: float) -> Steps[ErasureCount]:
     """Leaves a tombstone, and deletes as much of a user as fits in one transaction."""
     yield from _leave_tombstone(codec, user.tenant, statements.USER, user.user, at)
-    own = {"owner": (yield from locked_owner(user))}
+    arguments = {"owner": (yield from locked_owner(user))}
     # All transactions lock facts, sessions and turns before their passages: another order could deadlock.
-    facts = yield from _some(codec, statements.SOME_FACTS, own)
+    facts = yield from _some(codec, statements.SOME_FACTS, arguments)
     yield from _delete(statements.FACT, facts)
     if facts:
         return ErasureCount(facts=len(facts))
-    turns = yield from _some(codec, statements.SOME_OF_USER, own)
+    turns = yield from _some(codec, statements.SOME_OF_USER, arguments)
     yield from _delete_turns(turns)
     if not turns:
-        yield from fetch(statements.FORGET_PASSAGES, own)
-        yield from fetch(statements.DELETE_OWNER, own)
+        yield from fetch(statements.FORGET_PASSAGES, arguments)
+        yield from fetch(statements.DELETE_OWNER, arguments)
     return ErasureCount(turns=len(turns))
 
 

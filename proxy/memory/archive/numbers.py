@@ -65,7 +65,7 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
         # The fast path for nearly all words, which begin no number.
         if start < end or (len(word) > 1 and word.isalpha() and word not in _WORDS):
             continue
-        end, said, in_words = start, list[str](), False
+        end, tokens, in_words = start, list[str](), False
         while end < count:
             part = words[end]
             if part.isalpha():
@@ -77,16 +77,16 @@ def number_runs(words: Sequence[str]) -> Iterator[NumberRun]:
                 if not is_part:
                     break
                 in_words = True
-                said.append(part)
+                tokens.append(part)
                 end += 1
                 if len(part) == 1 and end < count and words[end] in _AS_IN:
                     end += _clearly(words, end - 1)
             elif part.isascii():
-                said.append(part)
+                tokens.append(part)
                 end += 1
             else:
                 break
-        parts = _digits(said) if in_words else said
+        parts = _digits(tokens) if in_words else tokens
         if any(map(_NUMBER.search, parts)):
             yield NumberRun(start, end, _spellings(parts))
 
@@ -135,8 +135,8 @@ def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
     numbers = [*_WITHIN_CODE.findall(" ".join(words)), *text.split(), *alone]
     is_code = _THREE_DIGITS.search(whole) or (len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole))
     codes = [whole, *words] if is_code and len(parts) > 1 and not whole.isdecimal() else words
-    found = [code[-_MOST:] for code in codes]
+    spellings = [code[-_MOST:] for code in codes]
     for number in numbers:
         # Of a long number only its end, which is the same with and without an area code.
-        found += (number[-_LONG:], number[-_LAST:]) if len(number) >= _LONG else (number,)
-    return tuple(dict.fromkeys(found))
+        spellings += (number[-_LONG:], number[-_LAST:]) if len(number) >= _LONG else (number,)
+    return tuple(dict.fromkeys(spellings))

@@ -92,9 +92,9 @@ class Retriever:
         due = asyncio.get_running_loop().time() + _MODELS_SHARE * within
         top = self._reranking.top if self._reranking else 0
         wide = msgspec.structs.replace(query, limit=max(query.limit, top))
-        found = await self._rerank(query.text, await self._search(user, wide, due), due)
-        hits = accumulate(not one.follows for one in found)
-        return [one for one, count in zip(found, hits, strict=True) if count <= query.limit]
+        results = await self._rerank(query.text, await self._search(user, wide, due), due)
+        hits = accumulate(not one.follows for one in results)
+        return [one for one, count in zip(results, hits, strict=True) if count <= query.limit]
 
     async def _search(self, user: Owner, query: Query, due: float) -> list[SearchResult]:
         """Searches by words and vectors; by words only if the vector or its results come too late."""
@@ -180,7 +180,7 @@ class RecallReader:
         query = Query(text=text, now=now, limit=3 * limit + _SPARE, zone=zone, following=True)
         try:
             search = self._retriever.search(user, query, within=self._deadline)
-            found = await wait_for(search, self._deadline)
+            results = await wait_for(search, self._deadline)
         except TimeoutError:
             self._breaker.record_failure()
             raise StoreError("the archive is too slow") from None
@@ -196,5 +196,5 @@ class RecallReader:
                 at=one.timestamp,
                 follows=one.follows,
             )
-            for one in found
+            for one in results
         )

@@ -365,11 +365,11 @@ def _admit(part: SessionPart, keys: TombstoneKeys, stored: _Stored) -> list[_Adm
     session = part.session
     users = {name: erased_at(USER, name) for name in part.names}
     whole = erased_at(SESSION, part.key.session)
-    own = users[session.user] if session.user else erased_at(ANONYMOUS, part.key.session)
+    session_erased = users[session.user] if session.user else erased_at(ANONYMOUS, part.key.session)
     admissions: list[_Admission | None] = []
     for entry, guest in zip(part.entries, part.guests, strict=True):
         stated_at = min(entry.recorded_at, entry.at)
-        times = (users.get(entry.speaker or "", 0.0), whole, own)
+        times = (users.get(entry.speaker or "", 0.0), whole, session_erased)
         if any(at and is_erased(at, stated=stated_at, recorded=entry.recorded_at) for at in times):
             admissions.append(None)
         elif guest and is_erased(users.get(guest, 0.0), stated=stated_at, recorded=entry.recorded_at):
@@ -554,7 +554,7 @@ class SessionWriter:
         plan = partial(_plan, self._codec, keys, parts, stored, ahead)
         writes, refused = await in_thread_if_long(plan, count)
         moved |= {part.key: part.session.cold_count for part in refused}
-        done = not writes
+        is_done = not writes
         for planned in writes:
             written = await self._write(planned, numbers, ahead)
             stored |= written
@@ -565,8 +565,8 @@ class SessionWriter:
                     self._remember(one.part, now)
             if len(written) < len(planned):
                 self._keys = None
-            done = done or bool(written)
-        return done
+            is_done = is_done or bool(written)
+        return is_done
 
     async def _read(
         self, parts: Sequence[SessionPart], keys: TombstoneKeys, stored: dict[Key, _Stored]
@@ -701,9 +701,9 @@ def _index(
     first: int, added: Sequence[Mapping[str, Any]], changed: Sequence[Mapping[str, Any]]
 ) -> Steps[None]:
     """Indexes turns; changed ones lose their vectors. The ids of the added turns begin at ``first``."""
-    own = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
-    if any(own):
-        yield from fetch(INSERT_PASSAGES, {"first": first, "terms": msgspec.json.encode(own).decode()})
+    terms = [(row["reader"] == row["owner"] and row["terms"]) or "" for row in added]
+    if any(terms):
+        yield from fetch(INSERT_PASSAGES, {"first": first, "terms": msgspec.json.encode(terms).decode()})
     others = [row for row in added if row["reader"] != row["owner"]]
     rows = [(row["reader"], row["item"], row["terms"]) for row in (*others, *changed) if row["terms"]]
     if rows:

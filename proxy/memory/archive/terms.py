@@ -134,17 +134,17 @@ class Lexicon:
         spelt = _spelt(text)
         folded = spelt if text.isascii() else [one if one.isascii() else fold(one) for one in spelt]
         tongue = language(folded, text)
-        found: list[str] = []
+        result: list[str] = []
         place = 0
         for run in number_runs(folded):
-            found += self._stems.forms(tongue, spelt[place : run.start])
-            found += run.spellings
+            result += self._stems.forms(tongue, spelt[place : run.start])
+            result += run.spellings
             place = run.end
-        found += self._stems.forms(tongue, spelt[place:] if place else spelt)
+        result += self._stems.forms(tongue, spelt[place:] if place else spelt)
         if not text.isascii() and _BEYOND_LATIN.search(text):
             single = _SINGLE.findall(unicodedata.normalize("NFKC", text))
-            found += [one for one in single if one not in FUNCTION_CHARACTERS]
-        return found
+            result += [one for one in single if one not in FUNCTION_CHARACTERS]
+        return result
 
     def terms(self, owner: Owner, text: str) -> str:
         """Returns the terms of a text, separated by spaces; of function words alone, one that never matches.
@@ -212,8 +212,8 @@ class Lexicon:
         # each half, that changed places.
         length, middle = len(folded), len(folded) // 2
         swapped = f"{folded[: middle - 1]}{folded[middle - 1 : middle + 1][::-1]}{folded[middle + 1 :]}"
-        meant = ((folded, length - 1), (folded, length), (folded, length + 1), (swapped, length))
-        for part in chain.from_iterable(starmap(_halves, meant)):
+        spellings = ((folded, length - 1), (folded, length), (folded, length + 1), (swapped, length))
+        for part in chain.from_iterable(starmap(_halves, spellings)):
             group.setdefault(part, _MISTYPED)
         # Of two characters one of which is a particle, the other, which is a word by itself.
         telling = [one for one in word if one not in FUNCTION_CHARACTERS and not _HIRAGANA.match(one)]
@@ -262,21 +262,21 @@ class Stems:
 
     def forms(self, tongue: str, words: Iterable[str]) -> list[str]:
         """Returns the stems, ends of compounds, and halves of words, without stop words."""
-        known = self._forms.setdefault(tongue, {})
-        found: list[str] = []
+        cache = self._forms.setdefault(tongue, {})
+        all_forms: list[str] = []
         for word in words:
-            forms = known.get(word)
+            forms = cache.get(word)
             if forms is None:
                 forms, folded = (), fold(word)
                 if not _is_stop(folded, tongue):
                     stem = self.stem(tongue, word)
                     ends = _compound_ends(stem, len(folded)) if tongue in COMPOUNDING else ()
                     forms = (stem, *ends, *_halves(folded, len(folded)))
-                if len(known) > _MAX_CACHED:
-                    known.clear()
-                known[word] = forms
-            found += forms
-        return found
+                if len(cache) > _MAX_CACHED:
+                    cache.clear()
+                cache[word] = forms
+            all_forms += forms
+        return all_forms
 
 
 def _in_order(folded: Sequence[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
@@ -297,7 +297,7 @@ def _compound_ends(stem: str, length: int) -> tuple[str, ...]:
     """Returns the ends of a word of ``length`` letters that may be words, the longest first."""
     if length < _LONG_COMPOUND or not stem.isascii():
         return ()
-    ends = (stem[found.start() :] for found in _PART.finditer(stem, 3))
+    ends = (stem[match.start() :] for match in _PART.finditer(stem, 3))
     return tuple(end for end in ends if len(end) >= _SHORTEST_PART and end not in _ENDINGS)[:_MOST_PARTS]
 
 
@@ -360,13 +360,13 @@ def _spelt_beyond(folded: str) -> list[str]:
     """Returns the words of a text with letters beyond Latin-1."""
     if not _BEYOND_LATIN.search(folded):
         return _LATIN.findall(folded)
-    found: list[str] = []
+    words: list[str] = []
     for run in _RUN.findall(_ACCENTS.sub("", folded.translate(_OTHER_DIGITS))):
         if len(run) == 1 or not _IS_UNSPACED.match(run):
-            found.append(run)
+            words.append(run)
         else:
-            found += [one + other for one, other in pairwise(run)]
-    return found
+            words += [one + other for one, other in pairwise(run)]
+    return words
 
 
 def _term_maker(owner: Owner, key: bytes | None) -> Callable[[str], str]:

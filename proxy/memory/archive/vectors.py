@@ -203,10 +203,10 @@ def similarity_scores(
         statements.SIGN_BITS,
         {"owner": owner_id, "model": _stored_name(query.model), "limit": _COMPARED_BY_SIGN},
     )
-    own = sign_bits(query.vector)
+    query_bits = sign_bits(query.vector)
     decoded = ((passage, codec.decode_bytes(owner, blob)) for passage, blob in rows)
-    signs = {passage: other for passage, other in decoded if len(other) == len(own)}
-    bits = int.from_bytes(own, "big")
+    signs = {passage: other for passage, other in decoded if len(other) == len(query_bits)}
+    bits = int.from_bytes(query_bits, "big")
     distances = (
         ((bits ^ int.from_bytes(other, "big")).bit_count(), -passage) for passage, other in signs.items()
     )
