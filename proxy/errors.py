@@ -33,7 +33,7 @@ _CODES: Final = (
 
 
 class TurnkeeperError(Exception):
-    """An error that Turnkeeper itself reports; its message quotes no keys and nothing of a conversation."""
+    """An error of Turnkeeper itself; its message contains no keys and no words of a conversation."""
 
     status: int = 500
     type: str = "server_error"
@@ -207,9 +207,10 @@ class LimitExceeded(TurnkeeperError):
 
 
 class FilterFailed(TurnkeeperError):
-    """A filter raised an error, its ``cause``, or returned what is none of a filter's results.
+    """A filter raised an error, its ``cause``, or returned an invalid result.
 
-    ``detail`` is what the error says, which may quote the conversation: for ``turnkeeper test`` alone.
+    ``detail`` is the message of the error. It may contain words of the conversation, and is only for
+    ``turnkeeper test``.
     """
 
     code = "filter_failed"
@@ -225,21 +226,21 @@ class ShuttingDown(TurnkeeperError):
 
 
 class DraftStopped(TurnkeeperError):
-    """A draft of a pipeline took longer, or needed more memory, than it has."""
+    """A draft of a pipeline exceeded its time or its memory."""
 
     status = 200
     code = "draft_stopped"
 
 
 class DraftsBusy(TurnkeeperError):
-    """As many drafts of pipelines are being tried as a server tries at once."""
+    """The server already runs as many drafts of pipelines as it allows."""
 
     status = 503
     code = "drafts_busy"
 
 
 class MemoryUnavailable(TurnkeeperError):
-    """The store does not answer, is full, or cannot read what it holds."""
+    """The store does not answer, is full, or has unreadable data."""
 
     status = 503
     code = "memory_unavailable"
@@ -294,7 +295,7 @@ _SETTINGS: Final = {
 class UpstreamError(TurnkeeperError):
     """The model cannot be reached, or its answer cannot be used.
 
-    ``upstream`` is the name of the one that was asked, and ``outcome`` what came of it, in a word.
+    ``upstream`` is the name of the upstream that was asked, and ``outcome`` the result in one word.
     """
 
     status = 502
@@ -343,7 +344,7 @@ class UpstreamUnavailable(UpstreamError):
 
 
 class TooManyOpenFiles(UpstreamError):
-    """There is no connection for want of an open file here, which says nothing about the model."""
+    """A connection could not be opened because no file is left; the model is not the cause."""
 
     status = 503
     type = "server_error"
@@ -363,14 +364,14 @@ class UpstreamBroken(UpstreamError):
 
 
 class UpstreamRedirected(UpstreamError):
-    """The upstream redirects, which is not followed."""
+    """The upstream answered with a redirect, which is not followed."""
 
     code = "upstream_redirected"
     outcome = "redirected"
 
 
 class UpstreamTimeout(UpstreamError):
-    """The model was too late."""
+    """The model did not answer in time."""
 
     status = 504
     code = "upstream_timeout"
@@ -446,5 +447,5 @@ _EXPECTED: Final = {
 
 
 def expected_type(kind: str) -> str | None:
-    """What was expected, by a type of pydantic's errors, such as ``int_parsing``; ``None`` for others."""
+    """Returns the expected type of a pydantic error, such as ``int_parsing``; ``None`` for others."""
     return _EXPECTED.get(kind) or _EXPECTED.get(kind.partition("_")[0])

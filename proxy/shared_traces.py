@@ -107,7 +107,7 @@ class SharedTraces:
         return traces
 
     async def with_content(self, traces: Sequence[Trace]) -> Sequence[Trace]:
-        """Reads the content of traces, as far as it is kept; returns them with it. Raises StoreError."""
+        """Returns the traces with their content, if it is stored. Raises StoreError."""
         if not traces:
             return ()
         tenant, ids = traces[0].report.tenant, [trace.report.id for trace in traces]

@@ -17,7 +17,7 @@ from proxy.memory.stores.store import BlobWrite, Key, Owner, Store, all_sessions
 
 
 class UserValue(extensible.Extensible, frozen=True, kw_only=True):
-    """A value and its user, who is empty if an older version wrote it."""
+    """A value and its user; ``user`` is empty if an older version wrote it."""
 
     user: str = ""
 

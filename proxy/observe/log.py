@@ -1,4 +1,4 @@
-"""The log: lines of text or JSON, written by a thread of its own; one for each turn that has ended."""
+"""The log: lines of text or JSON, written by a separate thread; one for each finished turn."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ _turns_log = logging.getLogger("turnkeeper.turns")
 
 
 class LogEntry:
-    """A message with fields that are not ``None``: keys of their own in JSON, ``name=value`` in text."""
+    """A message with fields that are not ``None``: separate keys in JSON, ``name=value`` in text."""
 
     def __init__(self, message: str, fields: dict[str, Any]) -> None:
         self.message = message
@@ -116,7 +116,7 @@ def exit_within_a_second() -> None:
 
 
 def die_within(seconds: float) -> None:
-    """Has the kernel end this process after so many seconds, whatever it does by then."""
+    """Lets the kernel end this process after this many seconds, even if it hangs."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -148,9 +148,9 @@ class _UnbufferedHandler(logging.StreamHandler[TextIO]):
 
 
 class _BatchingHandler(_UnbufferedHandler):
-    """Writes lines together, at ``flush`` at the latest: each write gives the interpreter away and back.
+    """Writes several lines at once, at the latest at ``flush``: each write releases the interpreter.
 
-    They are as many as a pipe takes in one piece, or those of several processes would mix.
+    A batch is at most what a pipe takes in one piece; otherwise lines of several processes would mix.
     """
 
     _lines = b""
@@ -166,7 +166,7 @@ class _BatchingHandler(_UnbufferedHandler):
 
 
 class _ForkingHandler(_UnbufferedHandler):
-    """Writes each line in a process of its own."""
+    """Writes each line in a separate process."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if os.fork():
@@ -214,7 +214,7 @@ class _QueueListener(QueueListener):
         self._stopping = Event()
 
     def dequeue(self, block: bool) -> logging.LogRecord:  # noqa: FBT001 - as the library has it
-        """The next record; the thread wakes once for all that come within a moment."""
+        """Returns the next record; the thread wakes once for all that come within a moment."""
         try:
             record = self.queue.get_nowait()
         except Empty:
@@ -277,7 +277,7 @@ def fields_of(turn: TurnReport) -> dict[str, Any]:
 
 
 def user_digest(tenant: str, user: str) -> str:
-    """What stands in the log in the place of a user's id: the same as long as the server runs."""
+    """Returns a hash of a user's id for the log; it is the same as long as the server runs."""
     text = msgspec.json.encode((tenant, user.encode("utf-8", "surrogatepass")))
     return blake2b(text, key=_USER_KEY, digest_size=_USER_DIGEST).hexdigest()
 

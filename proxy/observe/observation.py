@@ -1,4 +1,4 @@
-"""What is observed of one request on its way, and the report that is made of a turn."""
+"""The observation of one request, and the report that is made of a turn."""
 
 import json
 import re
@@ -57,14 +57,14 @@ class Excerpt(msgspec.Struct, frozen=True, gc=False):
 
 
 class TurnReport(msgspec.Struct, kw_only=True, gc=False):
-    """Ids, times and counts of one turn; of its text an excerpt at most, and only where content is kept.
+    """Ids, times and counts of one turn, with an excerpt of its text if content is kept.
 
-    It fills up on the turn's way, and stays as it is once that has ended. ``at`` is the time of arrival in
-    seconds since 1970; the other times are durations in seconds, and ``lead`` is what passed before the first
-    stage. ``status`` and ``code`` are the client's. ``outcome`` is ``None`` until the turn has ended.
-    ``pipeline`` is empty for a request that is no turn. Tokens are the upstream's own count, ``None`` where
-    it gives none. ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether
-    another upstream answered. ``ignored`` lists the extension fields that could not be used.
+    It is filled as the turn proceeds, and does not change after its end. ``at`` is the time of arrival in
+    seconds since 1970; the other times are durations in seconds, and ``lead`` is the time before the first
+    stage. ``status`` and ``code`` are those of the client's answer. ``outcome`` is ``None`` until the end.
+    ``pipeline`` is empty for a request that is no turn. Tokens are the upstream's own count, or ``None``.
+    ``primary_model`` is the model of the pipeline's first upstream, and ``fell_back`` whether another
+    upstream answered. ``ignored`` lists the extension fields that could not be used.
     """
 
     id: str = ""
@@ -97,7 +97,7 @@ class TurnReport(msgspec.Struct, kw_only=True, gc=False):
 
     @property
     def overhead(self) -> float:
-        """The seconds that passed here before the upstream was asked."""
+        """The seconds until the upstream was asked."""
         return self.lead + sum([seconds for stage, seconds in self.stages if stage != "upstream"])
 
     @property
@@ -169,10 +169,10 @@ class TraceContext(msgspec.Struct, frozen=True):
 
 
 class AnswerCopy(msgspec.Struct, eq=False):
-    """What went to the client of one answer: the first 4 MB of it, and its end.
+    """The first 4 MB of an answer that were sent to the client, and its end.
 
-    ``size`` is how many bytes the whole answer had. ``pieces`` are its first 4 MB, and ``times`` those, by
-    ``time.perf_counter``, at which each of them was sent.
+    ``size`` is the size of the whole answer in bytes. ``pieces`` are its first 4 MB, and ``times`` the times,
+    by ``time.perf_counter``, at which each piece was sent.
     """
 
     size: int = 0
@@ -182,7 +182,7 @@ class AnswerCopy(msgspec.Struct, eq=False):
     _end: bytes = b""
 
     def add(self, data: bytes) -> None:
-        """Adds a piece that was sent; what goes beyond the 4 MB is not kept."""
+        """Adds a piece that was sent; pieces beyond 4 MB are not kept."""
         if not data:
             return
         self.size += len(data)
@@ -198,7 +198,7 @@ class AnswerCopy(msgspec.Struct, eq=False):
 
     @property
     def count(self) -> int:
-        """How many pieces the whole answer had."""
+        """The number of pieces of the whole answer."""
         return len(self.times) + self._beyond
 
     @property
@@ -208,19 +208,19 @@ class AnswerCopy(msgspec.Struct, eq=False):
 
     @property
     def data(self) -> bytes:
-        """The beginning of the answer; all of it, where it has no more than 4 MB."""
+        """The first 4 MB of the answer."""
         if len(self.pieces) > 1:
             self.pieces = [b"".join(self.pieces)]
         return self.pieces[0] if self.pieces else b""
 
     @property
     def tail(self) -> bytes:
-        """The last bytes of the answer, in which a model says how many tokens it counted."""
+        """The last bytes of the answer, in which a model reports its count of tokens."""
         return self._end or self.data[-_USAGE_TAIL:]
 
 
 class HasMessages(Protocol):
-    """What was said in a turn."""
+    """The messages of a turn."""
 
     @property
     def messages(self) -> Sequence[Message]:
@@ -229,13 +229,13 @@ class HasMessages(Protocol):
 
 
 class Observation(msgspec.Struct, eq=False):
-    """What is observed of one request; it is a turn once its ``report`` names a pipeline.
+    """The observation of one request; it is a turn once its ``report`` names a pipeline.
 
-    ``on_progress`` is called with the observation as the model is asked, as the first token is sent, and as
-    the turn ends. ``content`` is what was said, where that may be kept. ``sent_body`` is what the upstream
-    that was asked last was sent. ``route`` is the pipeline, and ``size`` how many bytes the client sent.
-    ``answer`` is a copy of what the client got of a model's answer. ``reason`` is why the turn failed, in
-    words that may be logged.
+    ``on_progress`` is called with the observation when the model is asked, when the first token is sent, and
+    when the turn ends. ``content`` are the turn's messages, if they may be kept. ``sent_body`` is the body of
+    the last request to an upstream. ``route`` is the pipeline, and ``size`` the size of the client's request
+    in bytes. ``answer`` is a copy of a model's answer. ``reason`` is why the turn failed, in words that may
+    be logged.
     """
 
     report: TurnReport = msgspec.field(default_factory=TurnReport)
@@ -263,7 +263,7 @@ class Observation(msgspec.Struct, eq=False):
             self.on_progress(self)
 
     def complete(self) -> TurnReport:
-        """The report, with what the timer and the answer tell by now."""
+        """The report, completed with the values of the timer and the answer."""
         report, timer, usage = self.report, self.timer, usage_of(self.answer.tail)
         report.lead = timer.marks[0][1] - timer.start if timer.marks else 0.0
         report.stages = timer.stages
@@ -272,9 +272,9 @@ class Observation(msgspec.Struct, eq=False):
         return report
 
     def progress(self, *, with_excerpt: bool) -> TurnReport:
-        """A report of what is known before the turn has ended, which stays as it is.
+        """Returns a report of a turn that has not ended; it does not change later.
 
-        ``with_excerpt`` adds one where the turn's content may be kept.
+        ``with_excerpt`` adds an excerpt if the turn's content may be kept.
         """
         report = self.complete()
         return msgspec.structs.replace(
@@ -287,15 +287,15 @@ class Observation(msgspec.Struct, eq=False):
 
     @property
     def excerpt(self) -> Excerpt | None:
-        """An excerpt, where the turn's content may be kept."""
+        """An excerpt, if the turn's content may be kept."""
         content = self.content
         return None if content is None else excerpt_of(content.messages, self.report.user, self.answer.data)
 
 
 def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> Excerpt | None:
-    """What a turn of ``user`` says at a glance.
+    """Returns the excerpt of a turn of ``user``.
 
-    ``None`` where the newest words are another user's: forgetting goes by the turn's user.
+    ``None`` if the newest words are another user's, because forgetting removes turns by their user.
     """
     speaker = next((message.user for message in reversed(messages) if message.role == "user"), None)
     if speaker not in {None, user}:
@@ -308,7 +308,7 @@ def excerpt_of(messages: Sequence[Message], user: str | None, answer: bytes) -> 
 
 
 class Usage(NamedTuple):
-    """Tokens of an answer; ``None`` where the upstream does not say."""
+    """The tokens of an answer; ``None`` if the upstream does not report them."""
 
     input: int | None = None
     output: int | None = None
@@ -316,7 +316,7 @@ class Usage(NamedTuple):
 
 
 def usage_of(answer: bytes) -> Usage:
-    """The last usage that an upstream gives at the end of an answer, streamed or whole."""
+    """Returns the last usage that an upstream reports at the end of an answer, streamed or whole."""
     tail = answer[-_USAGE_TAIL:]
     key = tail.rfind(_USAGE_KEY)
     if key < 0:

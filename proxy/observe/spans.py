@@ -1,4 +1,4 @@
-"""Turns as OpenTelemetry's spans; imported where it is configured: it needs the extra ``traces``."""
+"""Turns as OpenTelemetry's spans; imported only if configured, because it needs the extra ``traces``."""
 
 from collections import deque
 from collections.abc import Mapping
