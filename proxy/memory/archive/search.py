@@ -55,6 +55,7 @@ _OVERLAP: Final = 1.5
 _LEAST_WEIGHT: Final = 0.1
 # The score of a passage from a time that the question names.
 _TIMELY: Final = 0.3
+_TELLING: Final = 5
 _LONGEST_GREETING: Final = 60
 # Bounds of the sum of weights, in nats, that scores 1: one common word is too little, and some of the words
 # of a long question are enough.
@@ -294,7 +295,8 @@ def rank(
         if alike:
             score = (score**_OVERLAP + alike**_OVERLAP) ** (1 / _OVERLAP)
         if any(date.contains(one.at) for date in lookup.dates):
-            score += _TIMELY
+            # A short turn such as "Fine." tells little about that time.
+            score += _TIMELY * min(1.0, (one.terms.count(" ") + 3) / _TELLING)
         ranked.append((score, one))
     return sorted(ranked, key=lambda pair: (-pair[0], -pair[1].at, pair[1].id))
 

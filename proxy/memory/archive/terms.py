@@ -36,10 +36,11 @@ _MAX_OWNERS: Final = 100
 _MAX_GROUPS: Final = 4000
 _MAX_WORD: Final = 64
 _DIGIT: Final = re.compile("[0-9]")
-# How much a term is worth that the question does not have: in another language's endings, a synonym, and what
-# a word may have in common with one that is mistyped.
+# How much a term is worth that the question does not have: in another language's endings, a synonym, the end
+# of a compound, and what a word may have in common with one that is mistyped.
 _OTHER_STEM: Final = 0.95
 _SYNONYM: Final = 0.7
+_COMPOUND: Final = 0.6
 _MISTYPED: Final = 0.4
 _LONG_WORD: Final = 8
 _SHORTEST_SLIP: Final = 5
@@ -208,6 +209,8 @@ class Lexicon:
             # "Wo wohne ich?", and a fact says of the user: "Wohnt in Bonn."
             other = first.removesuffix("t") if first.endswith("t") else f"{first}t"
             group.setdefault(other, _OTHER_STEM)
+            for part in _compound_ends(first, len(folded)):
+                group.setdefault(part, _COMPOUND)
         # The halves without a typing error, where there is one: a letter less or more, or two letters, one in
         # each half, that changed places.
         length, middle = len(folded), len(folded) // 2

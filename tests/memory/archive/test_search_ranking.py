@@ -70,6 +70,11 @@ def test_what_was_said_at_the_time_goes_first():
     assert order(ASKED, passage(1, "dog"), passage(2, "dog", at=150.0)) == [1, 2]
 
 
+def test_of_a_time_alone_what_tells_more_goes_first():
+    timely = Lookup((), (TimeRange(100.0, 200.0),))
+    assert order(timely, passage(1, "dog name tea", at=150.0), passage(2, "tea", at=160.0)) == [1, 2]
+
+
 def test_of_the_same_worth_the_newer_goes_first():
     assert order(ASKED, passage(1, "dog", at=NOW - YEAR), passage(2, "dog")) == [2, 1]
 

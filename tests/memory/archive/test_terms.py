@@ -75,6 +75,7 @@ def spellings(question: str) -> set[str]:
         ("٤٧١١٢", "47112"),
         ("I pay 4 for 48213.", "48213"),
         ("Meine Krankenversicherung zahlt.", "Und die Versicherung?"),
+        ("Die Versicherung zahlt nicht.", "Zahlt die Krankenversicherung?"),
         ("Wir haben zwei Häuser.", "Wo ist mein Haus?"),
         ("Ich wohne in München.", "Muenchen"),
         ("I live in Muenchen.", "München"),
