@@ -28,7 +28,6 @@ _PLACE = re.compile(r"header:[A-Za-z0-9!#$%&'*+.^_`|~-]+|query:\S+|(?:body|messa
 # Clients resolve these in a path, and never ask for what they name.
 _PATH_STEPS = {".", ".."}
 _CREDENTIALS = {"authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"}
-_FORMS = "write a place such as header:X-Session-Id, query:user_id, body:call.id or message:metadata.user"
 _NO_IDS = {
     "body": {"messages"},
     "message": {"role", "content", "tool_calls", "tool_call_id", "turn_id", "timestamp"},
