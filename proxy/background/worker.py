@@ -9,7 +9,7 @@ from proxy.background.backoff import JobCircuit, SessionFailures, concerns_model
 from proxy.circuit import Outage
 from proxy.clock import wall_time
 from proxy.memory.archive.embeddings import EmbeddingWorker
-from proxy.memory.errors import StoreError, WriteConflict
+from proxy.memory.errors import StoreError
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore, StoredSession
@@ -219,7 +219,7 @@ class Worker:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
             # Sessions that cannot be read or written now are taken again.
-            with contextlib.suppress(StoreError, WriteConflict, *UNREADABLE):
+            with contextlib.suppress(StoreError, *UNREADABLE):
                 await work
 
         self._side_tasks.start(tolerant())

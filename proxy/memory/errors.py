@@ -2,6 +2,7 @@
 
 StoreError              the store cannot be used
 ├── SessionDeleted      the session was deleted meanwhile
+├── WriteConflict       other writers win every time
 ├── TurnTooLong         one turn has more messages than a session holds
 ├── Unreadable          the store answers with data that cannot be decoded
 └── UnreadableSessions  a user is erased except from sessions that cannot be read
@@ -13,7 +14,6 @@ UnusableAnswer          a model answered, and the answer cannot be used
 SummaryFailed           there is no summary
 ├── NoSummaryModel      because no model could make one
 └── InvalidSummary      because the model's answer is none
-WriteConflict           other writers win every time
 """
 
 from collections.abc import Sequence
@@ -36,6 +36,13 @@ class StoreError(Exception):
 
 class SessionDeleted(StoreError):
     """The session was deleted after the arrival of what is to be written."""
+
+
+class WriteConflict(StoreError):
+    """Other writers of a session win every time."""
+
+    def __init__(self) -> None:
+        super().__init__("others are writing this session")
 
 
 class TurnTooLong(StoreError):
@@ -82,7 +89,3 @@ class NoSummaryModel(SummaryFailed, NoModel):
 
 class InvalidSummary(SummaryFailed, UnusableAnswer):
     """A model's answer is no summary."""
-
-
-class WriteConflict(Exception):
-    """Other writers win every time."""

@@ -11,10 +11,11 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.align import deletion
-from proxy.memory.errors import StoreError, UnreadableSessions
+from proxy.memory.errors import StoreError, UnreadableSessions, WriteConflict
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
 from proxy.memory.session import START, UNREADABLE, Entry, Session
+from proxy.memory.speakers import users_of
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, Owner, all_sessions
@@ -163,7 +164,8 @@ class SessionHolder:
         count = int(await self._store.delete(key))
         async for listed in all_sessions(self._store, key.tenant):
             with suppress(*UNREADABLE):  # an unreadable session is in no prompt
-                await _drop_shown_call(self._store, Key(key.tenant, listed.session), key.session)
+                other = Key(key.tenant, listed.session)
+                await self._store.change(other, partial(_without_call, earlier=key.session))
         return {"sessions": count}
 
     async def scrub(self) -> None:
@@ -181,27 +183,20 @@ async def erase_from_session(store: SessionStore, key: Key, user: str) -> bool:
         session, version, _ = await store.load(key, background=True) or NOT_STORED
         if session.user == user:
             return await store.delete(key)
-        entries, facts, shown = await store.entries(key, session), session.shown_facts, session.shown_call
-        is_shown = (facts and facts.user == user) or (shown and user in {shown.user, *shown.speakers})
-        speaks = any(entry.speaker == user for entry in entries)
-        if not version or not (is_shown or speaks or _is_summarized(session, user)):
+        entries = await store.entries(key, session)
+        if user not in users_of(session, entries):
             return False
         changed, cold = _without_speaker(session, entries, user)
         if await store.overwrite(key, SessionWrite(changed, version, KEEP_EXPIRY, cold)):
             return True
-    raise StoreError("others are writing this session")
+    raise WriteConflict
 
 
-async def _drop_shown_call(store: SessionStore, key: Key, earlier: str) -> None:
-    """Removes the earlier call from a session's prompts if it was in the session ``earlier``."""
-    for _ in range(_ATTEMPTS):
-        session, version, _ = await store.load(key, background=True) or NOT_STORED
-        if session.shown_call is None or session.shown_call.session != earlier:
-            return
-        changed = msgspec.structs.replace(session, shown_call=None)
-        if await store.save(key, SessionWrite(changed, version, KEEP_EXPIRY, background=True)):
-            return
-    raise StoreError("others are writing this session")
+def _without_call(session: Session, earlier: str) -> Session:
+    """Returns a session whose prompts do not show a call in the session ``earlier``."""
+    if session.shown_call is None or session.shown_call.session != earlier:
+        return session
+    return msgspec.structs.replace(session, shown_call=None)
 
 
 def _exported(session: Session, entries: Sequence[Entry]) -> dict[str, Any]:
@@ -220,16 +215,18 @@ def _without_speaker(
     If a summary covers the speaker's words, all summaries are removed, and all turns return to the hot part,
     to be summarised again. Text added to the summaries stays if it is only by others.
     """
-    facts = None if session.shown_facts and session.shown_facts.user == name else session.shown_facts
-    shown = session.shown_call
-    if shown and (shown.user == name or name in shown.speakers):
+    facts, shown = session.shown_facts, session.shown_call
+    if facts and facts.user == name:
+        facts = None
+    if shown and name in {shown.user, *shown.speakers}:
         shown = None
     spoken = [entry for entry in entries if entry.speaker == name]
     others = tuple(entry for entry in entries if entry.speaker != name)
     session = deletion.forget_entries(session, spoken, now=wall_time())
     # Unknown fields of a newer version may contain data of the speaker.
     changed = msgspec.structs.replace(session, shown_facts=facts, shown_call=shown, unknown_fields=NO_FIELDS)
-    if _is_summarized(session, name) or any(e.turn_ref <= session.summarized_until for e in spoken):
+    is_summarized = any(name in segment.speakers for segment in session.summaries)
+    if is_summarized or any(entry.turn_ref <= session.summarized_until for entry in spoken):
         added = tuple(
             msgspec.structs.replace(
                 each, text=each.added, call=START.call, turn=START.turn, messages=0, stale=False
@@ -241,7 +238,3 @@ def _without_speaker(
     hot = tuple(entry for entry in session.entries if entry.speaker != name)
     cold = others[: len(others) - len(hot)]
     return msgspec.structs.replace(changed, entries=hot, cold_count=len(cold)), cold
-
-
-def _is_summarized(session: Session, name: str) -> bool:
-    return any(name in segment.speakers for segment in session.summaries)

@@ -24,6 +24,7 @@ from proxy.memory.merge.request import repair_clock
 from proxy.memory.privacy import erase_from_session
 from proxy.memory.redacted_view import UNREDACTED, WindowRedaction
 from proxy.memory.session import Entry, Session
+from proxy.memory.speakers import users_of
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner, draw_version
@@ -508,25 +509,12 @@ class Writer:
         """Erases what a write brought of users who were erased meanwhile, and raises SessionDeleted.
 
         An erasure is stored before it goes through the sessions: either it finds what was written, or it is
-        found here. A user's own session from before is deleted by then, and cannot be written.
+        found here. It changes each session that has anything of its user, which cannot be written over then.
         """
-        session, facts, shown = put.session, put.session.shown_facts, put.session.shown_call
-        owner = base.user if base.created < put.at else None
-        said_at = {
-            entry.speaker: entry.recorded_at  # the first of each
-            for entry in reversed((*put.cold, *session.entries))
-            if entry.recorded_at >= put.at
-        }
-        said_at[session.user] = put.at
-        if facts and facts is not base.shown_facts:
-            said_at[facts.user] = put.at
-        if shown and shown is not base.shown_call:
-            said_at |= dict.fromkeys((shown.user, *shown.speakers), put.at)
-        for user, at in said_at.items():
-            if user is None or user == owner:
-                continue
+        former = users_of(base, base.entries) if base.updated < put.at else set()
+        for user in users_of(put.session, (*put.cold, *put.session.entries)) - former:
             erased_at = await self._erased_at(Owner(key.tenant, user))
-            if erased_at is not None and erased_at > at:
+            if erased_at is not None and erased_at > put.at:
                 await erase_from_session(self.store, key, user)
                 self.session_written(key, self.store.written_due(key))
                 raise SessionDeleted("the user was erased")

@@ -86,6 +86,16 @@ def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
                 yield name
 
 
+def users_of(session: Session, entries: Iterable[Entry]) -> set[str]:
+    """The users of whom a session stores anything; ``entries`` are all of its entries."""
+    facts, shown = session.shown_facts, session.shown_call
+    users = {session.user, facts.user if facts else None, *(entry.speaker for entry in entries)}
+    users.update(*(segment.speakers for segment in session.summaries))
+    if shown:
+        users.update({shown.user, *shown.speakers})
+    return {user for user in users if user is not None}
+
+
 def call_speakers(session: Session, call: int) -> Iterator[str]:
     """Yields the known users of a call's summaries, and then of its entries."""
     for segment in session.summaries:
