@@ -15,6 +15,7 @@ from proxy.memory.align.deletion import deleted_lines
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.records import Tombstones
 from proxy.memory.errors import StoreError
+from proxy.memory.privacy import DataHolder
 from proxy.memory.session import Session
 from proxy.memory.speech import speech_of
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key, Owner
@@ -49,7 +50,7 @@ class Retention(msgspec.Struct, frozen=True):
         return self.content and self.turns > 0
 
 
-class Traces:
+class Traces(DataHolder):
     """The newest turns of all tenants: as many as ``retention`` says, and 16 MB at most.
 
     With ``shared``, the turns of all hosts are available too, after ``fetch``. ``feed`` and ``hour`` get
@@ -262,9 +263,6 @@ class Traces:
     async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - as above
         """Removes the turns of a session."""
         return {"kept_turns": await self.erase(key.tenant, session=key.session)}
-
-    async def scrub(self) -> None:
-        """Does nothing: traces are in no file."""
 
     async def erase(self, tenant: str, *, session: str | None = None, user: str | None = None) -> int:
         """Removes the turns of a session or of a user everywhere; returns how many this process knows of.

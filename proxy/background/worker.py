@@ -12,7 +12,7 @@ from proxy.memory.archive.embeddings import EmbeddingWorker
 from proxy.memory.errors import StoreError
 from proxy.memory.session import UNREADABLE, Session
 from proxy.memory.stores import lease
-from proxy.memory.stores.session_store import SessionStore, StoredSession
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
 from proxy.memory.tasks import Tasks, wait_for_event
 
@@ -48,7 +48,7 @@ class SessionJob(Protocol):
         """
         ...
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+    async def begin(self, key: Key, session: Session) -> Session:
         """Does the part of the job that is quick; returns the session after it.
 
         Several processes may call it at once. The rest, and whatever fails, is left to ``run``.
@@ -181,19 +181,19 @@ class Worker:
     async def _check(self, key: Key) -> float:
         """Starts the due jobs of a session; returns when it is to be checked again."""
         try:
-            stored = await self._store.load(key, background=True)
+            session = await self._store.session(key)
         except UNREADABLE:
             return wall_time() + _UNREADABLE_FOR
         first, now = NEVER_DUE, wall_time()
-        if stored is None:
+        if session is None:
             return first
         for job in self._jobs:
-            due, circuit = job.due_at(stored.session), self._circuits[job.name]
+            due, circuit = job.due_at(session), self._circuits[job.name]
             is_new = (job.name, key) not in self._tasks and (job.name, key) not in self._queue
             if due <= now and is_new:
                 with contextlib.suppress(Exception):  # ``run`` tries it again, and logs its failures
-                    stored = await job.begin(key, stored)
-                    due = job.due_at(stored.session)
+                    session = await job.begin(key, session)
+                    due = job.due_at(session)
             if due <= now:
                 # Other sessions stay due in the store, and are taken again.
                 if is_new and len(self._queue) < _MOST_QUEUED and not self._is_full(job):
@@ -201,7 +201,7 @@ class Worker:
                     self._start(job, key)
                 else:  # sessions wait in the back-off of a failing job, and for its model
                     due = now + _RESTING + circuit.pause
-                    if circuit.failing and job.fallback_is_due(stored.session):
+                    if circuit.failing and job.fallback_is_due(session):
                         self._spawn(self._run_fallback(job, key))
             first = min(first, due)
         return first

@@ -12,12 +12,11 @@ from proxy.memory.errors import NoSummaryModel, SessionDeleted
 from proxy.memory.past_calls import PastCall, PastCalls, UserRecord, speakers
 from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
 from proxy.memory.speakers import call_speakers, with_speaker_names
-from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite, StoredSession
-from proxy.memory.stores.store import KEEP_EXPIRY, NEVER_DUE, Key, Owner, draw_version
+from proxy.memory.stores.session_store import SessionStore
+from proxy.memory.stores.store import NEVER_DUE, Key, Owner
 from proxy.memory.summaries import WrittenNotes
 from proxy.memory.tasks import in_thread_if_long
 
-_WRITE_ATTEMPTS: Final = 10
 _LISTED: Final = -1  # stands for a turn: the call is listed, and no turn is noted
 
 
@@ -64,15 +63,14 @@ class CallNotes:
             return self._over_at(session)
         return NEVER_DUE if next(call_speakers(session, newest.call), None) is None else 0.0
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+    async def begin(self, key: Key, session: Session) -> Session:
         """Lists a new call; if this ends other calls of its speakers, ``run`` does the rest."""
-        session, began = stored.session, wall_time()
-        mark = _listing_mark(session.entries[-1].turn_ref)
+        began, mark = wall_time(), _listing_mark(session.entries[-1].turn_ref)
         if session.noted_until == mark or self._over_at(session) <= began:
-            return stored
+            return session
         if await self._list(key.tenant, _call_under_way(key, session), at=began):
-            return stored
-        return await self._mark(key, stored, mark)
+            return session
+        return await self._mark(key, session, mark)
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - what cannot be written is tried again
         """Lists the newest call and writes the notes that are due; returns whether a model wrote any.
@@ -91,10 +89,10 @@ class CallNotes:
 
     async def _run(self, key: Key, writer: CallWriter | None, *, settled: bool) -> bool:
         began = wall_time()
-        stored = await self._store.load(key, background=True)
-        if stored is None or self.due_at(stored.session) > began:
+        session = await self._store.session(key)
+        if session is None or self.due_at(session) > began:
             return False
-        session, newest = stored.session, stored.session.entries[-1].turn_ref
+        newest = session.entries[-1].turn_ref
         over, written = self._over_at(session) <= began, False
         call = _call_under_way(key, session)
         if over:
@@ -102,11 +100,11 @@ class CallNotes:
         others = await self._list(key.tenant, call, at=began)
         if session.noted_until != _listing_mark(newest):
             # The call now waits for its end; otherwise it would be due at each turn while no model answers.
-            stored = await self._mark(key, stored, _listing_mark(newest))
+            await self._mark(key, session, _listing_mark(newest))
         if over:
             written = await self._finish(key.tenant, call, writer, settled=settled, at=began)
             if settled:
-                await self._mark(key, stored, newest)
+                await self._mark(key, session, newest)
         if settled:
             for past in others:
                 written |= await self._finish(key.tenant, past, writer, settled=True, at=began)
@@ -165,21 +163,15 @@ class CallNotes:
                 records.append(await self._calls.save(Owner(tenant, name), call, at=at))
         return records
 
-    async def _mark(self, key: Key, stored: StoredSession, end: TurnRef) -> StoredSession:
-        """Writes to the session how far its calls are noted; returns the stored session."""
-        former = stored.session
-        for _ in range(_WRITE_ATTEMPTS):
-            session, version, _ = stored
-            if not version or made_anew(session, former):
-                break
-            marked = StoredSession(msgspec.structs.replace(session, noted_until=end), draw_version())
-            put = SessionWrite(
-                marked.session, version, KEEP_EXPIRY, background=True, new_version=marked.version
-            )
-            if await self._store.save(key, put):
-                return marked
-            stored = await self._store.load(key, background=True) or NOT_STORED
-        return stored
+    async def _mark(self, key: Key, former: Session, end: TurnRef) -> Session:
+        """Stores in the session how far its calls are noted; returns the session."""
+
+        def marked(session: Session) -> Session:
+            if made_anew(session, former):
+                return session
+            return msgspec.structs.replace(session, noted_until=end)
+
+        return await self._store.change(key, marked) or former
 
 
 def _listing_mark(newest: TurnRef) -> TurnRef:

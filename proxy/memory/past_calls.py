@@ -12,6 +12,7 @@ from proxy.clock import wall_time
 from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
+from proxy.memory.privacy import DataHolder
 from proxy.memory.session import UNREADABLE, Session, ShownCall
 from proxy.memory.speakers import call_speakers
 from proxy.memory.stores.session_store import SessionStore
@@ -114,7 +115,7 @@ class UserRecord(UserValue, frozen=True):
         return msgspec.structs.replace(self, calls=tuple(call for call in self.calls if not is_gone(call)))
 
 
-class PastCalls:
+class PastCalls(DataHolder):
     """The records of users, in the session store. Every method may raise StoreError.
 
     Calls are stored for ``keep`` seconds after their end, profiles until they are removed. ``redact`` is
@@ -227,9 +228,6 @@ class PastCalls:
         """Deletes the calls of a session from all records."""
         await self._drop(key.tenant, lambda call: call.session == key.session, at=at)
         return {}
-
-    async def scrub(self) -> None:
-        """Does nothing, because the records have no files of their own."""
 
     async def _refuse_erased(self, speakers: Sequence[Owner], call: PastCall, *, at: float) -> None:
         """Drops a call from all records and raises SessionDeleted if a speaker was erased after ``at``."""

@@ -35,13 +35,13 @@ class DataHolder(Protocol):
         """Erases a user's data and refuses later writes from before ``at``; returns counts by kind."""
         ...
 
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
-        """Erases one session of any user in the same way."""
-        ...
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - for holders of them
+        """Erases one session of any user in the same way; without data of sessions, nothing."""
+        return {}
 
     async def scrub(self) -> None:
-        """Makes erased data unreadable in the holder's files."""
-        ...
+        """Makes erased data unreadable in the holder's own files, if it has any."""
+        return
 
 
 class PrivacyRegistry:

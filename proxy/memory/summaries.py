@@ -113,9 +113,9 @@ class Summaries:
         """Returns 0 if there is anything to summarise, else ``NEVER_DUE``."""
         return 0.0 if next_plan(session, self._limits, model=self._has_model) else NEVER_DUE
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
+    async def begin(self, key: Key, session: Session) -> Session:  # noqa: ARG002 - a model is asked
         """Returns the session unchanged."""
-        return stored
+        return session
 
     async def run(self, key: Key, unusable: int) -> bool:  # noqa: ARG002 - a summary is never given up
         """Makes the next summary that is due; returns whether there was one. Raises SummaryFailed."""

@@ -9,7 +9,7 @@ from proxy.memory.call_notes import CallNotes
 from proxy.memory.past_calls import PastCalls
 from proxy.memory.session import NO_CALL, Entry, Session, TurnRef
 from proxy.memory.stores.codec import Plain
-from proxy.memory.stores.session_store import SessionStore, SessionWrite, StoredSession
+from proxy.memory.stores.session_store import SessionStore, SessionWrite
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.stores.volatile import VolatileStore
 
@@ -42,7 +42,7 @@ class Listed:
         self.job = CallNotes(self.store, self.calls, None, pause=60.0)
         self.store.due = [self.job.due_at]
 
-    async def begin_call(self, key: Key) -> StoredSession:
+    async def begin_call(self, key: Key) -> Session:
         """Stores the first turn of a call, and has it looked at."""
         now = time.time()
         entries = [
@@ -51,9 +51,7 @@ class Listed:
         ]
         session = Session(user="ann", created=now, updated=now, next_turn=1, entries=tuple(entries))
         assert await self.store.save(key, SessionWrite(session, 0, 60.0))
-        stored = await self.store.load(key, background=True)
-        assert stored
-        return await self.job.begin(key, stored)
+        return await self.job.begin(key, session)
 
     async def places(self) -> dict[str, bool]:
         """By their sessions, whether the calls that are listed are over."""
@@ -64,9 +62,9 @@ async def test_a_call_that_begins_is_listed_by_two_writes_and_without_a_lease() 
     listed = Listed()
     marked = await listed.begin_call(FIRST)
     assert await listed.places() == {"first": False}
-    assert marked == await listed.store.load(FIRST, background=True)
-    assert marked.session.noted_until == TurnRef(0, -1)
-    assert listed.job.due_at(marked.session) == marked.session.updated + 60.0
+    assert marked == await listed.store.session(FIRST)
+    assert marked.noted_until == TurnRef(0, -1)
+    assert listed.job.due_at(marked) == marked.updated + 60.0
     # The session, the key of the users' names, what is kept of the user, and the session with its mark.
     assert (listed.driver.leases, listed.driver.writes) == (0, 4)
 
@@ -76,17 +74,16 @@ async def test_a_call_that_ends_another_of_its_user_is_left_to_one_process_at_a_
     await listed.begin_call(FIRST)
     unmarked = await listed.begin_call(SECOND)
     assert await listed.places() == {"first": False, "second": False}
-    assert listed.job.due_at(unmarked.session) == 0.0
+    assert listed.job.due_at(unmarked) == 0.0
     assert not await listed.job.run(SECOND, 0)
     assert await listed.places() == {"first": True, "second": False}
 
 
 async def test_a_session_that_was_written_meanwhile_is_marked_as_it_is_by_then() -> None:
     listed = Listed()
-    session, version, _ = await listed.begin_call(FIRST)
-    read = StoredSession(msgspec.structs.replace(session, noted_until=NO_CALL), version)
-    later = msgspec.structs.replace(read.session, next_turn=2)
-    assert await listed.store.save(FIRST, SessionWrite(later, version, 60.0))
+    session = await listed.begin_call(FIRST)
+    read = msgspec.structs.replace(session, noted_until=NO_CALL)
+    await listed.store.change(FIRST, lambda _: msgspec.structs.replace(read, next_turn=2))
     marked = await listed.job.begin(FIRST, read)
-    assert (marked.session.next_turn, marked.session.noted_until) == (2, TurnRef(0, -1))
-    assert marked == await listed.store.load(FIRST, background=True)
+    assert (marked.next_turn, marked.noted_until) == (2, TurnRef(0, -1))
+    assert marked == await listed.store.session(FIRST)

@@ -17,7 +17,7 @@ from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.session import Entry, Session, TurnRef, count_until, made_anew
 from proxy.memory.speakers import speaker
 from proxy.memory.speech import PROMPT_SOURCES
-from proxy.memory.stores.session_store import SessionStore, StoredSession
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, Key, Owner
 
 ENOUGH: Final = 100
@@ -96,9 +96,9 @@ class FactExtraction:
             return 0.0
         return session.updated + self._pause
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:  # noqa: ARG002 - a model is asked
+    async def begin(self, key: Key, session: Session) -> Session:  # noqa: ARG002 - a model is asked
         """Returns the session unchanged: a model takes time, so that ``run`` asks it."""
-        return stored
+        return session
 
     async def run(self, key: Key, unusable: int) -> bool:
         """Extracts facts from the first due messages; returns whether there were any.

@@ -8,7 +8,8 @@ import msgspec
 
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import SessionDeleted, Unreadable
-from proxy.memory.stores.store import Key, Owner, Store
+from proxy.memory.privacy import DataHolder
+from proxy.memory.stores.store import Owner, Store
 from proxy.memory.user_values import UserValue, UserValues
 
 _MOST_SUPERSEDED: Final = 100
@@ -18,7 +19,7 @@ class _Facts(UserValue, frozen=True):
     facts: tuple[Fact, ...] = ()
 
 
-class FactValues:
+class FactValues(DataHolder):
     """The facts of users in a session store, one value per user. Every method may raise StoreError.
 
     The newest hundred superseded facts are kept. A fact from before its user was erased is dropped.
@@ -87,13 +88,6 @@ class FactValues:
             count = len((await self._values.read(user, background=True)).facts)
         await self._values.delete(user)
         return {"facts": count}
-
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
-        """Deletes nothing, because facts belong to users."""
-        return {}
-
-    async def scrub(self) -> None:
-        """Does nothing, because the facts have no files of their own."""
 
 
 def _unexpired(facts: Iterable[Fact], *, now: float) -> list[Fact]:

@@ -13,7 +13,8 @@ import msgspec
 from proxy.memory import extensible
 from proxy.memory.archive.records import Fact
 from proxy.memory.errors import StoreError
-from proxy.memory.stores.store import Key, Owner
+from proxy.memory.privacy import DataHolder
+from proxy.memory.stores.store import Owner
 
 T = TypeVar("T")
 
@@ -36,7 +37,7 @@ def open_mem0(options: Mapping[str, Any]) -> "Mem0":
         raise ValueError(f"Mem0 cannot be opened with these options: {type(error).__name__}") from None
 
 
-class Mem0:
+class Mem0(DataHolder):
     """The facts of users in a ``mem0.Memory``, which stores them without inferring others.
 
     Memories that other programs add for the user ``TENANT/USER``, each percent-encoded, are facts as well.
@@ -104,13 +105,6 @@ class Mem0:
             return count
 
         return {"facts": await self._call(forget)}
-
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - facts belong to users
-        """Deletes nothing, because facts belong to users."""
-        return {}
-
-    async def scrub(self) -> None:
-        """Does nothing, because the files are the library's."""
 
     async def aclose(self) -> None:
         """Closes the library's stores."""

@@ -26,7 +26,7 @@ from proxy.memory.session import Session, decode, encode
 from proxy.memory.stores import codec, lease, volatile
 from proxy.memory.stores.drivers import open_store
 from proxy.memory.stores.encryption import Encryption
-from proxy.memory.stores.session_store import SessionStore, StoredSession
+from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, BlobWrite, DueSession, Key, Store, StoredBlob
 from proxy.memory.stores.volatile import VolatileStore
 from tests import hurried_loop
@@ -53,8 +53,8 @@ class Counting:
     def due_at(self, session: Session) -> float:
         return 0.0 if session.state.get("n", 0) < 3 else NEVER_DUE
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
-        return stored
+    async def begin(self, key: Key, session: Session) -> Session:
+        return session
 
     async def run(self, key: Key, unusable: int) -> bool:
         self.tries.append(unusable)
@@ -407,14 +407,15 @@ def test_when_it_answers_again_all_is_done_within_five_minutes() -> None:
 class Quick(Counting):
     """All of its work takes no time."""
 
-    async def begin(self, key: Key, stored: StoredSession) -> StoredSession:
+    async def begin(self, key: Key, session: Session) -> Session:
         if self.fails:
             self.fails -= 1
             raise OSError("the disk is full")
-        counted = Session(state={"n": 3})
-        put = BlobWrite(encode(counted), version=stored.version, ttl=HOUR)
+        counted, held = Session(state={"n": 3}), await self.store.read(key)
+        assert held
+        put = BlobWrite(encode(counted), version=held.version, ttl=HOUR)
         assert await self.store.write(key, put)
-        return StoredSession(counted, stored.version)
+        return counted
 
 
 @pytest.mark.parametrize("fails", [0, 1])
