@@ -9,8 +9,8 @@ from proxy.background.backoff import JobCircuit, SessionFailures, concerns_model
 from proxy.circuit import Outage
 from proxy.clock import wall_time
 from proxy.memory.archive.embeddings import EmbeddingWorker
-from proxy.memory.errors import StoreError
-from proxy.memory.session import UNREADABLE, Session
+from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.session import Session
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, DueSession, Key
@@ -182,7 +182,7 @@ class Worker:
         """Starts the due jobs of a session; returns when it is to be checked again."""
         try:
             session = await self._store.session(key)
-        except UNREADABLE:
+        except Unreadable:
             return wall_time() + _UNREADABLE_FOR
         first, now = NEVER_DUE, wall_time()
         if session is None:
@@ -219,7 +219,7 @@ class Worker:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         async def tolerant() -> None:
             # Sessions that cannot be read or written now are taken again.
-            with contextlib.suppress(StoreError, *UNREADABLE):
+            with contextlib.suppress(StoreError):
                 await work
 
         self._side_tasks.start(tolerant())
@@ -262,7 +262,7 @@ class Worker:
             done, pause = None, 0.0
             try:
                 done = await self._run_in_turn(job, key, failures)
-            except UNREADABLE:
+            except Unreadable:
                 return
             except Exception as error:  # noqa: BLE001 - the job is tried again after any error
                 failures.add(error)

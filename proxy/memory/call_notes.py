@@ -1,33 +1,22 @@
 """The background job that lists the calls of users, and writes notes on each call once it is over."""
 
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
 from proxy.clock import wall_time
-from proxy.memory.errors import NoSummaryModel, SessionDeleted
-from proxy.memory.past_calls import PastCall, PastCalls, UserRecord, speakers
-from proxy.memory.session import UNREADABLE, Entry, Session, TurnRef, made_anew
+from proxy.memory.errors import NoSummaryModel, SessionDeleted, Unreadable
+from proxy.memory.past_calls import PastCall, PastCalls, UserRecord
+from proxy.memory.session import Session, TurnRef, made_anew
 from proxy.memory.speakers import call_speakers, with_speaker_names
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import NEVER_DUE, Key, Owner
-from proxy.memory.summaries import WrittenNotes
+from proxy.memory.summaries import SummaryWriter
 from proxy.memory.tasks import in_thread_if_long
 
 _LISTED: Final = -1  # stands for a turn: the call is listed, and no turn is noted
-
-
-class CallWriter(Protocol):
-    """A model that writes notes on a call for the next one. Raises SummaryFailed."""
-
-    async def call_notes(
-        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
-    ) -> WrittenNotes:
-        """Writes notes on a whole call; ``earlier`` are the notes on the turns before the entries."""
-        ...
 
 
 class CallNotes:
@@ -43,7 +32,7 @@ class CallNotes:
         self,
         store: SessionStore,
         calls: PastCalls,
-        writer: CallWriter | None,
+        writer: SummaryWriter | None,
         *,
         pause: float,
     ) -> None:
@@ -61,7 +50,7 @@ class CallNotes:
             return NEVER_DUE
         if noted == (newest.call, _LISTED):
             return self._over_at(session)
-        return NEVER_DUE if next(call_speakers(session, newest.call), None) is None else 0.0
+        return 0.0 if call_speakers(session, newest.call) else NEVER_DUE
 
     async def begin(self, key: Key, session: Session) -> Session:
         """Lists a new call; if this ends other calls of its speakers, ``run`` does the rest."""
@@ -87,7 +76,7 @@ class CallNotes:
         """Lists the newest call, with its last lines until a model answers."""
         await self._run(key, None, settled=self._writer is None)
 
-    async def _run(self, key: Key, writer: CallWriter | None, *, settled: bool) -> bool:
+    async def _run(self, key: Key, writer: SummaryWriter | None, *, settled: bool) -> bool:
         began = wall_time()
         session = await self._store.session(key)
         if session is None or self.due_at(session) > began:
@@ -122,7 +111,7 @@ class CallNotes:
         return 0.0 if session.call > session.entries[-1].call else session.updated + self._pause
 
     async def _finish(
-        self, tenant: str, call: PastCall, writer: CallWriter | None, *, settled: bool, at: float
+        self, tenant: str, call: PastCall, writer: SummaryWriter | None, *, settled: bool, at: float
     ) -> bool:
         """Saves notes on an ended call, finally if ``settled``; returns whether a model wrote them."""
         key = Key(tenant, call.session)
@@ -151,7 +140,7 @@ class CallNotes:
         """Reads the session of a call, if it is still stored."""
         try:
             session = await self._store.session(key)
-        except UNREADABLE:
+        except Unreadable:
             return None
         return session if session and session.created == call.created else None
 
@@ -188,7 +177,7 @@ def _call_under_way(key: Key, session: Session) -> PastCall:
         call=newest.call,
         at=session.updated,
         turn=newest.turn,
-        speakers=speakers(session, newest.call),
+        speakers=call_speakers(session, newest.call),
     )
 
 

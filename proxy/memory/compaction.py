@@ -93,8 +93,6 @@ def next_plan(session: Session, limits: SessionLimits, *, model: bool = True) ->
     if is_whole and not (session.entries and session.entries[0].call < session.call):
         return None
     limits = _in_estimated_tokens(limits, session)
-    if not session.summaries:
-        return _extension(session, limits)
     return (
         _renewal(session, attrgetter("stale"))
         or merger_plan(session, limits)
@@ -138,8 +136,6 @@ def is_short(session: Session, limits: SessionLimits) -> bool:
 
 def uncovered(session: Session) -> tuple[Entry, ...]:
     """Returns the entries of the hot part that no summary covers, which are the newest."""
-    if not session.summaries:
-        return session.entries
     return session.entries[count_until(session.entries, session.summarized_until) :]
 
 
@@ -172,17 +168,15 @@ def _extension(session: Session, limits: SessionLimits) -> Plan | None:
 
 
 def _has_grown(session: Session, open_: Sequence[Entry], limits: SessionLimits) -> bool:
-    if not session.summaries:
-        return True
-    last, least = session.summaries[-1].created_at, min(_STEP, limits.max_messages - limits.keep_messages)
+    last = session.summaries[-1].created_at if session.summaries else 0.0
+    least = min(_STEP, limits.max_messages - limits.keep_messages)
     return sum(entry.recorded_at > last for entry in open_) >= least
 
 
 def _is_cleared(session: Session) -> bool:
     """Whether the summaries were cleared, and no turn has followed."""
-    if session.summaries or session.cleared_until == START or not session.entries:
-        return False
-    return session.entries[-1].turn_ref <= session.cleared_until
+    entries = session.entries
+    return not session.summaries and bool(entries) and entries[-1].turn_ref <= session.cleared_until
 
 
 def merger_plan(session: Session, limits: SessionLimits) -> Plan | None:
@@ -304,16 +298,12 @@ def insert_segment(session: Session, plan: Plan, segment: Segment) -> Session:
 
 def mark_stale(before: Session, after: Session) -> Session:
     """Returns ``after``, with segments marked as stale whose turns differ from those in ``before``."""
-    if not after.summaries or before.entries is after.entries:
-        return after
     end = after.summarized_until
     covered = [session.entries[: count_until(session.entries, end)] for session in (before, after)]
     if covered[0] == covered[1]:
         return after
     former, present = map(_essences, covered)
     changed = {turn for turn in former.keys() | present.keys() if former.get(turn) != present.get(turn)}
-    if not changed:
-        return after
     starts = [START, *(segment.end for segment in after.summaries)]
     summaries = [
         msgspec.structs.replace(segment, stale=True)
@@ -347,9 +337,8 @@ def fit(
         if limits.max_tokens is not None and _exceeds(after.entries, limits):
             most, keep = min(most, len(after.entries) - 1), _keep(after.entries, limits)
         return cap(after, most, keep)
-    session = mark_stale(before, after) if after.summaries else after
-    session = without_overflow(session, limits, now=now)
-    return settle(session, limits.keep_messages) if session.summaries else (session, ())
+    session = without_overflow(mark_stale(before, after), limits, now=now)
+    return settle(session, limits.keep_messages)
 
 
 def without_overflow(session: Session, limits: SessionLimits, *, now: float) -> Session:
@@ -368,7 +357,7 @@ def settle(session: Session, keep: int) -> tuple[Session, tuple[Entry, ...]]:
     cut = count_until(session.entries, session.summarized_until) - keep
     while cut > 0 and not _begins_turn(session.entries, cut):
         cut -= 1
-    return move_out(session, cut) if cut > 0 else (session, ())
+    return move_out(session, max(cut, 0))
 
 
 def cap(session: Session, most: int, keep: int) -> tuple[Session, tuple[Entry, ...]]:

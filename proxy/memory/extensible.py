@@ -1,11 +1,14 @@
 """Stored structs that keep the unknown fields of newer versions."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import inspect
+
+from proxy.memory.errors import Unreadable
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -41,15 +44,17 @@ def encode(value: object) -> bytes:
 
 
 def decode(blob: bytes, kind: type[T]) -> T:
-    """Decodes a value from msgpack. Raises msgspec.DecodeError for other bytes."""
+    """Decodes a value from msgpack. Raises Unreadable for other bytes."""
     try:
-        # Strict decoding fails on unknown fields, so that values without any cost nothing more.
-        return msgspec.msgpack.decode(blob, type=kind)
-    except msgspec.ValidationError:
+        with suppress(msgspec.ValidationError):
+            # Strict decoding fails on unknown fields, so that values without any cost nothing more.
+            return msgspec.msgpack.decode(blob, type=kind)
         plain = _changed(msgspec.msgpack.decode(blob), _type(kind), _set_apart)
         if isinstance(plain, dict):
             plain.setdefault(_UNKNOWN, NO_FIELDS)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(plain), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"its bytes cannot be decoded: {type(error).__name__}") from None
 
 
 def _narrowed(value: Any) -> Any:

@@ -13,7 +13,7 @@ from proxy.memory.errors import SessionDeleted, Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.preamble import call_lines, record_of
 from proxy.memory.privacy import DataHolder
-from proxy.memory.session import UNREADABLE, Session, ShownCall
+from proxy.memory.session import Session, ShownCall
 from proxy.memory.speakers import call_speakers
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import Key, Owner
@@ -76,12 +76,8 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
             turn=max((entry.turn for entry in entries), default=self.turn),
             messages=covered + uncovered,
             lines=lines,
-            speakers=speakers(session, self.call) or self.speakers,
+            speakers=call_speakers(session, self.call) or self.speakers,
         )
-
-    def fields(self) -> dict[str, Any]:
-        """Returns the fields for an export."""
-        return {"session_id": self.session, "at": self.at, "lines": list(self.lines)}
 
 
 class UserRecord(UserValue, frozen=True):
@@ -199,7 +195,7 @@ class PastCalls(DataHolder):
     async def current(self, tenant: str, past: PastCall, *, background: bool = True) -> PastCall:
         """Returns a call with its session's current lines, if that is stored; else unchanged."""
         stored = None
-        with suppress(*UNREADABLE):
+        with suppress(Unreadable):
             stored = await self._store.load(Key(tenant, past.session), background=background)
         if stored is None or stored.session.created != past.created:
             return past
@@ -215,7 +211,11 @@ class PastCalls(DataHolder):
         except Unreadable:
             return {"unreadable": ["calls"]}
         profile = {"profile": [record.profile]} if record.profile else {}
-        calls = [call.fields() for call in record.calls if call.lines]
+        calls = [
+            {"session_id": call.session, "at": call.at, "lines": list(call.lines)}
+            for call in record.calls
+            if call.lines
+        ]
         return profile | ({"calls": calls} if calls else {})
 
     async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
@@ -257,8 +257,3 @@ class PastCalls(DataHolder):
 
     def _ttl(self, record: UserRecord) -> float:
         return LASTING if record.profile else self._keep
-
-
-def speakers(session: Session, call: int) -> tuple[str, ...]:
-    """Returns the known speakers of a call, in order."""
-    return tuple(dict.fromkeys(call_speakers(session, call)))

@@ -11,10 +11,10 @@ import msgspec
 
 from proxy.clock import wall_time
 from proxy.memory.align import deletion
-from proxy.memory.errors import StoreError, UnreadableSessions, WriteConflict
+from proxy.memory.errors import StoreError, Unreadable, UnreadableSessions, WriteConflict
 from proxy.memory.extensible import NO_FIELDS
 from proxy.memory.interchange import contents, summaries
-from proxy.memory.session import START, UNREADABLE, Entry, Session
+from proxy.memory.session import START, Entry, Session
 from proxy.memory.speakers import users_of
 from proxy.memory.stores import sqlite_file
 from proxy.memory.stores.session_store import NOT_STORED, SessionStore, SessionWrite
@@ -122,7 +122,7 @@ class SessionHolder:
             try:
                 session = await self._store.session(key) or Session()
                 entries: Sequence[Entry] = await self._store.entries(key, session)
-            except UNREADABLE:
+            except Unreadable:
                 unreadable.append(key.session)
                 continue
             fields: dict[str, Any] = {"id": key.session}
@@ -149,7 +149,7 @@ class SessionHolder:
                     count += 1
                     if self._erased:
                         await self._erased(key, user.user)
-            except UNREADABLE:
+            except Unreadable:
                 unreadable.append(key.session)
             except StoreError as error:
                 errors.append(error)
@@ -163,7 +163,7 @@ class SessionHolder:
         """Deletes a session, and removes it from the prompts of other sessions."""
         count = int(await self._store.delete(key))
         async for listed in all_sessions(self._store, key.tenant):
-            with suppress(*UNREADABLE):  # an unreadable session is in no prompt
+            with suppress(Unreadable):  # an unreadable session is in no prompt
                 other = Key(key.tenant, listed.session)
                 await self._store.change(other, partial(_without_call, earlier=key.session))
         return {"sessions": count}

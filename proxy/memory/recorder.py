@@ -438,12 +438,9 @@ class Writer:
         self, head: StoredSession, turn: TurnRecord, answer: Transcript
     ) -> tuple[Session, Sequence[Entry], bytes]:
         """The session after a turn, the entries for its cold part, and the encoded lines of its window."""
-        before, version, _ = head
+        before, view = head.session, turn.view
         # What the turn read can be used if no turn was recorded since.
-        view = turn.view
-        is_same = view is not None and (
-            view.version == version or (version > 0 and view.has_same_entries(before))
-        )
+        is_same = view is not None and view.has_same_entries(before)
         own = turn if is_same else without_view(turn)
         session = apply_turn(
             repair_clock(before, wall_time()),

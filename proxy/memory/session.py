@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -18,7 +18,6 @@ from msgspec import UNSET
 from filters.injection import LastCall, users
 from filters.message import Content, Message, epoch_seconds
 from proxy.memory import extensible
-from proxy.memory.errors import Unreadable
 from proxy.memory.extensible import Extensible
 from proxy.memory.speech import Speech, as_function_call
 from proxy.memory.wording import text_hash
@@ -27,8 +26,6 @@ REASONING: Final = "reasoning_content"
 """The field of a message that brings a model's reasoning back to it; most models refuse it."""
 COMMAND: Final = "command"
 """The source of messages that a program adds through the voice platform's interface."""
-UNREADABLE: Final = (Unreadable, msgspec.DecodeError, UnicodeDecodeError)
-"""Raised by reads of a session whose bytes are invalid."""
 WITH_NEWEST: Final = -1
 """The position of facts that are shown with the newest words."""
 
@@ -44,7 +41,6 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_lines: Final = msgspec.msgpack.Decoder(list[Message]).decode
 _others: Final = attrgetter("others")
 _call_and_turn: Final = attrgetter("call", "turn")
-T = TypeVar("T")
 
 
 # --- turns and entries --------------------------------------------------------------------------------------
@@ -571,17 +567,10 @@ def encode_further(session: Session, former: EncodedEntries) -> tuple[bytes, Enc
 
 
 def decode(blob: bytes) -> Session:
-    """Decodes a session from a store's bytes. Raises msgspec.DecodeError."""
-    return _decoded(blob, Session)
+    """Decodes a session from a store's bytes. Raises Unreadable."""
+    return extensible.decode(blob, Session)
 
 
 def person_of(blob: bytes) -> str | None:
-    """Decodes only a session's user, which is much faster. Raises msgspec.DecodeError."""
-    return _decoded(blob, _Owner).user
-
-
-def _decoded(blob: bytes, kind: type[T]) -> T:
-    try:
-        return extensible.decode(blob, kind)
-    except (UnicodeDecodeError, RecursionError) as error:
-        raise msgspec.DecodeError(f"it holds no session: {type(error).__name__}") from None
+    """Decodes only a session's user, which is much faster. Raises Unreadable."""
+    return extensible.decode(blob, _Owner).user

@@ -96,12 +96,11 @@ def users_of(session: Session, entries: Iterable[Entry]) -> set[str]:
     return {user for user in users if user is not None}
 
 
-def call_speakers(session: Session, call: int) -> Iterator[str]:
-    """Yields the known users of a call's summaries, and then of its entries."""
-    for segment in session.summaries:
-        if segment.call == call:
-            yield from segment.speakers
-    yield from speakers(session, (entry for entry in session.entries if entry.call == call))
+def call_speakers(session: Session, call: int) -> tuple[str, ...]:
+    """Returns the known users of a call's summaries and entries, in order."""
+    summarized = [name for each in session.summaries if each.call == call for name in each.speakers]
+    names = speakers(session, (entry for entry in session.entries if entry.call == call))
+    return tuple(dict.fromkeys((*summarized, *names)))
 
 
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:

@@ -45,7 +45,7 @@ class WrittenNotes(NamedTuple):
 
 
 class SummaryWriter(Protocol):
-    """Writes summaries with a model. Both methods raise SummaryFailed."""
+    """Writes summaries with a model. All methods raise SummaryFailed."""
 
     async def notes(
         self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None, fallback: str = ""
@@ -55,6 +55,12 @@ class SummaryWriter(Protocol):
 
     async def merge(self, notes: Sequence[str], *, last: str | None) -> WrittenNotes:
         """Writes one text that replaces several notes."""
+        ...
+
+    async def call_notes(
+        self, entries: Sequence[Entry], earlier: Sequence[str], *, last: str | None
+    ) -> WrittenNotes:
+        """Writes notes on a whole call for the next one; ``earlier`` are those on its turns before."""
         ...
 
 

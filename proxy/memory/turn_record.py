@@ -78,9 +78,7 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def without_view(record: TurnRecord) -> TurnRecord:
     """The record without its view, for a turn that waits: its session changes meanwhile."""
     view, window = record.view, record.window
-    if view is None:
-        return record
-    if view.alignment is not None and view.is_condensed:
+    if view and view.alignment and view.is_condensed:
         window = decoded_lines(view.line_bytes, len(view.alignment.places))
     return msgspec.structs.replace(record, view=None, window=window)
 
@@ -133,16 +131,14 @@ def apply_turn(
     else:
         window = view.redacted.window
     speech = view.speech if view else speech_of(window)
-    if speech.prompts:
-        session = with_prompts(session, speech.prompts)
     session = with_speakers(
-        session,
+        with_prompts(session, speech.prompts),
         record.user,
         window,
         record.shown_facts,
         by_message=record.user_from_message,
     )
-    if record.shown_call not in {None, session.shown_call}:
+    if record.shown_call:
         session = msgspec.structs.replace(session, shown_call=record.shown_call)
     generated = Answer(
         text=answer.text,
@@ -154,7 +150,7 @@ def apply_turn(
         turn_id=record.turn_id,
         user=None if record.user_from_message else record.user,
     )
-    alignment = view.alignment_with(session) if view else None
+    alignment = view.alignment if view and view.has_same_entries(session) else None
     if view and alignment:
         appended = append_turn(
             session, alignment, view.fingerprint, generated, attempt=record.attempt, now=record.at

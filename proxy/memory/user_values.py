@@ -134,10 +134,7 @@ class UserValues(Generic[T]):
         stored = await self._store.read(key, background=background)
         if stored is None:
             return self._empty, 0
-        try:
-            return extensible.decode(stored.blob, type(self._empty)), stored.version
-        except msgspec.DecodeError as error:
-            raise Unreadable("What is kept of a user cannot be read.") from error
+        return extensible.decode(stored.blob, type(self._empty)), stored.version
 
     async def _key(self, user: Owner) -> Key:
         """Returns the key of a user's value; creates the key of the hashes if the store has none."""

@@ -101,12 +101,8 @@ class SessionView(msgspec.Struct, frozen=True, gc=False):
         """The call of the session to which the window belongs."""
         return self.session.call + (self.alignment.new_call if self.alignment else 0)
 
-    def alignment_with(self, session: Session) -> Alignment | None:
-        """The alignment, if it holds for another session too; else ``None``."""
-        return self.alignment if self.has_same_entries(session) else None
-
     def has_same_entries(self, session: Session) -> bool:
-        """Whether another session has the same entries and latest request.
+        """Whether the alignment holds for another session too: its entries and latest request are the same.
 
         Background work changes neither.
         """

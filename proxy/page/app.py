@@ -12,8 +12,7 @@ from proxy.admission.gate import check_host
 from proxy.errors import MemoryUnavailable, NotFound, RequestError, TurnkeeperError
 from proxy.http.request import BodyLimit, Request, read_body
 from proxy.http.router import Router
-from proxy.memory.errors import CANNOT_BE_READ, StoreError
-from proxy.memory.session import UNREADABLE
+from proxy.memory.errors import CANNOT_BE_READ, StoreError, Unreadable
 from proxy.page import conversations, health, live, playground, turns, users
 from proxy.page.draft_process import DraftProcesses
 from proxy.page.renderer import Renderer
@@ -47,7 +46,7 @@ class PageApp:
         viewer = identify_viewer(request.headers, runtime.keys)
         try:
             response = await self._response(request, runtime, viewer)
-        except UNREADABLE:
+        except Unreadable:
             response = self._failure(MemoryUnavailable(CANNOT_BE_READ), viewer)
         except StoreError:
             response = self._failure(MemoryUnavailable("Memory is unavailable; try again soon."), viewer)

@@ -15,7 +15,8 @@ from proxy.errors import Conflict, NotFound, TurnkeeperError
 from proxy.memory.archive.archive import Archive
 from proxy.memory.archive.recall import Searcher
 from proxy.memory.archive.records import Query, SearchResult
-from proxy.memory.session import UNREADABLE, Entry, Segment, Session
+from proxy.memory.errors import Unreadable
+from proxy.memory.session import Entry, Segment, Session
 from proxy.memory.stores.session_store import SessionWrite, StoredSession
 from proxy.memory.stores.store import KEEP_EXPIRY, Key, ListedSession, Owner
 from proxy.page.request import PageRequest, redirect
@@ -104,7 +105,7 @@ async def _card(request: PageRequest, listed: ListedSession) -> Card:
     """The card of a session; only its name if the session cannot be read, or was removed meanwhile."""
     try:
         session = await request.memory.store.session(Key(request.tenant, listed.session))
-    except UNREADABLE:
+    except Unreadable:
         session = None
     if session is None:
         return Card(id=listed.session, updated=listed.updated)

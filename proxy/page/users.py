@@ -10,9 +10,9 @@ from starlette.responses import Response
 from filters.inject_last_call import InjectLastCall, profile_block
 from proxy.errors import NotFound
 from proxy.memory.archive.records import Fact, Query
-from proxy.memory.errors import CANNOT_BE_READ
+from proxy.memory.errors import CANNOT_BE_READ, Unreadable
 from proxy.memory.memory import Memory
-from proxy.memory.session import UNREADABLE, Session
+from proxy.memory.session import Session
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView
 from proxy.observe.observation import TurnReport
@@ -65,14 +65,14 @@ async def _show(request: PageRequest) -> Response:
     if memory and memory.facts:
         try:
             facts = await memory.facts.users.current(owner)
-        except UNREADABLE:
+        except Unreadable:
             facts = None
     if memory and memory.search and text:
         query = Query(text=text, now=time.time(), limit=_RESULTS, zone=request.runtime.zone)
         results = await memory.search.search(owner, query)
     if archive:
         sessions = await archive.user_sessions(owner, limit=_CALLS)
-    with contextlib.suppress(*UNREADABLE):
+    with contextlib.suppress(Unreadable):
         next_call = await _next_call(request, memory, owner) if memory else None
     await request.server.traces.fetch(request.tenant)
     reports = (trace.report for trace in request.server.traces.newest(request.tenant))

@@ -16,7 +16,7 @@ from proxy.clock import wall_time
 from proxy.errors import Conflict, NotFound, RequestError, TooLarge, UpstreamBroken
 from proxy.http.request import BodyLimit, structure_size
 from proxy.memory.compaction import fit
-from proxy.memory.errors import StoreError, SummaryFailed, WriteConflict
+from proxy.memory.errors import StoreError, SummaryFailed, Unreadable, WriteConflict
 from proxy.memory.interchange import (
     NotBlank,
     Summary,
@@ -29,7 +29,7 @@ from proxy.memory.interchange import (
 )
 from proxy.memory.memory import Memory
 from proxy.memory.redacted_view import WindowRedaction
-from proxy.memory.session import UNREADABLE, Entry, Session, decode, encode
+from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.speech import MAX_SPEECH
 from proxy.memory.stores.session_store import SessionWrite
 from proxy.memory.stores.store import Key
@@ -96,7 +96,7 @@ async def delete_session(memory: Memory | None, traces: Traces, key: Key) -> boo
         return True
     await memory.wait_written(*key)
     if memory.archiving:
-        with contextlib.suppress(StoreError, *UNREADABLE):  # the deletion matters more
+        with contextlib.suppress(StoreError):  # the deletion matters more
             as_of = wall_time()
             # Turns of users are archived now: after the deletion the background process cannot read them.
             if (session := await memory.store.session(key)) is not None:
@@ -324,7 +324,7 @@ def session_from(fields: Fields, redaction: WindowRedaction) -> Session:
     session = _session(redaction.window(messages), fields)
     try:
         session = decode(encode(session))  # makes sure that the stored session can be read
-    except (OverflowError, RecursionError, ValueError):
+    except (OverflowError, RecursionError, ValueError, Unreadable):
         message = "'contents' holds a number too large, or is nested too deeply."
         raise RequestError(message, param="contents") from None
     user, state = id_field(fields, "user"), fields.get("state")
@@ -392,7 +392,7 @@ def state_from(body: bytes, param: str | None = None) -> State:
         check_state(state, param)  # first, since the rest would block the event loop for a large state
         msgspec.msgpack.encode(state)
         decode(encode(Session(state=state)))  # makes sure that the stored state can be read
-    except (ValueError, OverflowError, RecursionError):  # msgspec's errors are ValueErrors
+    except (ValueError, OverflowError, RecursionError, Unreadable):  # msgspec's errors are ValueErrors
         name = f"'{param}'" if param else "The state"
         message = f"{name} must be a JSON object, with no number beyond 64 bits."
         raise RequestError(message, param=param) from None

@@ -14,12 +14,12 @@ from filters.injection import fence, one_line
 from proxy.clock import wall_time
 from proxy.errors import NotFound, RequestError, SessionsUnreadable
 from proxy.memory.archive.records import Category, Fact, Query
-from proxy.memory.errors import StoreError, UnreadableSessions
+from proxy.memory.errors import StoreError, Unreadable, UnreadableSessions
 from proxy.memory.facts.user_facts import FactDraft, UserFacts
 from proxy.memory.memory import Memory
 from proxy.memory.past_calls import UserRecord
 from proxy.memory.preamble import conversation_blocks
-from proxy.memory.session import UNREADABLE, decode, person_of
+from proxy.memory.session import decode, person_of
 from proxy.memory.speakers import session_of_entries
 from proxy.memory.stores.store import Key, Owner, Store, all_sessions
 from proxy.rest.endpoint import (
@@ -104,7 +104,7 @@ async def _list(request: ApiRequest) -> Response:
     for user in names[:limit]:
         owner = Owner(tenant, user)
         facts: int | None = None
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(Unreadable):
             facts = len(await memory.facts.users.current(owner)) if memory.facts else 0
         times = seen.get(user, ())
         if memory.archiving:
@@ -112,7 +112,7 @@ async def _list(request: ApiRequest) -> Response:
             times = [session.at for session in sessions]
         last = max(times, default=None)
         if last is None:  # the sessions have expired
-            with contextlib.suppress(*UNREADABLE):
+            with contextlib.suppress(Unreadable):
                 last = max((call.at for call in (await memory.calls.record(owner)).calls), default=None)
         data.append({"id": user, "facts": facts, "sessions": len(times), "last_seen": last})
     return page_response(data, has_more=len(names) > limit)
@@ -129,7 +129,7 @@ async def list_users(
         return await memory.archiving.archive.list_users(tenant, after=after, limit=limit), {}
     times: dict[str, list[float]] = {}
     async for listed in all_sessions(memory.store, tenant, page=_PAGE):
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(Unreadable):
             if session := await memory.store.session(Key(tenant, listed.session)):
                 names = {session.user, *(entry.speaker for entry in session.entries)}
                 for name in filter(None, names):
@@ -304,7 +304,7 @@ async def _last_calls(memory: Memory, owner: Owner, record: UserRecord, latest: 
 async def _first_blocks(store: Store, owner: Owner, sessions: Iterable[str]) -> list[str]:
     """The last calls of the first of these sessions that is stored and belongs to the user; else none."""
     for name in filter(None, sessions):
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(Unreadable):
             stored = await store.read(Key(owner.tenant, name), background=True)
             if stored and person_of(stored.blob) == owner.user:
                 return conversation_blocks(decode(stored.blob))

@@ -21,8 +21,7 @@ from proxy.errors import (
 from proxy.http.reply import EventStream
 from proxy.http.request import Request
 from proxy.http.router import Router
-from proxy.memory.errors import CANNOT_BE_READ, StoreError, WriteConflict
-from proxy.memory.session import UNREADABLE
+from proxy.memory.errors import CANNOT_BE_READ, StoreError, Unreadable, WriteConflict
 from proxy.observe.feed import Event
 from proxy.observe.metrics import CONTENT_TYPE
 from proxy.rest import agents, agora, sessions, users
@@ -101,7 +100,7 @@ class Routes:
                 response = await endpoint(api_request)
             except WriteConflict:
                 raise Conflict("Others are writing this session; try again.") from None
-            except UNREADABLE:
+            except Unreadable:
                 raise MemoryUnavailable(CANNOT_BE_READ) from None
             except StoreError:
                 raise MemoryUnavailable("Memory does not answer now; try again later.") from None

@@ -10,9 +10,10 @@ from filters.message import Message, newest_words
 from proxy.answer.sse import decode_raw
 from proxy.errors import NotFound, TurnkeeperError
 from proxy.memory.archive.records import ArchivedMessage, Fact
+from proxy.memory.errors import Unreadable
 from proxy.memory.facts.prompt import prompt_facts
 from proxy.memory.memory import Memory
-from proxy.memory.session import START, UNREADABLE, Entry, Session, message_of
+from proxy.memory.session import START, Entry, Session, message_of
 from proxy.memory.stores.store import Key, Owner
 from proxy.memory.view import RequestView, SessionView, prompt_view
 from proxy.trial.disclosure import shown_body
@@ -89,7 +90,7 @@ async def read_recording(memory: Memory, key: Key) -> Recording:
     """
     try:
         session = await memory.store.session(key)
-    except UNREADABLE:
+    except Unreadable:
         raise TurnkeeperError(f"What is stored of the session '{key.session}' cannot be read.") from None
     if session is not None:
         entries = await memory.store.entries(key, session)

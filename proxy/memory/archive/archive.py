@@ -43,9 +43,10 @@ from proxy.memory.archive.sql import (
     owner_arguments,
 )
 from proxy.memory.archive.terms import Lexicon
+from proxy.memory.errors import Unreadable
 from proxy.memory.interchange import contents
 from proxy.memory.redaction import NO_REDACTION, Redaction
-from proxy.memory.session import UNREADABLE, Entry, Session
+from proxy.memory.session import Entry, Session
 from proxy.memory.stores.codec import Codec
 from proxy.memory.stores.sql import Arguments, Statement, id_bytes, id_text, key_arguments
 from proxy.memory.stores.store import Key, Owner, Store
@@ -428,11 +429,11 @@ class ArchiveHolder:
             while page := await self._archive.turns(user, after=after):
                 turns += [turn for _, turn in page]
                 after = page[-1][0]
-        except UNREADABLE:
+        except Unreadable:
             unreadable.append("turns")
         try:
             facts = await self._archive.facts(user, now=0.0, superseded=True)
-        except UNREADABLE:
+        except Unreadable:
             unreadable.append("facts")
         # In a thread: many turns would block the event loop, which calls share.
         exported: dict[str, Sequence[Any]] = {

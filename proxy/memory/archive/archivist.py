@@ -15,7 +15,7 @@ from proxy.circuit import Backoff, Outage
 from proxy.clock import wall_time
 from proxy.memory.archive.archive import Archive
 from proxy.memory.errors import StoreError, Unreadable
-from proxy.memory.session import UNREADABLE, Entry, Session, made_anew
+from proxy.memory.session import Entry, Session, made_anew
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
@@ -235,7 +235,7 @@ class Archivist:
         """Reads a session from the store; ``None`` if it cannot be decoded. Raises StoreError."""
         try:
             return await self._store.session(key)
-        except UNREADABLE as error:
+        except Unreadable as error:
             _log.warning("A session cannot be read for the archive: %s", error)
             return None
 
@@ -285,7 +285,7 @@ class Archivist:
                 stored = await self._store.load(key, background=True)
                 if stored is None or made_anew(stored.session, session):
                     return
-            except UNREADABLE:
+            except Unreadable:
                 return
             limit = min(_PAGE, session.cold_count - start)
             entries = await self._store.cold_entries(key, start=start, limit=limit)

@@ -29,7 +29,8 @@ from proxy.memory.archive.statements import (
 )
 from proxy.memory.archive.terms import GUESS
 from proxy.memory.archive.vectors import similarity_scores
-from proxy.memory.session import UNREADABLE, Entry
+from proxy.memory.errors import Unreadable
+from proxy.memory.session import Entry
 from proxy.memory.stores.sql import id_text
 from proxy.memory.stores.store import Owner
 
@@ -313,7 +314,7 @@ def _read(
     items: dict[tuple[int, int], SearchResult] = {}
     for key, row in rows.items():
         # A lost encryption key must not hide readable texts.
-        with contextlib.suppress(*UNREADABLE):
+        with contextlib.suppress(Unreadable):
             items[key] = _result(codec, user, key[0], row)
     return [
         msgspec.structs.replace(item, score=round(score, 4), follows=one is not pair[0])

@@ -124,7 +124,7 @@ def _line_text(codec: RowCodec, owner: Owner, row: Sequence[Any] | None, distanc
         return None
     try:
         entry = codec.decode(Key(owner.tenant, id_text(row[1])), row[3], Entry)
-    except (StoreError, msgspec.DecodeError):
+    except StoreError:
         return None
     text = entry.text
     if distance < 0:
@@ -190,7 +190,7 @@ def _text(codec: RowCodec, owner: Owner, kind: int, row: Sequence[Any]) -> str |
     """Decodes the text of an item; ``None`` if it is unreadable, which must not affect the others."""
     try:
         item = codec.decode_item(owner, kind, row)
-    except (StoreError, msgspec.DecodeError):
+    except StoreError:
         return None
     return f"{item.title}\n{item.text}" if isinstance(item, DocumentChunk) else item.text
 

@@ -1,11 +1,10 @@
 """Agents' episodes: on a Redis under keys of their own, or in the session store."""
 
 import asyncio
-import contextlib
 import math
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import EntryPoint
 from itertools import accumulate
@@ -18,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from filters.injection import Episode
 from proxy.clock import wall_time
 from proxy.memory import extensible
-from proxy.memory.errors import StoreError, Unreadable
+from proxy.memory.errors import StoreError
 from proxy.memory.extensible import Extensible
 from proxy.memory.redaction import Redaction
 from proxy.memory.stores.codec import Codec
@@ -255,8 +254,7 @@ class StoredEpisodes:
         stored = await self._store.read(_store_key(agent), background=background)
         if stored is None:
             return _AgentBlob([]), 0
-        with _decode_errors():
-            found: _AgentBlob | list[_StoredEpisode] = extensible.decode(stored.blob, _BLOB)
+        found: _AgentBlob | list[_StoredEpisode] = extensible.decode(stored.blob, _BLOB)
         return (_AgentBlob(found) if isinstance(found, list) else found), stored.version
 
     async def _load_cold(self, agent: Key, hot: _AgentBlob) -> list[_StoredEpisode]:
@@ -271,17 +269,7 @@ def _store_key(agent: Key) -> Key:
 
 
 def _decode(blobs: Iterable[bytes]) -> list[_StoredEpisode]:
-    with _decode_errors():
-        return [msgspec.msgpack.decode(blob, type=_StoredEpisode) for blob in blobs]
-
-
-@contextlib.contextmanager
-def _decode_errors() -> Iterator[None]:
-    """Raises Unreadable for bytes that cannot be decoded; a newer version may write to the same store."""
-    try:
-        yield
-    except msgspec.DecodeError as error:
-        raise Unreadable("An agent's episodes cannot be read.") from error
+    return [extensible.decode(blob, _StoredEpisode) for blob in blobs]
 
 
 def _unexpired(episodes: Iterable[_StoredEpisode]) -> list[_StoredEpisode]:

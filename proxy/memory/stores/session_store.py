@@ -209,7 +209,7 @@ class SessionStore:
     async def load(self, key: Key, *, background: bool = False) -> StoredSession | None:
         """Reads the session without its cold part; returns the cached value itself if it is still current.
 
-        A call gets the head, if there is one. Raises StoreError, and msgspec.DecodeError for invalid bytes.
+        A call gets the head, if there is one. Raises StoreError.
         """
         if not background and (head := self.heads.get(key)) is not None:
             return head
