@@ -50,7 +50,7 @@ class CallNotes:
             return NEVER_DUE
         if noted == (newest.call, _LISTED):
             return self._over_at(session)
-        return 0.0 if call_speakers(session, newest.call) else NEVER_DUE
+        return NEVER_DUE if next(call_speakers(session, newest.call), None) is None else 0.0
 
     async def begin(self, key: Key, session: Session) -> Session:
         """Lists a new call; if this ends other calls of its speakers, ``run`` does the rest."""
@@ -177,7 +177,7 @@ def _call_under_way(key: Key, session: Session) -> PastCall:
         call=newest.call,
         at=session.updated,
         turn=newest.turn,
-        speakers=call_speakers(session, newest.call),
+        speakers=tuple(dict.fromkeys(call_speakers(session, newest.call))),
     )
 
 

@@ -76,7 +76,7 @@ class PastCall(Extensible, frozen=True, kw_only=True, gc=False):
             turn=max((entry.turn for entry in entries), default=self.turn),
             messages=covered + uncovered,
             lines=lines,
-            speakers=call_speakers(session, self.call) or self.speakers,
+            speakers=tuple(dict.fromkeys(call_speakers(session, self.call))) or self.speakers,
         )
 
 

@@ -89,18 +89,22 @@ def speakers(session: Session, entries: Iterable[Entry]) -> Iterator[str]:
 def users_of(session: Session, entries: Iterable[Entry]) -> set[str]:
     """The users of whom a session stores anything; ``entries`` are all of its entries."""
     facts, shown = session.shown_facts, session.shown_call
-    users = {session.user, facts.user if facts else None, *(entry.speaker for entry in entries)}
-    users.update(*(segment.speakers for segment in session.summaries))
+    # No properties, for speed: this runs on whole sessions, at each write.
+    users = {entry.asking_user or entry.user for entry in entries} | {session.user}
+    users.update(*[segment.speakers for segment in session.summaries])
+    if facts:
+        users.add(facts.user)
     if shown:
         users.update({shown.user, *shown.speakers})
     return {user for user in users if user is not None}
 
 
-def call_speakers(session: Session, call: int) -> tuple[str, ...]:
-    """Returns the known users of a call's summaries and entries, in order."""
-    summarized = [name for each in session.summaries if each.call == call for name in each.speakers]
-    names = speakers(session, (entry for entry in session.entries if entry.call == call))
-    return tuple(dict.fromkeys((*summarized, *names)))
+def call_speakers(session: Session, call: int) -> Iterator[str]:
+    """Yields the known users of a call's summaries, and then of its entries."""
+    for segment in session.summaries:
+        if segment.call == call:
+            yield from segment.speakers
+    yield from speakers(session, (entry for entry in session.entries if entry.call == call))
 
 
 def speaker_names(session: Session, entries: Sequence[Entry]) -> list[str | None]:

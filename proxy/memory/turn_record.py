@@ -131,8 +131,10 @@ def apply_turn(
     else:
         window = view.redacted.window
     speech = view.speech if view else speech_of(window)
+    if speech.prompts:
+        session = with_prompts(session, speech.prompts)
     session = with_speakers(
-        with_prompts(session, speech.prompts),
+        session,
         record.user,
         window,
         record.shown_facts,
