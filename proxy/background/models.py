@@ -179,7 +179,7 @@ class PromptRedaction:
 
     def text(self, text: str, role: str = "user") -> str:
         """Returns the redacted text of a message."""
-        return self._redacted(Message(role=role, content=text)).text if self._steps else text
+        return self._redacted(Message(role=role, content=text)).text
 
     def tool_calls(self, calls: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Returns redacted tool calls of an assistant."""

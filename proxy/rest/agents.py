@@ -55,9 +55,10 @@ class EpisodesQuery(ApiModel):
 
 
 async def _create(request: ApiRequest) -> Response:
-    episodes, agent = request.memory.episodes, request.key
+    memory, agent = request.memory, request.key
     episode = validated(NewEpisode, await request.body()).at(wall_time())
-    stored = await episodes.add(agent, episode, ttl=ttl_seconds(episode.ttl_hours))
+    marked = episode.redacted(memory.redaction.rules)
+    stored = await memory.episodes.add(agent, marked, ttl=ttl_seconds(episode.ttl_hours))
     return json_response(_episode_fields(stored), status=201)
 
 

@@ -26,7 +26,7 @@ from proxy.memory.archive.recall import (
 )
 from proxy.memory.call_notes import CallNotes
 from proxy.memory.compaction import SessionLimits
-from proxy.memory.episodes.episodes import open_episodes, with_redaction
+from proxy.memory.episodes.episodes import open_episodes
 from proxy.memory.facts.extraction import FactExtraction
 from proxy.memory.facts.fact_values import FactValues
 from proxy.memory.facts.mem0 import Mem0, open_mem0
@@ -284,7 +284,6 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         redaction=view,
         erased_at=calls.erased_at,
     )
-    episodes = open_episodes(url, deadline=section.deadline, codec=stores.codec, store=stores.calls)
     file = Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
     holders: list[DataHolder | None] = [
         ArchiveHolder(archive) if archive else None,
@@ -299,7 +298,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         store=stores.calls,
         writer=writer,
         recorder=Recorder(writer),
-        episodes=with_redaction(episodes, stores.redaction),
+        episodes=open_episodes(url, deadline=section.deadline, codec=stores.codec, store=stores.calls),
         summaries=summaries,
         calls=calls,
         facts=facts,

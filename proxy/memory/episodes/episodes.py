@@ -105,6 +105,11 @@ class EpisodicMemory(BaseModel):
         """Returns the episode as JSON. Raises ValueError for metadata that is not JSON."""
         return self.model_dump_json(exclude_none=True).encode()
 
+    def redacted(self, redaction: Redaction) -> "EpisodicMemory":
+        """Returns the episode with marks in the place of what must not be stored."""
+        texts = {name: getattr(self, name) for name in _REDACTED_FIELDS}
+        return self.model_copy(update=redaction.value(texts))
+
     def delayed(self, microseconds: int) -> "EpisodicMemory":
         """Returns the episode with a later time."""
         return self.model_copy(update={"timestamp": self.timestamp + timedelta(microseconds=microseconds)})
@@ -292,24 +297,3 @@ def _select(episodes: Iterable[_StoredEpisode], since: float, limit: int | None)
     found = {one.at: one for one in _unexpired(episodes) if one.at >= since}
     newest = sorted(found.values(), key=lambda one: -one.at)[:MOST][:limit]
     return [EpisodicMemory.model_validate_json(one.blob) for one in newest]
-
-
-class RedactedEpisodes:
-    """Episodes that are redacted before they are added."""
-
-    def __init__(self, episodes: Episodes, redaction: Redaction) -> None:
-        self._episodes = episodes
-        self._redaction = redaction
-        self.recent = episodes.recent
-        self.aclose = episodes.aclose
-
-    async def add(self, agent: Key, episode: EpisodicMemory, *, ttl: float) -> EpisodicMemory:
-        """Redacts an episode, and stores it."""
-        texts = {name: getattr(episode, name) for name in _REDACTED_FIELDS}
-        marked = episode.model_copy(update=self._redaction.value(texts))
-        return await self._episodes.add(agent, marked, ttl=ttl)
-
-
-def with_redaction(episodes: Episodes, redaction: Redaction) -> Episodes:
-    """Returns the episodes with redaction; the given ones if it is not enabled."""
-    return RedactedEpisodes(episodes, redaction) if redaction.enabled else episodes

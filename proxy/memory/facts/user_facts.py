@@ -384,7 +384,7 @@ class FactSearch:
 
     async def search(self, user: Owner, query: Query, *, within: float = MODEL_TIMEOUT) -> list[SearchResult]:
         """Returns results, the best first; models that help have ``within`` seconds. Raises StoreError."""
-        results = self._matching(await self._facts.current(user), query.text) if user.user else []
+        results = self._matching(await self._facts.current(user), query.text)
         if self._others:
             results += await self._others.search(user, query, within=within)
         return sorted(results, key=lambda one: -one.score)[: query.limit]

@@ -186,6 +186,10 @@ def test_covered_turns_move_to_the_cold_part_but_for_the_newest():
     assert kept.cold_count == 6
 
 
+def test_no_turn_is_parted_where_covered_turns_move_out():
+    assert settle(compacted(6), 3) == settle(compacted(6), 4)
+
+
 def test_past_the_most_summaries_the_oldest_are_merged_and_none_is_lost():
     session = Session(entries=talk(1))
     for n in range(1, 8):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from filters.tokens import in_text
-from proxy.memory.compaction import extractive_summary, parse_note
+from proxy.memory.compaction import extractive_summary, parse_note, shorten
 
 SMALL_TALK = [
     ("user", "Hello there."),
@@ -95,3 +95,10 @@ def test_it_is_as_short_as_it_is_told_and_never_empty(said, most):
 )
 def test_a_digest_can_be_made_of_notes(line, expected):
     assert parse_note(line) == expected
+
+
+def test_added_text_that_is_short_stays_as_it_is():
+    assert (
+        shorten("The account is blue.\nThe account is blue.") == "The account is blue.\nThe account is blue."
+    )
+    assert in_text(shorten("\n".join(f"The account {n} is blue." for n in range(200)))) < 500
