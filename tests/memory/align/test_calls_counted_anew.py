@@ -45,6 +45,27 @@ def test_a_result_whose_call_has_slid_out_goes_to_the_newest_call():
     assert call.memory[-4:] == ["calls call_0", "result call_0", "a:Second.", "u:Three."]
 
 
+def results_of(call):
+    return [entry.content for entry in call.held.entries if entry.role == "tool"]
+
+
+@pytest.mark.parametrize("follows", [(), ("u:Three.",)], ids=["alone", "before new words"])
+def test_another_result_under_the_same_id_is_the_newest_calls(follows: tuple[str, ...]):
+    call = called_once()
+    call.ask("a:First.", "u:Two.", tool_calls=CALLS)
+    call.ask(GROUP[0], result("call_0", "another"), *follows, answer="Last.")
+    assert call.memory == [*FIRST, "u:Two.", "calls call_0", "result call_0", *follows, "a?:Last."]
+    assert results_of(call) == ["found", "another"]
+
+
+def test_another_result_whose_call_has_slid_out_takes_no_former_ones_place():
+    call = called_once()
+    call.ask("a:First.", "u:Two.", tool_calls=CALLS)
+    call.ask(result("call_0", "another"), "u:Three.", answer="Last.")
+    assert call.memory == [*FIRST, "u:Two.", "calls call_0", "result call_0", "u:Three.", "a?:Last."]
+    assert results_of(call) == ["found", "another"]
+
+
 def test_nothing_is_withdrawn_on_the_evidence_of_calls_alone():
     call = called_once()
     call.ask("a:First.", "u:Two.")
