@@ -83,7 +83,6 @@ def build_targets(settings: Settings, environ: Mapping[str, str]) -> Mapping[str
 
 def _headers(settings: UpstreamSettings) -> Iterator[tuple[bytes, bytes]]:
     yield b"content-type", b"application/json"
-    yield b"accept-encoding", b"identity"  # compression delays a stream
     yield b"user-agent", f"turnkeeper/{VERSION}".encode()
     key = settings.api_key.get_secret_value()
     if key and not settings.forward_key:

@@ -110,15 +110,12 @@ class ActiveTurns:
                     turn.contend(rival)
 
     def contend(self, slot: Slot, rival: "Rival") -> Sequence["ActiveTurn"]:
-        """Cancels the turns that a rival supersedes; returns those that supersede the rival."""
-        turns = self._turns.get(slot)
-        if not turns:
-            return ()
+        """Cancels those of a slot's turns that a rival supersedes; returns those that supersede the rival."""
         rivals = self._rivals.setdefault(slot, {})
         rivals[rival.id] = rival
         if len(rivals) > _MOST_RIVALS:
             del rivals[next(iter(rivals))]
-        return [turn for turn in tuple(turns) if turn.contend(rival)]
+        return [turn for turn in tuple(self._turns[slot]) if turn.contend(rival)]
 
 
 class Rival(msgspec.Struct, frozen=True):

@@ -169,14 +169,7 @@ class Pool:
 
     def take_idle(self) -> Connection | None:
         """Takes the idle connection that was used last; ``None`` if none is open."""
-        now = asyncio.get_running_loop().time()
-        while self._idle:
-            connection = self._idle.pop()
-            transport = connection.transport
-            if transport is not None and not transport.is_closing() and connection.expires > now:
-                return connection
-            connection.drop()
-        return None
+        return self._idle.pop() if self._idle else None
 
     async def dial(self, due: float) -> Connection:
         """Opens a connection; raises UpstreamUnreachable, or UpstreamTimeout after `connect` seconds."""
@@ -204,10 +197,10 @@ class Pool:
         return connection
 
     async def _warm(self, due: float) -> None:
-        """Opens an idle connection, if there is none. Raises UpstreamError."""
+        """Opens an idle connection. Raises UpstreamError."""
         await self.acquire(due)
         try:
-            connection = self.take_idle() or await self.dial(due)
+            connection = await self.dial(due)
         except BaseException:
             self.release()
             raise

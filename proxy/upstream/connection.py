@@ -215,8 +215,8 @@ class Connection(asyncio.Protocol):
 
     def resume(self) -> None:
         """Resumes reading from the socket."""
-        if self._paused and self.transport is not None:
-            self._paused = False
+        self._paused = False
+        if self.transport is not None:
             self.transport.resume_reading()
 
     def drop(self) -> None:
@@ -315,8 +315,7 @@ class Connection(asyncio.Protocol):
         Raises UpstreamBroken for a status or a transfer encoding that was not asked for.
         """
         response, parser = self._response, self._parser
-        if response is None or parser is None:
-            return
+        assert response is not None and parser is not None  # noqa: S101, PT018 - the message has begun
         status = parser.get_status_code()
         if status < _OK:
             if status < 100 or status == _SWITCHING:  # noqa: PLR2004  (no class of status below 1xx)
@@ -343,8 +342,6 @@ class Connection(asyncio.Protocol):
         self._body.clear()
         # A response may come before its request is sent whole: the rest must not precede the next request.
         if self._keep_alive and self.transport is not None and not self.transport.get_write_buffer_size():
-            if self._paused:
-                self.resume()
             response.on_end = None
             self._on_idle(self)
         else:

@@ -27,7 +27,10 @@ _PATH = re.compile(r"/[\x21\x22\x24-\x7e]*")
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _FRAMING = frozenset(
-    (b"connection", b"content-length", b"expect", b"te", b"trailer", b"transfer-encoding", b"upgrade")
+    (
+        *(b"accept-encoding", b"connection", b"content-length", b"expect", b"host", b"te", b"trailer"),
+        *(b"transfer-encoding", b"upgrade"),
+    )
 )
 _HOST = re.compile(r"[0-9A-Za-z._:%-]+")
 _PREFIX = re.compile(r"[\x21\x24-\x3e\x40-\x7e]*")
@@ -108,10 +111,8 @@ class Proxy:
             user, password = unquote_to_bytes(parts.username or ""), unquote_to_bytes(parts.password or "")
             authorization = b"Basic " + b64encode(user + b":" + password)
         host = parts.hostname
-        try:  # the form for DNS and TLS
-            name = host if host.isascii() else host.encode("idna").decode("ascii")
-        except UnicodeError:
-            name = ""
+        # The form for DNS and TLS.
+        name = host if host.isascii() else host.encode("idna").decode("ascii")
         if not _HOST.fullmatch(name) or not is_host_name(name):
             raise ValueError(f"{host!r} is no valid host name")
         return cls(parts.scheme, name, parts.port or _PORTS[parts.scheme], authorization)
@@ -220,8 +221,9 @@ class Route:
         if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):
             raise ValueError(f"{method!r} {path!r}: not a method and a path that this client sends")
         before_path, proxy_line, host_line = self._own_lines
-        lines = [f"{method} {before_path}{path} HTTP/1.1\r\n".encode(), proxy_line]
-        names = set()
+        request_line = f"{method} {before_path}{path} HTTP/1.1\r\n".encode()
+        # Compression would delay a stream.
+        lines = [request_line, host_line, proxy_line, b"accept-encoding: identity\r\n"]
         for name, value in headers:
             if not _NAME.fullmatch(name) or name in _FRAMING:
                 raise ValueError(
@@ -231,11 +233,6 @@ class Route:
             if not _VALUE.fullmatch(value):
                 raise ValueError(f"header {name!r}: its value holds a control character")
             lines.append(b"%b: %b\r\n" % (name, value))
-            names.add(name)
-        if b"host" not in names:
-            lines.append(host_line)
-        if b"accept-encoding" not in names:
-            lines.append(b"accept-encoding: identity\r\n")
         return b"".join(lines)
 
     @property
@@ -251,7 +248,7 @@ class Route:
     async def dial(self, connection: Connection) -> None:
         """Connects `connection` to the upstream.
 
-        Raises UpstreamUnreachable, TooManyOpenFiles and TimeoutError.
+        Raises UpstreamUnreachable and TooManyOpenFiles.
         """
         first, loop = self.first, asyncio.get_running_loop()
         tls = self.tls if first.scheme == "https" else None
@@ -265,8 +262,6 @@ class Route:
                 f"the TLS certificate of {self} was not accepted: {error.verify_message}; "
                 "check the host name, and SSL_CERT_FILE for a certificate authority of your own"
             ) from None
-        except TimeoutError:
-            raise
         except (OSError, UnicodeError) as error:  # UnicodeError for a name that cannot be looked up
             what = f"cannot connect to {self}: {error}"
             if isinstance(error, OSError) and error.errno in _NO_FILES_LEFT:
@@ -276,8 +271,7 @@ class Route:
     async def _dial_through_tunnel(self, connection: Connection, tls: ssl.SSLContext | None) -> None:
         """Connects `connection` through a tunnel; ``tls`` is the context for the proxy itself."""
         loop, first = asyncio.get_running_loop(), self.first
-        if self.tls is None:
-            raise UpstreamUnreachable(f"no TLS for {self.origin}")
+        assert self.tls is not None  # noqa: S101 - a tunnel is for an origin with https
         raw, tunnel = await loop.create_connection(
             lambda: Tunnel(str(first)), first.host, first.port, ssl=tls
         )

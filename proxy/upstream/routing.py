@@ -97,7 +97,7 @@ class Dispatch:
             self._candidates.remove(candidate)
             candidate.tries += 1
             candidate.called_tools = False
-            target, breaker = candidate.target, candidate.breaker or self._breaker(candidate)
+            target, breaker = candidate.target, self._breaker(candidate)
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tries > 1:
@@ -105,9 +105,9 @@ class Dispatch:
             began = self._time()
             deadlines = self._deadlines(target)
             try:
-                request, run_tools = candidate.request, None
-                if request is None or self.dialogue:
-                    request, run_tools = self._compose(candidate), partial(self._with_tools, candidate)
+                request, run_tools = self._compose(candidate), None
+                if self.dialogue:
+                    run_tools = partial(self._with_tools, candidate, self.dialogue)
                 self.sent_body = request.body
                 answer = await attempt(target, request, breaker, deadlines, run_tools)
             except UpstreamError as error:
@@ -240,11 +240,11 @@ class Dispatch:
             candidate.rounds, candidate.request = rounds, chat.to(candidate.target)
         return candidate.request
 
-    def _with_tools(self, candidate: "Candidate", response: Response, due: float) -> Response:
+    def _with_tools(
+        self, candidate: "Candidate", dialogue: Dialogue, response: Response, due: float
+    ) -> Response:
         """The response for the client, in which calls of the proxy's own tools are carried out."""
-        if self.dialogue is None:
-            return response
-        return Rounds(response, partial(self._go_on, candidate), self.dialogue, candidate.rounds, due)
+        return Rounds(response, partial(self._go_on, candidate), dialogue, candidate.rounds, due)
 
     async def _go_on(self, candidate: "Candidate", due: float) -> Response:
         candidate.called_tools = True
