@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.peers.fake_upstream import DONE, FakeUpstream
+from proxy.answer.transcript import transcript
+from tests.peers.fake_upstream import DONE, HANG, HEAD, ROLE, FakeUpstream, chunk, delta
 from tests.proxy_server import CONFIG, ProxyServer, Serve
 
 pytestmark = pytest.mark.faults
@@ -20,11 +21,16 @@ ANSWER = """
 from filters.base import AnswerFilter
 
 class Stage:
+    count = 0
+
     def feed(self, delta):
-        raise ValueError("a secret")
+        self.count += 1
+        if self.count == {number}:
+            raise ValueError("a secret")
+        return delta
 
     def close(self):
-        return {}
+        return {{}}
 
 class Moody(AnswerFilter):
     def open(self, context):
@@ -86,7 +92,7 @@ def test_the_turn_goes_on_without_it_where_the_settings_say_so(
 
 
 def test_an_answer_filter_that_fails_is_named_too(moody: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    proxy = moody(ANSWER, "answer")
+    proxy = moody(ANSWER.format(number=1), "answer")
     whole, stream = proxy.chat(), proxy.chat(stream=True)
     assert whole.status_code == 500
     assert "The filter 'moody' failed with ValueError" in whole.json()["error"]["message"]
@@ -94,3 +100,13 @@ def test_an_answer_filter_that_fails_is_named_too(moody: Serve, caplog: pytest.L
     assert error["code"] == "filter_failed"
     assert DONE not in stream.content
     assert "a secret" not in caplog.text
+
+
+def test_an_answer_filter_that_fails_later_ends_the_stream_in_an_error(
+    moody: Serve, upstream: FakeUpstream
+) -> None:
+    upstream.says(HEAD, chunk(ROLE), chunk(delta(content="One. ")), 0.2, chunk(delta(content="Two.")), HANG)
+    got = moody(ANSWER.format(number=3), "answer").chat(stream=True)
+    assert transcript(got.content).text == "One. "
+    assert json.loads(got.content.split(b"data: ")[-1])["error"]["code"] == "filter_failed"
+    assert upstream.last.closed.wait(10)

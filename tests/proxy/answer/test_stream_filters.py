@@ -216,6 +216,12 @@ def test_of_what_cannot_be_read_nothing_passes_a_filter(body: bytes) -> None:
     assert all(isinstance(decode_json(data), dict) for data in told if data not in {b"", b"null", b"[DONE]"})
 
 
+def test_what_cannot_be_read_behind_the_end_is_no_error() -> None:
+    answer = FilteredAnswer([Shout()], CONTEXT)
+    assert answer.feed(delta(content="one ") + DONE + b"data: {\n\n").endswith(DONE)
+    assert answer.error is None
+
+
 def test_an_answer_has_as_many_choices_as_somebody_may_ask_for() -> None:
     answer = FilteredAnswer([Shout()], CONTEXT)
     answer.feed(b"".join(delta(index, content="x") for index in range(128)))

@@ -14,7 +14,8 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arg
 
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n", b"\r"])
 def test_a_stream_says_what_its_first_choice_says(newline: bytes) -> None:
-    told = transcript((stream_of("Hello", " there.") + delta(index=1, content="no")).replace(b"\n", newline))
+    words = delta(content="Hello") + delta(index=1, content="no") + delta(content=" there.")
+    told = transcript((ROLE + words + delta(finish="stop") + DONE).replace(b"\n", newline))
     assert (told.text, told.finished, told.has_content) == ("Hello there.", True, True)
 
 

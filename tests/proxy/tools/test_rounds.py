@@ -140,6 +140,7 @@ def test_tools_stand_behind_the_clients_own_and_give_way_to_their_names():
     assert tools[:2] == theirs
     assert [tool["function"]["name"] for tool in tools[2:]] == ["memory_recall", "memory_forget"]
     assert offer.names == {"memory_recall", "memory_forget"}
+    assert offer_tools(raw(tools=theirs), ["memory_store"]) is None
 
 
 @pytest.mark.parametrize("fields", [{"n": 2}, {"functions": []}, {"tools": "x"}])
