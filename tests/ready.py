@@ -5,7 +5,7 @@ from typing import Any
 
 from proxy.settings.build_pipelines import build_pipelines
 from proxy.settings.filter_registry import FilterRegistry
-from proxy.settings.load import load
+from proxy.settings.load import check_config, load
 from proxy.trial import testing
 from proxy.trial.testing import Result
 from proxy.turn.pipeline import Pipeline
@@ -17,7 +17,7 @@ UPSTREAM = "upstreams: {main: {base_url: 'practice:'}}\n"
 def pipeline_of(path: Path, config: str, shelf: FilterRegistry = SHIPPED, name: str = "default") -> Pipeline:
     """A pipeline of a configuration that is written to ``path``."""
     path.write_text(config)
-    return build_pipelines(load(path, {}, shelf))[name]
+    return build_pipelines(check_config(path, {}, shelf).valid())[name]
 
 
 def results_of(path: Path, **environ: Any) -> list[Result]:

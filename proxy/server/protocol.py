@@ -342,8 +342,6 @@ class Protocol(asyncio.Protocol, Client):
                 self._restoring_body = True
                 self._parser.feed_data(f"POST / HTTP/1.1\r\nhost: x\r\n{framing}\r\n\r\n".encode("latin-1"))
                 self._restoring_body = False
-            if not rest:
-                return
             try:
                 self._parser.feed_data(rest)
             except httptools.HttpParserUpgrade as upgrade:

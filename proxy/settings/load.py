@@ -90,22 +90,20 @@ def check_config(
     return Checked(settings, [], sorted(warnings, key=lambda warning: (warning.line, warning.path)))
 
 
-def load(path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED) -> Settings:
+def load(path: Path, environ: Mapping[str, str]) -> Settings:
     """Loads the settings of a file; raises ConfigError with all errors, a line each."""
-    return check_config(path, environ, registry).valid()
+    return check_config(path, environ).valid()
 
 
-def load_registry(
-    path: Path, environ: Mapping[str, str], registry: FilterRegistry = _SHIPPED
-) -> FilterRegistry:
-    """Adds the files under ``filters`` to the registry; raises ConfigError where one cannot be loaded."""
+def load_registry(path: Path, environ: Mapping[str, str]) -> FilterRegistry:
+    """The filters that a file may name; raises ConfigError where one under ``filters`` cannot be loaded."""
     try:
         document = parse(decode(read_bytes(path)))
     except DocumentError as error:
         raise ConfigError(str(_document_error(str(path), error))) from None
     errors: dict[KeyPath, str] = {}
     files = fill(document.value.get("filters"), environ, errors, ("filters",))
-    registry, more = _with_files(registry, files, path.parent, set(errors))
+    registry, more = _with_files(_SHIPPED, files, path.parent, set(errors))
     if errors or more:
         problems = [Problem(at, document.line(at), message) for at, message in {**errors, **more}.items()]
         raise ConfigError("\n".join(map(str, _diagnostics(str(path), problems))))

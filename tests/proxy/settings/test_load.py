@@ -45,7 +45,7 @@ def told(tmp_path):
 def good(tmp_path):
     file = tmp_path / "good.yaml"
     file.write_text(GOOD)
-    return load(file, ENVIRON, TRIAL)
+    return check_config(file, ENVIRON, TRIAL).valid()
 
 
 def test_a_good_file_becomes_settings(good):
@@ -309,7 +309,8 @@ def test_no_message_shows_a_secret_wherever_it_was_put(told, wrong):
 def test_what_a_variable_holds_is_one_text(tmp_path, value):
     file = tmp_path / "c.yaml"
     file.write_text(SOUND + "    model: ${M}\n")
-    assert load(file, {"M": value, "HOME": "no"}, TRIAL).pipelines["default"].model == value
+    settings = check_config(file, {"M": value, "HOME": "no"}, TRIAL).valid()
+    assert settings.pipelines["default"].model == value
 
 
 def test_a_file_that_cannot_be_read_is_a_fault(tmp_path):
