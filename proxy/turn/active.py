@@ -18,6 +18,7 @@ from proxy.http.reply import Reply
 from proxy.memory.stores.store import Key
 from proxy.memory.tasks import LargeWork
 from proxy.memory.wording import continues, same_words
+from proxy.newest import Newest
 from proxy.turn.request import ClientRequest
 
 # Nobody speaks as long as this in one breath: what is longer is no transcript, and takes long to compare.
@@ -47,7 +48,7 @@ class ActiveTurns:
         self.publish: Callable[[Slot, ActiveTurn], None] | None = None
         self.large_work = LargeWork()
         self._turns: dict[Slot, list[ActiveTurn]] = {}
-        self._rivals: dict[Slot, dict[GlobalId, Rival]] = {}
+        self._rivals: dict[Slot, Newest[GlobalId, Rival]] = {}
         self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
@@ -111,10 +112,7 @@ class ActiveTurns:
 
     def contend(self, slot: Slot, rival: "Rival") -> Sequence["ActiveTurn"]:
         """Cancels those of a slot's turns that a rival supersedes; returns those that supersede the rival."""
-        rivals = self._rivals.setdefault(slot, {})
-        rivals[rival.id] = rival
-        if len(rivals) > _MOST_RIVALS:
-            del rivals[next(iter(rivals))]
+        self._rivals.setdefault(slot, Newest(_MOST_RIVALS)).put(rival.id, rival)
         return [turn for turn in tuple(self._turns[slot]) if turn.contend(rival)]
 
 
