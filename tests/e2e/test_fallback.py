@@ -30,6 +30,7 @@ from tests.peers.fake_upstream import (
     sse,
     stream_of,
 )
+from tests.peers.redis_server import free_port
 from tests.proxy_server import ProxyServer, Serve
 from tests.waiting import until
 
@@ -478,6 +479,19 @@ def test_a_model_that_was_not_named_before_makes_nobody_reachable(serve: Serve) 
     assert ready(proxy) == (503, ["upstream main"])
     assert proxy.chat(model="another").status_code == 502
     assert ready(proxy) == (503, ["upstream main"])
+
+
+@pytest.mark.usefixtures("long_pause")
+def test_who_could_not_be_reached_and_answers_is_reached(serve: Serve) -> None:
+    later = FakeUpstream()
+    later.port = free_port()
+    proxy = serve(NOBODY.replace("http://127.0.0.1:1/v1", later.url))
+    for number in range(5):
+        assert proxy.chat(model=f"m{number}").status_code == 502
+    assert ready(proxy) == (503, ["upstream main"])
+    with later:
+        assert until(lambda: proxy.chat().status_code == 200)
+        assert ready(proxy) == (200, [])
 
 
 def test_an_upstream_that_answers_with_an_error_is_reached(serve: Serve, upstream: FakeUpstream) -> None:

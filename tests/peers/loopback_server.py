@@ -7,9 +7,13 @@ from typing import Self
 
 
 class LoopbackServer:
-    """Serves each connection until it is left, and leaves none; over TLS where it is given."""
+    """Serves each connection until it is left, and leaves none; over TLS where it is given.
+
+    It takes a free port, unless ``port`` is set before it is entered.
+    """
 
     address = "127.0.0.1"
+    port = 0
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self._tls = tls
@@ -34,7 +38,7 @@ class LoopbackServer:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(
-            asyncio.start_server(self._serve, self.address, 0, backlog=2048, ssl=self._tls)
+            asyncio.start_server(self._serve, self.address, self.port, backlog=2048, ssl=self._tls)
         )
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
