@@ -267,8 +267,6 @@ async def _make_indexes(url: str, within: float) -> bool:
         connection = await _connect(url, within, command_timeout=_MIGRATION_WAIT)
         stack.callback(connection.terminate)
         for migration in pending_migrations(await _applied(connection)):
-            if migration not in INDEXING:
-                continue
             for statement in migration_statements(migration, _IN_USE):
                 if index := _INDEX.match(statement):
                     unfinished = await connection.fetch(_UNFINISHED, index[1])

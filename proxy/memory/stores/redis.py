@@ -498,14 +498,12 @@ class RedisStore:
     async def _members(self, client: RedisClient, tenant: str, after: bytes) -> Sequence[bytes]:
         """Reads the next ids of a tenant's sessions, from all buckets and the index without buckets."""
         head = _escaped(tenant).encode() + b":"
-        low, high = b"(" + head + after if after else b"[" + head, b"(" + head[:-1] + b";"
+        low, high = b"(" + head + after, b"(" + head[:-1] + b";"
         share = 2 + _PAGE // len(self._names.indexes)
         limit = "LIMIT", 0, share
         former = self._names.former_index(tenant).first
         # Read first: ids that are moved meanwhile are in their buckets later.
-        formers = await client.execute_command(
-            "ZRANGEBYLEX", former, b"(" + after if after else b"-", b"+", *limit
-        )
+        formers = await client.execute_command("ZRANGEBYLEX", former, b"(" + after, b"+", *limit)
         buckets = await asyncio.gather(
             *(
                 client.execute_command("ZRANGEBYLEX", each.first, low, high, *limit)

@@ -16,7 +16,6 @@ from proxy.memory.tasks import Tasks, retrieve_exception, settle
 
 _GATHERING: Final = 0.02
 """Seconds for which a deferrable command may wait to be sent with the next one that is not."""
-_MOST: Final = 50
 # Longer than sessions are usually stored; a tenant has only two such keys.
 _KEPT_MILLISECONDS: Final = 7 * 86400 * 1000
 
@@ -109,7 +108,7 @@ class RedisCounts:
         own.result.add_done_callback(retrieve_exception)
         together = self._put_off.setdefault(key, [])
         together.append(own)
-        if not deferrable or len(together) == _MOST:
+        if not deferrable:
             await (self._send(key) if len(together) == 1 else asyncio.shield(self._start_sending(key)))
         elif len(together) == 1:
             loop.call_later(_GATHERING, self._send_later, key, together)

@@ -158,7 +158,7 @@ async def test_what_is_put_off_fails_with_the_write(
             await waited_for
 
 
-async def test_no_more_is_put_off_than_fits_a_script(counts: RedisCounts) -> None:
+async def test_what_is_put_off_is_counted_soon_however_much_it_is(counts: RedisCounts) -> None:
     found = await asyncio.gather(
         *(counts.count("key", {"tokens": 1}, ttl=MINUTE, deferrable=True) for _ in range(120))
     )
