@@ -78,17 +78,15 @@ def _parse_nodes(hosts: str, form: str) -> tuple[Node, ...]:
         if hosts:
             _refuse("Redis", "a socket's path has three slashes before it: redis+unix:///run/…")
         return ()
-    nodes = []
+    nodes, default_port = [], _SENTINEL_PORT if form == SENTINEL else _PORT
     for host in hosts.split(","):
         match = _NODE.fullmatch(host)
-        if not match:
+        if not match or not _is_port(match[2] or str(default_port)):
             _refuse("Redis", "hosts are written host:port, with a comma between two")
-        name, port = match[1].strip("[]"), int(match[2] or (_SENTINEL_PORT if form == SENTINEL else _PORT))
-        if not 0 < port <= _MAX_PORT:
-            _refuse("Redis", "hosts are written host:port, with a comma between two")
+        name = match[1].strip("[]")
         if not is_host_name(name):
             _refuse("Redis", ADVICE)
-        nodes.append((name, port))
+        nodes.append((name, int(match[2] or default_port)))
     if form == SINGLE and len(nodes) > 1:
         _refuse("Redis", "several hosts are for redis+sentinel:// and redis+cluster://")
     return tuple(nodes)
@@ -141,7 +139,7 @@ def checked_postgres_address(url: str) -> str:
     except ValueError:
         _refuse("PostgreSQL", _HOW)
     before, at, hosts = parts.netloc.partition("@")
-    if "@" in hosts or parts.fragment or (not at and "@" in parts.path + parts.query):
+    if parts.fragment or (not at and "@" in parts.path + parts.query):
         _refuse("PostgreSQL", _HOW)
     _check_hosts(hosts if at else before)
     try:
@@ -167,7 +165,7 @@ def _check_hosts(text: str) -> None:
 
 
 def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdigit() and 0 < int(text[:6]) <= _MAX_PORT
+    return text.isdecimal() and 0 < int(text[:6]) <= _MAX_PORT
 
 
 def _refuse(server: str, why: str) -> NoReturn:

@@ -51,7 +51,7 @@ class NamedStore:
         """Reads the hot part, under the newest key's name or else under another."""
         first, *others = self._places(key)
         stored = await self._store.read(first, background=background)
-        if stored is None and others:
+        if stored is None:
             reads = (self._store.read(other, background=background) for other in others)
             for other, stored in zip(others, await asyncio.gather(*reads), strict=True):
                 if stored is not None:
@@ -68,9 +68,7 @@ class NamedStore:
 
     async def replace(self, key: Key, put: BlobWrite) -> bool:
         """Replaces both parts where the session is stored."""
-        if put.version:
-            return await self._store.replace(self._place(key), put)
-        return await self._to_its_end(self._replace_none(key, put))
+        return await self._to_its_end(self._replace(key, put))
 
     async def cold(self, key: Key, *, start: int = 0, limit: int = 1000) -> list[bytes]:
         """Reads the cold part where the session was found last."""
@@ -160,8 +158,10 @@ class NamedStore:
                     self._former.pop(key, None)
         return True
 
-    async def _replace_none(self, key: Key, put: BlobWrite) -> bool:
-        return not await self._is_elsewhere(key) and await self._store.replace(self._place(key), put)
+    async def _replace(self, key: Key, put: BlobWrite) -> bool:
+        if put.version == 0 and await self._is_elsewhere(key):
+            return False
+        return await self._store.replace(self._place(key), put)
 
     async def _move(self, place: Key, current: Key, put: BlobWrite) -> bool:
         """Moves a session that was just written to its current name; false if another write came between."""

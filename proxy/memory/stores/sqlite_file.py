@@ -407,13 +407,11 @@ class FileWriter:
 
     def _give_up(self, outcome: asyncio.Future[Any]) -> None:
         """Fails an outcome with the reason for which it takes too long."""
-        if outcome.done():
-            return
         if self._waits_for_lock:
             reason = locked_by(self._file.path)
         else:
             reason = "what this process writes before it is not done"
-        outcome.set_exception(StoreError(f"The memory file {self._file.path} is too slow: {reason}."))
+        settle(outcome, StoreError(f"The memory file {self._file.path} is too slow: {reason}."))
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         open_ = True

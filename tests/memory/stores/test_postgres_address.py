@@ -42,6 +42,8 @@ BAD = [
     ("postgresql://u:s3cret/ss@127.0.0.1/db", PLACE),
     ("postgresql://u:12/s3cret@127.0.0.1/db", PLACE),
     ("postgresql://u:s3cret#ss@127.0.0.1/db", PLACE),
+    ("postgresql://u#s3cret@127.0.0.1/db", PLACE),
+    ("postgresql://u:s3cret@h/db?port=\u00b2", "a port is a number"),
     ("postgresql://u:s3cret?ss=1@127.0.0.1/db", PLACE),
     ("postgresql://u:s3cret@one,,two/db", PLACE),
     ("postgresql://u:s3cret@[::1/db", PLACE),
