@@ -196,13 +196,6 @@ def exact_suffix(c: Comparison) -> Alignment | None:
     # Several fit if the conversation repeats itself; a window longer than the entries likely has new lines.
     once, more = size - count - 1, size - count + 1
     starts = [size - count, once, more] if count <= size else [size - count, more, once]
-    if (newest := entries[-1].turn_id) is not None:
-        # The window's last lines may be of turns that are yet to be recorded.
-        ahead = 0
-        while ahead < count and (turn_id_of(lines[-1 - ahead]) or 0) > newest:
-            ahead += 1
-        if 0 < ahead < count:
-            starts.append(size - count + ahead)
     for start in starts:
         first, older = max(start, 0), max(-start, 0)
         length = min(count - older, size - first)
