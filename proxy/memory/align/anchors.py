@@ -182,7 +182,9 @@ def _singles(lines: Sequence[Line], *, calls: bool) -> dict[LineKey, int]:
     """Returns the positions of the lines that occur once, by their keys."""
     keys = [line.key for line in lines]
     count = Counter(keys)
-    return {key: i for i, key in enumerate(keys) if count[key] == 1 and (calls or key[0] not in {"call", "tool"})}
+    return {
+        key: i for i, key in enumerate(keys) if count[key] == 1 and (calls or key[0] not in {"call", "tool"})
+    }
 
 
 def _gaps(anchors: Sequence[Pair], within: Gap) -> list[Gap]:

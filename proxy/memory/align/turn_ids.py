@@ -6,8 +6,8 @@ from typing import Final
 
 from filters.message import Message, epoch_seconds
 from proxy.memory.align.alignment import NEW
-from proxy.memory.align.anchors import mark_repeated
-from proxy.memory.align.line import ALIKE, CUT, Line, LineKey, similarity
+from proxy.memory.align.anchors import align_lines, mark_repeated
+from proxy.memory.align.line import CUT, Line, LineKey, similarity
 from proxy.memory.wording import continues, same_words
 
 # More pairs of lines of one turn and role are not compared by similarity, which would block the event loop.
@@ -46,11 +46,7 @@ def match_turn_ids(recorded: Sequence[Line], window: Sequence[Line]) -> list[int
             for i, place in _pairs(recorded, window, free, fits, cut=group[0] == opening):
                 # Lines before the first id may be of an earlier turn. Their pairs, and unsure ones, must be
                 # on the same side of all matched words of the user.
-                if (fits is _SURE and i >= first) or all(
-                    (u < i) == (p < place)
-                    for u, p in enumerate(places)
-                    if p >= 0 and window[u].role == "user"
-                ):
+                if (fits is _SURE and i >= first) or _in_order(places, window, i, place):
                     places[i] = place
         _match_unnumbered(places, recorded, window)
     mark_repeated(places, recorded, window)
@@ -192,44 +188,27 @@ _LIKELY: tuple[Fit, ...] = (_has_same_source,)
 
 
 def _match_unnumbered(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
-    """Sets the places of new lines in other turns than their neighbours', if either side has no id."""
-    left = set(range(len(recorded))).difference(places)
-    unnumbered = {recorded[place].key for place in left if recorded[place].turn_id is None}
-    following, upcoming = len(recorded), []
-    for known in reversed(places):
-        following = known if known >= 0 else following
-        upcoming.append(following)
-    last = NEW
-    for i, line in enumerate(window):
-        if places[i] == NEW and left and (line.turn_id is None or line.key in unnumbered):
-            near = upcoming[-1 - i] if last == NEW else last
-            around = range(near) if last == NEW else range(near, len(recorded))
-            place = _nearest(line, recorded, left, near, around)
-            if place is not None:
-                places[i] = place
-                left.discard(place)
-        last = max(last, places[i])
+    """Sets the places of new lines by content, if they have no turn id, or if their entries have none."""
+    for numbered in False, True:
+        left = [
+            i for i, line in enumerate(window) if places[i] == NEW and (line.turn_id is not None) == numbered
+        ]
+        taken = set(places)
+        free = [
+            place
+            for place, line in enumerate(recorded)
+            if place not in taken and not (numbered and line.turn_id is not None)
+        ]
+        matched = align_lines([recorded[place] for place in free], [window[i] for i in left])
+        for i, own in zip(left, matched, strict=True):
+            if own >= 0 and _in_order(places, window, i, free[own]):
+                places[i] = free[own]
 
 
-def _nearest(line: Line, recorded: Sequence[Line], free: set[int], near: int, around: range) -> int | None:
-    """Returns the place nearest to that of a line's neighbour at which the line may be recorded."""
-    fitting = []
-    if line.turn_id is not None:
-        fitting = [p for p in free if recorded[p].turn_id is None and recorded[p].key == line.key]
-    else:
-        # An answer may be shown after the words that cut it; lines before the first match are older.
-        swapped = 1 if line.role == "assistant" and around.start else 0
-        for place in free.intersection(range(around.start - swapped, around.stop)):
-            other = recorded[place]
-            if line.key == other.key:
-                if other.turn_id is None or other.role != "user":
-                    fitting.append(place)
-                continue
-            is_next = place in around and abs(place - near) == 1
-            least = ALIKE if is_next and _has_same_source(line, other) else CUT
-            if other.role == "assistant" and similarity(line, other) >= least:
-                fitting.append(place)
-    return min(fitting, key=lambda place: (abs(place - near), place), default=None)
+def _in_order(places: Sequence[int], window: Sequence[Line], i: int, place: int) -> bool:
+    """Whether a pair is on the same side of all matched words of the user."""
+    users = ((u, p) for u, p in enumerate(places) if p >= 0 and window[u].role == "user")
+    return all((u < i) == (p < place) for u, p in users)
 
 
 # --- contradictions -----------------------------------------------------------------------------------------
