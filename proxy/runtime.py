@@ -17,6 +17,7 @@ from proxy.memory.memory import Memory
 from proxy.memory.privacy import PrivacyRegistry
 from proxy.memory.stores.channel import StoreClock
 from proxy.memory.stores.drivers import ChannelAddress
+from proxy.memory.tasks import cancel_and_wait
 from proxy.memory.token_scale import TokenCounter
 from proxy.observe.feed import Feed
 from proxy.observe.metrics import GaugeValues, Metrics
@@ -162,9 +163,7 @@ class Generation:
     async def close(self) -> None:
         """Cancels the tasks; once the last call has ended, closes memory and connections to upstreams."""
         runtime = self.runtime
-        if self._worker:
-            self._worker.cancel()
-            await asyncio.wait({self._worker})
+        await cancel_and_wait(self._worker)
         for task in self._tasks:
             task.cancel()
         self.closing = asyncio.Event()

@@ -17,7 +17,7 @@ from proxy.errors import LimitExceeded
 from proxy.http.reply import Reply
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.counts import Count, Counts, LocalCounts, Permit
-from proxy.memory.tasks import Begun, wait_for
+from proxy.memory.tasks import Begun, cancel_and_wait, wait_for
 from proxy.observe.observation import AnswerCopy, usage_of
 
 _MINUTE: Final = 60.0
@@ -113,9 +113,7 @@ class Quota:
 
     async def aclose(self) -> None:
         """Counts what is yet to be counted, then closes the counts."""
-        if self._renewing:
-            self._renewing.cancel()
-            await asyncio.wait({self._renewing})
+        await cancel_and_wait(self._renewing)
         await asyncio.gather(*self._spending)
         await self._windows.aclose()
 
@@ -241,9 +239,7 @@ class Windows:
 
     async def aclose(self) -> None:
         """Ends the probe, then closes the counts."""
-        if self._probe:
-            self._probe.cancel()
-            await asyncio.wait({self._probe})
+        await cancel_and_wait(self._probe)
         if self._shared:
             await self._shared.aclose()
 

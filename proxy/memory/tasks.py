@@ -113,6 +113,13 @@ async def wait_for_event(event: asyncio.Event, within: float | None) -> None:
             await event.wait()
 
 
+async def cancel_and_wait(task: asyncio.Task[Any] | None) -> None:
+    """Cancels a task, if there is one, and returns once it has ended."""
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+
+
 def settle(outcome: asyncio.Future[Any], result: Any) -> None:
     """Sets the result of a future, or its exception, unless its waiter was cancelled."""
     if outcome.done():

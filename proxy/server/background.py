@@ -9,7 +9,7 @@ from typing import Final
 
 from uvicorn.loops.auto import auto_loop_factory
 
-from proxy.memory.tasks import ignore_late_lookups
+from proxy.memory.tasks import cancel_and_wait, ignore_late_lookups
 from proxy.observe.log import logging_to
 from proxy.runtime import Generation, Runtime
 from proxy.server import signals
@@ -92,8 +92,7 @@ class ServersLink:
         try:
             yield
         finally:
-            report.cancel()
-            await asyncio.wait({report})
+            await cancel_and_wait(report)
             self._bus.stop_receiving()  # later messages are for the next generation
             self._bus.read(receive)
 

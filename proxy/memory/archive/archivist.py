@@ -19,7 +19,7 @@ from proxy.memory.session import Entry, Session, made_anew
 from proxy.memory.stores import lease
 from proxy.memory.stores.session_store import SessionStore
 from proxy.memory.stores.store import CLOCK_TOLERANCE, Key
-from proxy.memory.tasks import wait_for_event
+from proxy.memory.tasks import cancel_and_wait, wait_for_event
 
 _log = logging.getLogger("turnkeeper")
 _BACKOFF: Final = Backoff(0.1, 5.0)
@@ -147,8 +147,7 @@ class Archivist:
         """Saves pending sessions for up to ``within`` seconds; the next start finds the rest."""
         if self._task is None:
             return
-        self._task.cancel()
-        await asyncio.wait({self._task})
+        await cancel_and_wait(self._task)
         try:
             async with asyncio.timeout(within):
                 await self._save_pending(all_=True)

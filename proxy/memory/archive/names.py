@@ -20,7 +20,7 @@ from proxy.memory.archive.sql import (
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.codec import NAME_MARK, Codec, Names
 from proxy.memory.stores.sql import Arguments, BoundStatement, Each, Statement, id_bytes, id_text
-from proxy.memory.tasks import retrieve_exception
+from proxy.memory.tasks import cancel_and_wait, retrieve_exception
 
 T = TypeVar("T")
 
@@ -95,9 +95,7 @@ class NamedDatabase:
     async def aclose(self) -> None:
         """Cancels loading and scrubbing, and closes the database."""
         for task in (self._loading, self._scrubbing):
-            if task:
-                task.cancel()
-                await asyncio.wait({task})
+            await cancel_and_wait(task)
         await self._database.aclose()
 
     async def _load(self) -> _Loaded:

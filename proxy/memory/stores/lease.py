@@ -13,6 +13,7 @@ from typing import Final
 
 from proxy.memory.errors import StoreError
 from proxy.memory.stores.store import Key, Store
+from proxy.memory.tasks import cancel_and_wait
 
 TTL: Final = 10.0
 """Seconds after which the lease of a killed process ends, unless another process detects its death."""
@@ -36,8 +37,7 @@ async def lease(store: Store, work: str, key: Key, *, ttl: float = TTL) -> Async
     try:
         yield True
     finally:
-        renewing.cancel()
-        await asyncio.wait({renewing})
+        await cancel_and_wait(renewing)
         with suppress(StoreError):
             await store.release(name, token)
 

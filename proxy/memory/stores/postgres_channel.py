@@ -17,7 +17,7 @@ from proxy.memory.errors import StoreError
 from proxy.memory.stores.addresses import checked_postgres_address
 from proxy.memory.stores.channel import REJOINING, Channel, ClockReading, Receive, compare_clocks
 from proxy.memory.stores.postgres_pool import FAILURES
-from proxy.memory.tasks import retrieve_exception, settle, wait_for_event
+from proxy.memory.tasks import cancel_and_wait, retrieve_exception, settle, wait_for_event
 
 _LARGEST: Final = 5_900
 """PostgreSQL takes payloads of less than 8000 bytes, and messages are sent in base64."""
@@ -114,9 +114,7 @@ class PostgresChannel:
 
     async def aclose(self) -> None:
         """Closes the connection over which messages are sent."""
-        if self._sending:
-            self._sending.cancel()
-            await asyncio.wait({self._sending})
+        await cancel_and_wait(self._sending)
         if self._connection:
             self._connection.terminate()
 

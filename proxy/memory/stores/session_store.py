@@ -39,7 +39,7 @@ from proxy.memory.stores.store import (
     StoredBlob,
     draw_version,
 )
-from proxy.memory.tasks import in_thread_if_long
+from proxy.memory.tasks import cancel_and_wait, in_thread_if_long
 from proxy.newest import Newest
 
 T = TypeVar("T")
@@ -560,9 +560,7 @@ class StoreBreaker:
 
     async def aclose(self) -> None:
         """Ends the probes and closes the drivers."""
-        if self._probe:
-            self._probe.cancel()
-            await asyncio.wait({self._probe})
+        await cancel_and_wait(self._probe)
         await asyncio.gather(*(driver.aclose() for driver in (self._driver, self._background) if driver))
 
     async def _run_probes(self) -> None:
