@@ -4,7 +4,6 @@ Embeddings use OpenAI's API; ``/rerank`` is that of Cohere, Jina and vLLM.
 """
 
 import asyncio
-import math
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -140,9 +139,7 @@ def answer_text(content: bytes) -> str:
     for choice in map(first_choice, filter(None, chunks)):
         reason = str(choice.get("finish_reason") or "").lower()
         message = object_in(choice, "message") or object_in(choice, "delta")
-        parts = texts if isinstance(texts := message.get("content"), list) else ()
-        in_parts = any(isinstance(part, dict) and part.get("type") == "refusal" for part in parts)
-        if reason in _REFUSED or message.get("refusal") or in_parts:
+        if reason in _REFUSED or message.get("refusal"):
             raise RefusedAnswer("The model declined to answer.")
         cut = cut or reason in _CUT
     if cut:
@@ -264,6 +261,4 @@ class HttpReranker(_TextModel):
         if sorted(line.index for line in lines) != list(range(len(texts))):
             raise UpstreamBroken("The ranking does not name each text once.")
         scores = {line.index: line.relevance_score for line in lines}
-        if not all(map(math.isfinite, scores.values())):
-            raise UpstreamBroken("A text's relevance is no number.")
         return [scores[place] for place in range(len(texts))]

@@ -11,7 +11,6 @@ from filters.message import Message, epoch_seconds
 from proxy.memory.merge.calls import with_speech_times
 from proxy.memory.merge.entries import new_entry
 from proxy.memory.session import (
-    NO_CALL,
     REASONING,
     START,
     Entry,
@@ -191,11 +190,9 @@ def remainder_fields(session: Session) -> dict[str, Any]:
         }
         for entry, imported in pairs
     ]
-    exported = msgspec.structs.replace(
-        session, entries=(), cold_count=0, shown_facts=None, shown_call=None, noted_until=NO_CALL
-    )
-    fields: dict[str, Any] = msgspec.to_builtins(exported)
-    return ({_ENTRIES: differences} if differences else {}) | fields
+    fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(session, entries=()))
+    exported = {name: value for name, value in fields.items() if name in _EXPORTED}
+    return ({_ENTRIES: differences} if differences else {}) | exported
 
 
 def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Raw]) -> Session:

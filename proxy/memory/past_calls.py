@@ -143,9 +143,9 @@ class PastCalls(DataHolder):
         await self._records.delete(user)
         return {"profile": len(profile)}
 
-    async def erased_at(self, user: Owner) -> float | None:
-        """Returns when a user was erased last, in seconds since 1970, while there is a tombstone."""
-        return await self._records.erased_at(user)
+    async def erased_since(self, users: Sequence[Owner], at: float) -> Sequence[Owner]:
+        """Returns the users who were erased after ``at``, in seconds since 1970."""
+        return await self._records.erased_since(users, at)
 
     async def save(self, user: Owner, call: PastCall, *, at: float) -> UserRecord:
         """Adds or replaces a call; returns the user's new record.
@@ -218,24 +218,22 @@ class PastCalls(DataHolder):
         ]
         return profile | ({"calls": calls} if calls else {})
 
-    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:
+    async def forget(self, user: Owner, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - the store knows when
         """Deletes a user's record, and the calls in which the user spoke from those of others."""
         counts = await self.erase(user)
-        await self._drop(user.tenant, lambda call: user.user in call.speakers, at=at)
+        await self._drop(user.tenant, lambda call: user.user in call.speakers)
         return counts
 
-    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:
+    async def forget_session(self, key: Key, *, at: float) -> Mapping[str, int]:  # noqa: ARG002 - as above
         """Deletes the calls of a session from all records."""
-        await self._drop(key.tenant, lambda call: call.session == key.session, at=at)
+        await self._drop(key.tenant, lambda call: call.session == key.session)
         return {}
 
     async def _refuse_erased(self, speakers: Sequence[Owner], call: PastCall, *, at: float) -> None:
         """Drops a call from all records and raises SessionDeleted if a speaker was erased after ``at``."""
-        for speaker in speakers:
-            erased_at = await self.erased_at(speaker)
-            if erased_at is not None and erased_at > at:
-                await self._drop(speaker.tenant, lambda other: other.place == call.place, at=erased_at)
-                raise SessionDeleted("one who spoke in the call was erased")
+        if erased := await self.erased_since(speakers, at):
+            await self._drop(erased[0].tenant, lambda other: other.place == call.place)
+            raise SessionDeleted("one who spoke in the call was erased")
 
     async def _change(
         self, user: Owner, change: Callable[[UserRecord], UserRecord], *, at: float
@@ -250,10 +248,8 @@ class PastCalls(DataHolder):
         await self._records.change(user, changed, at=at, ttl=self._ttl)
         return current
 
-    async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool], *, at: float) -> None:
-        await self._records.change_all(
-            tenant, partial(UserRecord.without, is_gone=is_gone), at=at, ttl=self._ttl
-        )
+    async def _drop(self, tenant: str, is_gone: Callable[[PastCall], bool]) -> None:
+        await self._records.change_all(tenant, partial(UserRecord.without, is_gone=is_gone), ttl=self._ttl)
 
     def _ttl(self, record: UserRecord) -> float:
         return LASTING if record.profile else self._keep

@@ -56,8 +56,8 @@ WriteListener = Callable[[Key, float], None]
 """Called with a session's key once it was written, and the time from which work on it is due."""
 
 
-async def _never_erased(_: Owner) -> None:
-    pass
+async def _none_erased(_: Sequence[Owner], _at: float) -> Sequence[Owner]:
+    return ()
 
 
 class Recorder:
@@ -356,8 +356,8 @@ class _PendingSession:
 class Writer:
     """Applies turns to sessions, writes the sessions, and notifies the listeners.
 
-    ``limits`` bound each session, and ``health`` watches the writes under way. ``erased_at`` returns when a
-    user was erased, or ``None``: what was said before is not written. ``scales`` are those of the models'
+    ``limits`` bound each session, and ``health`` watches the writes under way. ``erased_since`` finds
+    users who were erased: what was said before is not written. ``scales`` are those of the models'
     token counts.
     """
 
@@ -371,7 +371,7 @@ class Writer:
         reasoning: bool = False,
         health: "HealthCheck | None" = None,
         redaction: WindowRedaction = UNREDACTED,
-        erased_at: Callable[[Owner], Awaitable[float | None]] = _never_erased,
+        erased_since: Callable[[Sequence[Owner], float], Awaitable[Sequence[Owner]]] = _none_erased,
     ) -> None:
         self.store = store
         self.limits = limits
@@ -380,7 +380,7 @@ class Writer:
         self._write_listeners = write_listeners
         self._reasoning = reasoning
         self._redaction = redaction
-        self._erased_at = erased_at
+        self._erased_since = erased_since
         self.scales = Scales()
 
     async def apply(self, turn: TurnRecord, pending: _PendingSession) -> bool:
@@ -509,12 +509,14 @@ class Writer:
         found here. It changes each session that has anything of its user, which cannot be written over then.
         """
         former = users_of(base, base.entries) if base.updated < put.at else set()
-        for user in users_of(put.session, (*put.cold, *put.session.entries)) - former:
-            erased_at = await self._erased_at(Owner(key.tenant, user))
-            if erased_at is not None and erased_at > put.at:
-                await erase_from_session(self.store, key, user)
-                self.session_written(key, self.store.written_due(key))
-                raise SessionDeleted("the user was erased")
+        users = users_of(put.session, (*put.cold, *put.session.entries)) - former
+        if not users:
+            return
+        if erased := await self._erased_since([Owner(key.tenant, user) for user in users], put.at):
+            for owner in erased:
+                await erase_from_session(self.store, key, owner.user)
+            self.session_written(key, self.store.written_due(key))
+            raise SessionDeleted("a user was erased")
 
     async def revise(self, key: Key, change: Callable[[Session], Session], *, at: float) -> bool:
         """Changes a session; false where another writer was faster. ``at`` is in seconds since 1970.

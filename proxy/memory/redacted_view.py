@@ -24,10 +24,8 @@ _INTERRUPTED: Final = ""
 # Fewer than four digits are a time or a table number rather than half of a sensitive number.
 _TELLING: Final = re.compile("[0-9].*[0-9].*[0-9].*[0-9]|@", re.DOTALL)
 _NUMBERS: Final = frozenset({"card", "iban", "ip", "phone"})
-_NUMBER: Final = re.compile("[0-9]")
 _BEFORE: Final = re.compile(r"^\W+")
 _WORD: Final = re.compile(r"\S+")
-_COUNTRY: Final = 2
 _MOST_SPLITS: Final = 40
 _NEWEST: Final = 4
 
@@ -52,8 +50,6 @@ class RedactedView(NamedTuple):
         self, positions: Sequence[int], lines: Sequence[Message], marked: Sequence[Message]
     ) -> Sequence[Message]:
         """Returns ``marked``, the changed ``lines``, with the client's words in place of the marks."""
-        if not self.own:
-            return marked
         restored = []
         for position, line, message in zip(positions, lines, marked, strict=True):
             own = self.own.get(position)
@@ -73,8 +69,7 @@ def _interrupted(own: Message, marked: Message) -> Message:
         text = text if marked_text.endswith(ELLIPSES) else text.rstrip(ELLIPSIS_CHARACTERS)
         if original is not None and original.startswith(marked_text):
             original = text + original[len(marked_text) :]
-    metadata = own.metadata if isinstance(own.metadata, dict) else {}
-    marks = {**metadata, "interrupted": True, "original": original}
+    marks = {**(own.metadata or {}), "interrupted": True, "original": original}
     return msgspec.structs.replace(own, content=text, metadata=marks)
 
 
@@ -113,8 +108,7 @@ class _Prefix(NamedTuple):
             return bool(_TELLING.search(rest))
         if self.kind not in _NUMBERS:
             return len(rest.split()) == 1
-        is_half = bool(_NUMBER.search(rest)) or (self.kind == "iban" and len(rest) <= _COUNTRY)
-        return is_half and shaped.settled(rest) == 0
+        return shaped.settled(rest) == 0
 
 
 class WindowRedaction:
@@ -188,8 +182,8 @@ class WindowRedaction:
     ) -> Message:
         """Returns ``line`` up to a match that was cut, else unchanged; ``own`` is the client's message."""
         possible = [prefix for prefix in prefixes if prefix.role == line.role]
-        if line.role == "assistant" and line.original:
-            possible += self._before_marks("assistant", line.original)
+        if line.original:
+            possible += self._before_marks(line.role, line.original)
         if not (possible and isinstance(own.content, str) and isinstance(line.content, str)):
             return line
         text, marked = own.content.rstrip(ELLIPSIS_CHARACTERS), line.content.rstrip(ELLIPSIS_CHARACTERS)

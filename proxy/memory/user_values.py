@@ -5,14 +5,14 @@ import hmac
 import math
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from proxy.memory import extensible
-from proxy.memory.errors import SessionDeleted, StoreError, Unreadable
+from proxy.memory.errors import StoreError, Unreadable
 from proxy.memory.stores.store import BlobWrite, Key, Owner, Store, all_sessions
 
 
@@ -73,7 +73,6 @@ class UserValues(Generic[T]):
         tenant: str,
         change: Callable[[T], T],
         *,
-        at: float,
         ttl: Callable[[T], float] = lambda _: LASTING,
     ) -> None:
         """Changes the values of all users of a tenant; removes unreadable ones."""
@@ -81,9 +80,7 @@ class UserValues(Generic[T]):
         async for listed in all_sessions(self._store, place):
             key = Key(place, listed.session)
             try:
-                await self._change(key, change, at, ttl)
-            except SessionDeleted:
-                continue
+                await self._change(key, change, math.inf, ttl)
             except Unreadable:
                 await self._store.delete(key)
 
@@ -104,15 +101,15 @@ class UserValues(Generic[T]):
         try:
             key = await self._key(user)
         except Unreadable:
-            await self.change_all(user.tenant, lambda value: value, at=math.inf)
+            await self.change_all(user.tenant, lambda value: value)
             return False
         return await self._store.delete(key)
 
-    async def erased_at(self, user: Owner) -> float | None:
-        """When a user was erased last, in seconds since 1970, while that is remembered."""
+    async def erased_since(self, users: Sequence[Owner], at: float) -> list[Owner]:
+        """The users who were erased after ``at``, in seconds since 1970, while that is remembered."""
         if not await self._has_secret(background=True):
-            return None
-        return await self._store.deleted(self._hashed(user))
+            return []
+        return [user for user in users if (await self._store.deleted(self._hashed(user)) or 0.0) > at]
 
     async def _change(
         self, key: Key, change: Callable[[T], T], at: float, ttl: Callable[[T], float], user: str = ""

@@ -215,8 +215,7 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
     segments = session.summaries if needs.summaries else ()
     summaries = preamble.other_summaries(segments) if segments else ()
     if alignment is None:
-        carried = () if session.cold_count else summaries  # of what was said elsewhere
-        snapshot = Snapshot(state=session.state, summaries=carried)
+        snapshot = Snapshot(state=session.state, summaries=summaries)
         epoch = prompt_epoch(session, session.call, injecting=needs.summaries)
         return PromptView(snapshot, view.window, epoch)
     originals = redacted.originals_by_place(alignment) if redacted.own else {}
@@ -385,7 +384,7 @@ class RetractedTexts:
 
     def includes(self, session: str | None, text: str) -> bool:
         """Whether a text that was found in a session was cut or retracted."""
-        return session is not None and session == self._name and text in self._texts
+        return session == self._name and text in self._texts
 
     @cached_property
     def _texts(self) -> frozenset[str]:

@@ -282,7 +282,7 @@ def _build_memory(  # noqa: PLR0913, PLR0917 - settings, and what it shares with
         reasoning=section.reasoning,
         health=health,
         redaction=view,
-        erased_at=calls.erased_at,
+        erased_since=calls.erased_since,
     )
     file = Path(url.removeprefix("sqlite:")) if url.startswith("sqlite:") else None
     holders: list[DataHolder | None] = [

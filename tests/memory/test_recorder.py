@@ -5,6 +5,7 @@ import gc
 import itertools
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 from unittest.mock import Mock
 
@@ -600,10 +601,10 @@ def test_of_one_who_is_erased_between_two_turns_that_wait_nothing_is_left() -> N
         now, erased = time.time(), dict[str, float]()
         store = Complete(memory(), failures=0)
 
-        async def erased_at(user: Owner) -> float | None:
-            return erased.get(user.user)
+        async def erased_since(users: Sequence[Owner], at: float) -> Sequence[Owner]:
+            return [user for user in users if erased.get(user.user, 0.0) > at]
 
-        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased_at=erased_at))
+        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased_since=erased_since))
         window: list[Message] = []
         for text, name, at in (("Hello", "ann", 30), ("My secret is 5", "bob", 20), ("Good bye", "bob", 5)):
             window = [*window, Message(role="user", content=text, metadata={"user": name})]
@@ -626,14 +627,14 @@ def test_the_background_hears_of_a_write_of_which_an_erasure_took_a_part_back() 
         now, erased, heard = time.time(), dict[str, float](), list[Key]()
         store = memory()
 
-        async def erased_at(user: Owner) -> float | None:
-            return erased.get(user.user)
+        async def erased_since(users: Sequence[Owner], at: float) -> Sequence[Owner]:
+            return [user for user in users if erased.get(user.user, 0.0) > at]
 
         def listen(key: Key, due: float) -> None:
             heard.append(key)
 
         recorder = Recorder(
-            Writer(sessions(store), SessionLimits(), write_listeners=[listen], erased_at=erased_at)
+            Writer(sessions(store), SessionLimits(), write_listeners=[listen], erased_since=erased_since)
         )
         hello = Message(role="user", content="Hello", metadata={"user": "ann"})
         recorder.put(TurnRecord(key=KEY, window=[hello], answer=stream_of("ok"), at=now - 30, user="ann"))
@@ -652,3 +653,27 @@ def test_the_background_hears_of_a_write_of_which_an_erasure_took_a_part_back() 
     stored, heard = asyncio.run(run())
     assert "My secret is 5" not in stored and {"Hello", "noted"} <= {*stored}
     assert heard
+
+
+def test_of_all_who_were_erased_while_their_turn_was_answered_nothing_is_left() -> None:
+    async def run() -> list[Any]:
+        now, store = time.time(), memory()
+
+        async def erased_since(users: Sequence[Owner], at: float) -> Sequence[Owner]:
+            return [user for user in users if user.user != "ann"]
+
+        recorder = Recorder(Writer(sessions(store), SessionLimits(), erased_since=erased_since))
+        hello = Message(role="user", content="Hello", metadata={"user": "ann"})
+        recorder.put(TurnRecord(key=KEY, window=[hello], answer=stream_of("ok"), at=now - 30, user="ann"))
+        await recorder.drain()
+        window = [
+            hello,
+            Message(role="assistant", content="ok"),
+            Message(role="user", content="I am Bob", metadata={"user": "bob"}),
+            Message(role="user", content="I am Eve", metadata={"user": "eve"}),
+        ]
+        recorder.put(TurnRecord(key=KEY, window=window, answer=stream_of("noted"), at=now - 20, user="ann"))
+        await recorder.drain()
+        return await texts(store)
+
+    assert {*asyncio.run(run())} == {"Hello", "ok", "noted"}
