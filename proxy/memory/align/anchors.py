@@ -1,13 +1,13 @@
 """Alignment by content: anchors, which are equal to the letter, and similar lines in the gaps between."""
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
 from typing import Final
 
 from proxy.memory.align.alignment import NEW, REPEATED
-from proxy.memory.align.line import CUT, EQUAL, Line, LineKey, repeats, similarity
+from proxy.memory.align.line import CUT, Line, LineKey, repeats, similarity
 from proxy.memory.wording import same_words
 
 # Comparing this many pairs of lines blocks the event loop for a tenth of a second. Only a turn of hundreds of
@@ -20,8 +20,6 @@ _SHOWN_COST, _RECORDED_COST, _NEXT_COST, _WAITING_COST = 6, 5, 2, 3
 # A window with more words of the user than the hot part begins with older lines. If these cost more than new
 # ones, a long history would count as new after the first of its lines that is equal by chance.
 _OLDER_COST: Final = _NEXT_COST
-# Ids of calls may be counted anew in each turn, so a result goes with its call and proves little itself.
-_RESULT: Final = 8
 # Shorter answers may be repeated by chance.
 _SENTENCE_WORDS: Final = 3
 
@@ -29,32 +27,28 @@ Pair = tuple[int, int]
 """An index in the window, and a place among the recorded lines."""
 Gap = tuple[range, range]
 """The indices in the window, and the places among the recorded lines."""
+_Group = tuple[int | None, tuple[str | None, ...]]
 
 
 def align_lines(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool = False) -> list[int]:
     """Returns the place of each line in ``recorded``; ``NEW``, or ``REPEATED`` for a copy of an answer.
 
     Lines that occur once on both sides and are equal to the letter are anchors. Between two anchors, lines
-    are matched by similarity, first in order, then out of order. The result of a new tool call is new.
-    ``moved`` is whether older entries are in the cold part, so that the window may begin with lines of these.
+    are matched by similarity, first in order, then out of order. Tool results go with their calls. ``moved``
+    is whether older entries are in the cold part, so that the window may begin with lines of these.
     """
     places = [NEW] * len(window)
     for i, (before, line) in enumerate(pairwise(window), start=1):
         if line.role == before.role == "assistant" and same_words(line.text, before.text):
             places[i] = REPEATED
-    indices = [i for i, place in enumerate(places) if place == NEW]
+    indices = [i for i, line in enumerate(window) if line.role != "tool" and places[i] == NEW]
+    own = [place for place, line in enumerate(recorded) if line.role != "tool"]
     users = (sum(line.role == "user" for line in lines) for lines in (window, recorded))
     older = moved and next(users) > next(users) + 1
-    matched = _align(recorded, [window[i] for i in indices], moved=moved, older=older)
+    matched = _align([recorded[p] for p in own], [window[i] for i in indices], moved=moved, older=older)
     for i, place in zip(indices, matched, strict=True):
-        places[i] = place
-    unrecorded: set[str | None] = set()
-    for i, line in enumerate(window):
-        if line.role == "call":
-            calls = line.ids[:-1]
-            unrecorded = unrecorded.difference(calls) if places[i] >= 0 else unrecorded.union(calls)
-        elif line.role == "tool" and line.ids[-1] in unrecorded:
-            places[i] = NEW
+        places[i] = own[place] if place >= 0 else NEW
+    _place_results(places, recorded, window)
     mark_repeated(places, recorded, window)
     return places
 
@@ -103,11 +97,11 @@ def _align(recorded: Sequence[Line], window: Sequence[Line], *, moved: bool, old
         if equal and places[i] >= 0 and places[i - 1] == NEW:
             places[i - 1], places[i] = places[i], NEW
     # Matches nearby lines in another order, except before the first match if there is a cold part. Tool calls
-    # and results stay in order, because voice platforms may use their ids again.
+    # stay in order, because voice platforms may use their ids again.
     left = set(range(len(recorded))).difference(places)
     first = next((i for i, place in enumerate(places) if place >= 0), 0) if moved else 0
     for i, line in enumerate(window):
-        if places[i] != NEW or not left or i < first or line.role in {"call", "tool"}:
+        if places[i] != NEW or not left or i < first or line.role == "call":
             continue
         around = [place for place in places[max(0, i - 2) : i + 3] if place >= 0]
         near = range(max(0, min(around) - 2), max(around) + 3) if around else range(0)
@@ -182,9 +176,7 @@ def _singles(lines: Sequence[Line], *, calls: bool) -> dict[LineKey, int]:
     """Returns the positions of the lines that occur once, by their keys."""
     keys = [line.key for line in lines]
     count = Counter(keys)
-    return {
-        key: i for i, key in enumerate(keys) if count[key] == 1 and (calls or key[0] not in {"call", "tool"})
-    }
+    return {key: i for i, key in enumerate(keys) if count[key] == 1 and (calls or key[0] != "call")}
 
 
 def _gaps(anchors: Sequence[Pair], within: Gap) -> list[Gap]:
@@ -209,8 +201,7 @@ def gap_pairs(
     for line in window:
         if line.key not in by_key:
             sures = ((place, similarity(line, other)) for place, other in enumerate(recorded))
-            most = _RESULT if line.role == "tool" else EQUAL
-            by_key[line.key] = {place: min(sure, most) for place, sure in sures if sure}
+            by_key[line.key] = {place: sure for place, sure in sures if sure}
     similar = [by_key[line.key] for line in window]
     scores = _scores(similar, len(recorded), at_end=at_end, older=older)
     pairs: list[Pair] = []
@@ -254,3 +245,70 @@ def _scores(similar: Sequence[dict[int, int]], width: int, *, at_end: bool, olde
             row[0] = max(row[0], below[0] - _OLDER_COST)
         rows.append(row)
     return rows[::-1]
+
+
+# --- results ------------------------------------------------------------------------------------------------
+
+
+def _place_results(places: list[int], recorded: Sequence[Line], window: Sequence[Line]) -> None:
+    """Sets the places of tool results, once those of the other lines are set.
+
+    A result is matched with a recorded one of its call, or it is new. Where the call has slid out of the
+    window, that is the last recorded call with the result's id before the next line that is matched.
+    """
+    results = [i for i, line in enumerate(window) if line.role == "tool"]
+    if not results:
+        return
+    callers, unmatched = _callers(window), _Results(recorded)
+    for i in results:
+        if i in callers:
+            places[i] = unmatched.first(window[i], places[callers[i]])
+    end = len(recorded)
+    for i in range(len(places) - 1, -1, -1):
+        if window[i].role == "tool" and i not in callers:
+            places[i] = unmatched.last(window[i], end)
+        end = places[i] if places[i] >= 0 else end
+
+
+class _Results:
+    """The recorded results that are not matched yet, by their call and their id."""
+
+    def __init__(self, recorded: Sequence[Line]) -> None:
+        self._recorded = recorded
+        self._calls: dict[str | None, list[int]] = defaultdict(list)
+        self._unanswered: dict[_Group, list[int]] = defaultdict(list)
+        callers = _callers(recorded)
+        for place, line in enumerate(recorded):
+            for call in dict.fromkeys(_calls_of(line)):
+                self._calls[call].append(place)
+            if line.role == "tool":
+                self._unanswered[callers.get(place), line.ids].append(place)
+
+    def first(self, line: Line, caller: int) -> int:
+        """Returns the call's first result with the line's words, else its first; ``NEW`` if none is left."""
+        left = self._unanswered.get((caller, line.ids), [])
+        equal = (i for i, place in enumerate(left) if self._recorded[place].text == line.text)
+        return left.pop(next(equal, 0)) if left else NEW
+
+    def last(self, line: Line, end: int) -> int:
+        """Returns the last result, before ``end``, of the last call with the line's id; else ``NEW``."""
+        calls = self._calls.get(line.ids[-1], [])
+        before = bisect_left(calls, end)
+        left = self._unanswered.get((calls[before - 1] if before else None, line.ids), [])
+        at = bisect_left(left, end)
+        return left.pop(at - 1) if at else NEW
+
+
+def _callers(lines: Sequence[Line]) -> dict[int, int]:
+    """Returns the call of each result: the nearest before it with its id, if there is one."""
+    calls: dict[str | None, int] = {}
+    callers = {}
+    for i, line in enumerate(lines):
+        calls |= dict.fromkeys(_calls_of(line), i)
+        if line.role == "tool" and line.ids[-1] in calls:
+            callers[i] = calls[line.ids[-1]]
+    return callers
+
+
+def _calls_of(line: Line) -> tuple[str | None, ...]:
+    return line.ids[:-1] if line.role == "call" else ()
