@@ -90,8 +90,8 @@ class JobCircuit:
 
         A session that ``has_failed`` waits longer than others, as its content may be the cause.
         """
-        while self.open and (left := self._until + has_failed * _PRECEDENCE - _now()) > 0:
-            await wait_for_event(self._probe_due, left)
+        while self.open and (pause := self._until + has_failed * _PRECEDENCE - _now()) > 0:
+            await wait_for_event(self._probe_due, pause)
         if not self.open:
             return False
         self._probes += 1

@@ -151,20 +151,20 @@ class Extractor:
 
     def _prompt(self, utterances: Sequence[Utterance], facts: Sequence[Fact]) -> list[Message]:
         redacted = self._redaction.text
-        known = [
+        stored = [
             {"id": f"k{number}", "text": one_line(redacted(fact.text), _LONGEST)}
             for number, fact in enumerate(facts, start=1)
         ]
-        said: list[dict[str, object]] = []
+        lines: list[dict[str, object]] = []
         former = ""
         for number, each in enumerate(utterances, start=1):
             day = _day(each.at, self._zone)
             line: dict[str, object] = {"number": number} if day == former else {"number": number, "on": day}
             if each.answering:
                 line["answering"] = redacted(each.answering, "assistant")
-            said.append({**line, "text": redacted(each.text)[:_LONGEST_UTTERANCE]})
+            lines.append({**line, "text": redacted(each.text)[:_LONGEST_UTTERANCE]})
             former = day
-        content = f"{_tagged('known', known)}\n\n{_tagged('said', said)}\n\n{self._task}"
+        content = f"{_tagged('known', stored)}\n\n{_tagged('said', lines)}\n\n{self._task}"
         return [Message(role="system", content=_TASK), Message(role="user", content=content)]
 
     def _drafts(

@@ -255,14 +255,14 @@ def _end(lines: Iterable[str], room: int) -> list[str]:
 def _pieces(lines: Iterable[str], room: int) -> list[str]:
     """Joins lines into pieces of up to ``room`` tokens; a longer line is cut."""
     pieces: list[list[str]] = [[]]
-    left = room
+    rest = room
     for part in (part for line in lines for part in _cut(line, room)):
         size = in_text(part) + 1
-        if size > left and pieces[-1]:
+        if size > rest and pieces[-1]:
             pieces.append([])
-            left = room
+            rest = room
         pieces[-1].append(part)
-        left -= size
+        rest -= size
     return ["\n".join(piece) for piece in pieces if piece]
 
 
@@ -279,12 +279,12 @@ def is_about(text: str, source: str, task: str) -> bool:
     source's are needed, or more than the square root of their number if that is less. Words of the task do
     not count. Any text is about a source without words to share.
     """
-    known, own, others = (_Words(each) for each in (task, text, source))
-    terms = others.terms - known.terms
-    names = (_names(source, text) & own.names & others.names) - known.names
-    if names or (own.numbers & others.numbers) or not (terms or others.numbers):
+    task_words, text_words, source_words = (_Words(each) for each in (task, text, source))
+    terms = source_words.terms - task_words.terms
+    names = (_names(source, text) & text_words.names & source_words.names) - task_words.names
+    if names or (text_words.numbers & source_words.numbers) or not (terms or source_words.numbers):
         return True
-    return len(own.terms & terms) > min(len(terms) // _SHARE, isqrt(len(terms)))
+    return len(text_words.terms & terms) > min(len(terms) // _SHARE, isqrt(len(terms)))
 
 
 class _Words:

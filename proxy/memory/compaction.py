@@ -162,8 +162,8 @@ def _extension(session: Session, limits: SessionLimits) -> Plan | None:
     # The prompt exceeds its budget, and there are enough new messages for another summary.
     if session.trimmed or (session.room and _has_grown(session, open_, limits)):
         users = [i for i, entry in enumerate(session.entries) if entry.role == "user"]
-        shown = users[-session.room] if 0 < session.room <= len(users) else 0
-        return _cut(session, min(keep, len(session.entries) - shown))
+        restored = users[-session.room] if 0 < session.room <= len(users) else 0
+        return _cut(session, min(keep, len(session.entries) - restored))
     return _cut(session, _keep(open_, limits)) if _exceeds(open_, limits) else None
 
 

@@ -92,8 +92,8 @@ def _set_apart(fields: Fields, names: frozenset[str]) -> Fields:
     unknown = {name: value for name, value in fields.items() if name not in names}
     if not unknown:
         return fields
-    known = {name: value for name, value in fields.items() if name in names}
-    return known | {_UNKNOWN: msgspec.msgpack.encode(unknown)}
+    declared = {name: value for name, value in fields.items() if name in names}
+    return declared | {_UNKNOWN: msgspec.msgpack.encode(unknown)}
 
 
 def _merge(fields: Fields, names: frozenset[str]) -> Fields:

@@ -36,14 +36,14 @@ _ENTRY_FIELDS: Final = {
 def contents(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Returns entries as the JSON of messages that a voice platform would replay."""
     listed = []
-    for message in engine_messages(entries):
+    for message in platform_messages(entries):
         fields: dict[str, Any] = msgspec.to_builtins(message)
         others: dict[str, Any] = fields.pop("*")
         listed.append(fields | others)
     return listed
 
 
-def engine_messages(entries: Sequence[Entry]) -> Iterator[Message]:
+def platform_messages(entries: Sequence[Entry]) -> Iterator[Message]:
     """Yields entries as messages; an answer that was not replayed yet has the time of its question."""
     sample = next((entry.timestamp for entry in entries if entry.timestamp is not None), None)
     for entry in entries:
@@ -180,7 +180,7 @@ def remainder_fields(session: Session) -> dict[str, Any]:
     ``entries`` has for each entry the fields that an import of its message alone would get wrong.
     """
     pairs = zip(
-        session.entries, entries_from_messages(engine_messages(session.entries), now=0.0), strict=True
+        session.entries, entries_from_messages(platform_messages(session.entries), now=0.0), strict=True
     )
     differences = [
         {
@@ -203,8 +203,8 @@ def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Ra
     unknown = next((name for name in fields if name not in _EXPORTED), None)
     if unknown is not None:
         raise ValueError(f"Object contains unknown field `{unknown}`")
-    own = {**fields}
-    differences = msgspec.json.decode(own.pop(_ENTRIES, b"[]"), type=list[dict[str, Any]])
+    values = {**fields}
+    differences = msgspec.json.decode(values.pop(_ENTRIES, b"[]"), type=list[dict[str, Any]])
     if len(messages) != len(differences):
         raise ValueError(f"it has {len(differences)} entries for {len(messages)} messages")
     entries = tuple(
@@ -212,7 +212,7 @@ def restore_session(messages: Sequence[Message], fields: Mapping[str, msgspec.Ra
         for entry, more in zip(entries_from_messages(messages, now=0.0), differences, strict=True)
         if entry.role in _ROLES
     )
-    session = msgspec.json.decode(msgspec.json.encode(own), type=Session)
+    session = msgspec.json.decode(msgspec.json.encode(values), type=Session)
     session = msgspec.structs.replace(session, entries=entries)
     if (error := disorder(session)) is not None:
         raise ValueError(error)

@@ -489,8 +489,8 @@ def made_anew(session: Session, former: Session) -> bool:
 
 def with_unheard(session: Session, unheard: Iterable[Entry]) -> Session:
     """Adds answers that were not heard to a session, which has the newest four."""
-    known = {entry.generated for entry in session.unheard}
-    answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in known]
+    texts = {entry.generated for entry in session.unheard}
+    answers = [e for e in unheard if e.role == "assistant" and e.text.strip() and e.generated not in texts]
     if not answers:
         return session
     return msgspec.structs.replace(session, unheard=(*session.unheard, *answers)[-_MAX_UNHEARD:])

@@ -138,7 +138,7 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
     Words belong to their speaker, an answer to the last user before it in its turn, and a result to the owner
     of its call. ``entries`` are in order, with whole turns.
     """
-    own = {None, session.user, session.alias}
+    users = {None, session.user, session.alias}
     unasked = None if session.deletion is None else NOBODY
     turn: tuple[int, int] | None = None
     owners: list[str | None] = []
@@ -149,7 +149,7 @@ def other_users(session: Session, entries: Iterable[Entry]) -> list[str | None]:
             turn, asking, calling = (entry.call, entry.turn), unasked, unasked
         if entry.role == "user":
             speaker = entry.asking_user or entry.user
-            asking = None if speaker in own else speaker
+            asking = None if speaker in users else speaker
         elif entry.role not in _RESULTS:
             calling = asking
         owners.append(calling if entry.role in _RESULTS else asking)

@@ -267,8 +267,8 @@ class Summaries:
                 return False
             latest, version, _ = stored or StoredSession(session, 0)
             end = latest.summarized_until
-            own = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
-            longer = insert_segment(latest, _after_all(latest), own)
+            appended = msgspec.structs.replace(segment, call=end.call, turn=end.turn, added=segment.text)
+            longer = insert_segment(latest, _after_all(latest), appended)
             longer = without_overflow(longer, self._limits, now=now)
             if await self._write(key, longer, version, ttl=self._limits.ttl):
                 return True

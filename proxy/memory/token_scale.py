@@ -70,8 +70,8 @@ def estimate_tokens(messages: Sequence[Message], tools: bytes) -> int:
 
 def with_scale(session: Session, ratio: float | None) -> Session:
     """Returns the session with a model's scale; a similar one is kept, so that cuts stay in place."""
-    own = session.scale
-    if ratio is None or (own and abs(ratio - own) <= _TOLERANCE * own):
+    scale = session.scale
+    if ratio is None or (scale and abs(ratio - scale) <= _TOLERANCE * scale):
         return session
     return msgspec.structs.replace(session, scale=round(ratio, 2))
 

@@ -270,12 +270,12 @@ def prompt_view(view: SessionView, needs: ChainNeeds = DEFAULT_NEEDS) -> PromptV
         began=epoch_seconds(session.started),
         speakers=frozenset({*map(_user, alignment.entries), *map(_name, alignment.entries)} - {None, ""}),
     )
-    shown = redacted.restore(part.origins, part.window, marked) if redacted.own else marked
+    window = redacted.restore(part.origins, part.window, marked) if redacted.own else marked
     if not alignment.unchanged and any(map(_tool_calls, alignment.entries)):
-        shown = _with_signed_calls(part.alignment, shown)
+        window = _with_signed_calls(part.alignment, window)
     return PromptView(
         snapshot,
-        shown,
+        window,
         prompt_epoch(session, call, injecting=needs.summaries),
     )
 
@@ -306,9 +306,9 @@ def mark_interrupted(
     for index, place in enumerate(alignment.places):
         if place < 0 or lines[index].role != "assistant":
             continue
-        shown, entry = alignment.whole_line(index), entries[place]
+        line, entry = alignment.whole_line(index), entries[place]
         # Most answers stand as they were generated, and some voice platforms mark those that do not.
-        if shown.interrupted or (not entry.interrupted and entry.content == shown.content):
+        if line.interrupted or (not entry.interrupted and entry.content == line.content):
             continue
         split = alignment.split_answers.get(index)
         last = index + split.last if split else index  # the last words are marked
@@ -316,7 +316,7 @@ def mark_interrupted(
         message = window[position]
         if message is not lines[last]:
             continue
-        renewed = renew_entry(entry, shown) if entry.content != shown.content else entry
+        renewed = renew_entry(entry, line) if entry.content != line.content else entry
         if renewed.interrupted:
             marks, original = {**(message.metadata or {}), "interrupted": True}, renewed.original
             if original:
@@ -353,8 +353,8 @@ def missing_messages(
     if not alignment.unchanged:
         if alignment.is_stale:
             places = places[: newest_user(entries) or 0]
-        gone = retracted(alignment)
-        places = [place for place in sorted({*places, *also}) if place not in gone]
+        retracted_places = retracted(alignment)
+        places = [place for place in sorted({*places, *also}) if place not in retracted_places]
     if behind > START:
         places = places[bisect_left(places, count_until(entries, behind)) :]
     if preamble.last_turns:
@@ -414,10 +414,10 @@ class _WindowPart(NamedTuple):
     def without(self, indices: set[int]) -> "_WindowPart":
         """The part without the lines at these indices."""
         removed = {self.alignment.positions[i] for i in indices}
-        kept = [i for i in range(len(self.window)) if i not in removed]
+        remaining = [i for i in range(len(self.window)) if i not in removed]
         return _WindowPart(
-            [self.window[i] for i in kept],
-            [self.origins[i] for i in kept],
+            [self.window[i] for i in remaining],
+            [self.origins[i] for i in remaining],
             self.alignment.without(indices),
         )
 
@@ -433,7 +433,7 @@ def _without_stray_results(
     """
     alignment = part.alignment
     lines, places = alignment.lines, alignment.places
-    shown = {call for message in lines for call in call_ids(message)}
+    calls = {call for message in lines for call in call_ids(message)}
     callers: dict[object, int] = {}
     for place, entry in enumerate(alignment.entries):
         for call in entry.tool_calls or ():
@@ -444,7 +444,7 @@ def _without_stray_results(
         if message.role != "tool" or place < NEW:
             continue
         caller = callers.get(message.tool_call_id)
-        is_shown = message.tool_call_id in (shown if place == NEW else before)
+        is_shown = message.tool_call_id in (calls if place == NEW else before)
         if caller is not None and not is_shown and (place == NEW or caller < place):
             stray.add(index)
     if not stray:
@@ -498,13 +498,13 @@ def _with_answers_in_place(part: _WindowPart) -> _WindowPart:
             at -= 1  # these words were said after the answer
         if at < i and questions[place] < order[at]:
             order.insert(at, order.pop(i))
-    positions, shown, moved = alignment.positions, list(window), list(origins)
+    positions, arranged, moved = alignment.positions, list(window), list(origins)
     for position, index in zip(positions, order, strict=True):
-        shown[position], moved[position] = window[positions[index]], origins[positions[index]]
+        arranged[position], moved[position] = window[positions[index]], origins[positions[index]]
     reordered = msgspec.structs.replace(
         alignment, lines=[lines[i] for i in order], places=[places[i] for i in order]
     )
-    return _WindowPart(shown, moved, reordered)
+    return _WindowPart(arranged, moved, reordered)
 
 
 # --- one-sided windows --------------------------------------------------------------------------------------
@@ -518,15 +518,15 @@ def _lines_without_answers(part: _WindowPart) -> tuple[set[int], range]:
     if alignment.shows_answers or len(alignment.lines) <= _MIN_ANSWERS_LEFT_OUT:
         return set(), range(0)
     places, question = alignment.places, alignment.question
-    shown = {i for i, place in enumerate(places) if place >= 0 and i != question}
-    if not shown or any(window[alignment.positions[i]] is not alignment.lines[i] for i in shown):
+    matched = {i for i, place in enumerate(places) if place >= 0 and i != question}
+    if not matched or any(window[alignment.positions[i]] is not alignment.lines[i] for i in matched):
         return set(), range(0)
     newest = NEW if question is None else places[question]
-    span = range(min(places[i] for i in shown), newest if newest >= 0 else alignment.end)
+    span = range(min(places[i] for i in matched), newest if newest >= 0 else alignment.end)
     answers = [entry for place in span if (entry := alignment.entries[place]).role == "assistant"]
     if len(answers) < _MIN_ANSWERS_LEFT_OUT or not all(entry.pending for entry in answers):
         return set(), range(0)
-    return shown, span
+    return matched, span
 
 
 # --- signatures ---------------------------------------------------------------------------------------------

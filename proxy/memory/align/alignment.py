@@ -151,16 +151,16 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
 
     def without(self, removed: set[int]) -> "Alignment":
         """Returns the alignment without the lines at these indices."""
-        kept = [i for i in range(len(self.lines)) if i not in removed]
-        gone = sorted(self.positions[i] for i in removed)
+        remaining = [i for i in range(len(self.lines)) if i not in removed]
+        removed_positions = sorted(self.positions[i] for i in removed)
         splits = self.split_answers
         return msgspec.structs.replace(
             self,
-            lines=[self.lines[i] for i in kept],
-            places=[self.places[i] for i in kept],
-            positions=[p - bisect_left(gone, p) for p in (self.positions[i] for i in kept)],
+            lines=[self.lines[i] for i in remaining],
+            places=[self.places[i] for i in remaining],
+            positions=[p - bisect_left(removed_positions, p) for p in (self.positions[i] for i in remaining)],
             unchanged=0,
-            split_answers={new: splits[old] for new, old in enumerate(kept) if old in splits}
+            split_answers={new: splits[old] for new, old in enumerate(remaining) if old in splits}
             if splits
             else {},
         )
@@ -174,13 +174,13 @@ class Alignment(msgspec.Struct, frozen=True, gc=False):
             (line, DELETED, position) if i in deleted else next(rest)
             for i, (line, position) in enumerate(zip(lines, positions, strict=True))
         ]
-        kept = [i for i in range(len(lines)) if i not in deleted]
+        remaining = [i for i in range(len(lines)) if i not in deleted]
         return msgspec.structs.replace(
             self,
             lines=[line for line, _, _ in merged],
             places=[place for _, place, _ in merged],
             positions=[position for _, _, position in merged],
-            split_answers={kept[i]: split for i, split in self.split_answers.items()},
+            split_answers={remaining[i]: split for i, split in self.split_answers.items()},
         )
 
 

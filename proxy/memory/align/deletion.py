@@ -38,8 +38,10 @@ def close_deletion(session: Session, lines: Sequence[Message]) -> Session:
     if deletion is None or not deletion.open or not lines:
         return session
     recorded = [Line(entry) for entry in session.entries]
-    shown = (line for line in map(Line, lines[: _end_of_history(lines)]) if not _is_recorded(line, recorded))
-    return _with_marks(session, msgspec.structs.replace(deletion, open=False), shown)
+    new_lines = (
+        line for line in map(Line, lines[: _end_of_history(lines)]) if not _is_recorded(line, recorded)
+    )
+    return _with_marks(session, msgspec.structs.replace(deletion, open=False), new_lines)
 
 
 def without_marks(session: Session) -> Session:
@@ -62,18 +64,18 @@ def deleted_lines(session: Session, messages: Sequence[Message]) -> set[int]:
     if {*marks, *((mark.words, b"") for mark in marks)}.isdisjoint(deletion.marks) and not deletion.whole:
         return set()
     recorded = [Line(entry) for entry in session.entries if entry.call == session.call]
-    own = [_mark(line, deletion.at) for line in recorded]
+    entry_marks = [_mark(line, deletion.at) for line in recorded]
     # If deleted words were said again since, the first ones are the deleted ones.
     history = marks[: _end_of_history(messages)]
-    stamps = {mark.stamp for mark in deletion.marks} - {mark.stamp for mark in own} - {b""}
-    left = Counter(mark.words for mark in deletion.marks)
+    stamps = {mark.stamp for mark in deletion.marks} - {mark.stamp for mark in entry_marks} - {b""}
+    to_match = Counter(mark.words for mark in deletion.marks)
     spare = Counter(mark.words for mark in history)
-    spare.subtract(mark.words for mark in own)
+    spare.subtract(mark.words for mark in entry_marks)
     matching = set()
     for i, mark in enumerate(history):
-        if mark.stamp in stamps or (left[mark.words] > 0 and spare[mark.words] > 0):
+        if mark.stamp in stamps or (to_match[mark.words] > 0 and spare[mark.words] > 0):
             matching.add(i)
-            left[mark.words] -= 1
+            to_match[mark.words] -= 1
             spare[mark.words] -= 1
     if not matching or not deletion.whole:
         return matching

@@ -121,8 +121,8 @@ def _put(session: Session, answer: Entry, question: int) -> Session:
     if any(entry.recorded_at > answer.recorded_at for entry in last_pending):
         return session
     replaced = [entry for entry in following if entry.pending]
-    kept = [entry for entry in following if not entry.pending]
-    changed = (*entries[: question + 1], *kept, answer, *entries[end:])
+    unchanged = [entry for entry in following if not entry.pending]
+    changed = (*entries[: question + 1], *unchanged, answer, *entries[end:])
     return _with_entries(session, changed, replaced, now=answer.recorded_at)
 
 
@@ -158,16 +158,16 @@ def _put_overtaken(session: Session, answer: Entry, question: int) -> Session:
         if _is_passed_over(session, answer, question):
             return with_unheard(session, [answer])
         return _put(session, answer, question)
-    shown = entries[place]
-    as_shown = shown
-    if shown.original is not None and not continues(shown.original, shown.text):
+    entry = entries[place]
+    as_shown = entry
+    if entry.original is not None and not continues(entry.original, entry.text):
         # The recorded original is of another answer.
-        as_shown = msgspec.structs.replace(shown, original=None, interrupted=False, interrupt_timestamp=None)
+        as_shown = msgspec.structs.replace(entry, original=None, interrupted=False, interrupt_timestamp=None)
     heard = msgspec.structs.replace(
         renew_entry(answer, message_of(as_shown)),
-        turn=shown.turn,
-        turn_id=shown.turn_id,
-        recorded_at=shown.recorded_at,
+        turn=entry.turn,
+        turn_id=entry.turn_id,
+        recorded_at=entry.recorded_at,
     )
     changed = (*entries[:place], heard, *entries[place + 1 :])
     return _with_entries(session, changed, (), now=answer.recorded_at)

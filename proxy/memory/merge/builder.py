@@ -44,9 +44,9 @@ class SessionBuilder:
         run = _leading_run(alignment, self._revised)
         if run:
             first = alignment.places[0]
-            shown = alignment.entries[first : first + run]
+            run_entries = alignment.entries[first : first + run]
             self._pass_to(first)
-            self.entries += map(renew_entry, shown, map(alignment.whole_line, range(run)))
+            self.entries += map(renew_entry, run_entries, map(alignment.whole_line, range(run)))
             self.indices += range(run)
             self._end = first + run
         order = _speaking_order(alignment, run)
@@ -83,11 +83,11 @@ class SessionBuilder:
 
     def _latest_request(self, entries: Sequence[Entry], before: int, fingerprint: bytes) -> LatestRequest:
         alignment, session = self._alignment, self._session
-        shown = {index: before + i for i, index in enumerate(self.indices) if index is not None}
-        first, last = min(shown.values(), default=len(entries)), max(shown.values(), default=-1)
+        places = {index: before + i for i, index in enumerate(self.indices) if index is not None}
+        first, last = min(places.values(), default=len(entries)), max(places.values(), default=-1)
         question: QuestionRef | None
         if alignment.question is not None:
-            place = shown.get(alignment.question)
+            place = places.get(alignment.question)
             question = None if place is None else question_ref(entries, place)
         else:
             question = question_before(entries, last, self._call, self._next_turn)
@@ -168,9 +168,9 @@ class SessionBuilder:
             and continues_by_words(after.text, entry.text)
         }
         if joined:
-            kept = [i for i in range(len(self.entries)) if i not in joined]
-            self.entries = [self.entries[i] for i in kept]
-            self.indices = [self.indices[i] for i in kept]
+            remaining = [i for i in range(len(self.entries)) if i not in joined]
+            self.entries = [self.entries[i] for i in remaining]
+            self.indices = [self.indices[i] for i in remaining]
 
 
 def _leading_run(alignment: Alignment, revised: int | None) -> int:

@@ -199,7 +199,7 @@ def _call_of(session: Session, agent: Agent, messages: Sequence[Message] = ()) -
         spoken: dict[int, set[tuple[str, str]]] = {}
         for entry in entries:
             spoken.setdefault(entry.call, set()).add((entry.role, entry.text.strip()))
-        shared = ((len(own & words), min(len(own), len(words)), call) for call, own in spoken.items())
+        shared = ((len(texts & words), min(len(texts), len(words)), call) for call, texts in spoken.items())
         alike = [(count, call) for count, most, call in shared if count and 2 * count >= most]
         return max(alike)[1] if alike else None
     if agent.start is None:
@@ -261,9 +261,9 @@ def _insert_call(
     if session.noted_until.call == call:
         # Then the inserted call is listed as a past call, and the current one again.
         shifted = msgspec.structs.replace(shifted, noted_until=NO_CALL)
-    if (shown := session.shown_call) is not None and shown.call == call:
-        shown = msgspec.structs.replace(shown, call=call + 1)
-        shifted = msgspec.structs.replace(shifted, shown_call=shown)
+    if (shown_call := session.shown_call) is not None and shown_call.call == call:
+        shown_call = msgspec.structs.replace(shown_call, call=call + 1)
+        shifted = msgspec.structs.replace(shifted, shown_call=shown_call)
     if (latest := session.latest_request) is not None:
         latest = msgspec.structs.replace(
             latest,
@@ -286,22 +286,22 @@ def _merge_call(session: Session, call: int, messages: Sequence[Message], now: f
     """Returns the session with the history of one of its calls merged in."""
     if call == session.call:
         return merge_history(session, messages, now=now)
-    own = [entry for entry in session.entries if entry.call == call]
-    if not own:  # the whole call is in the cold part, which is append-only
+    of_call = [entry for entry in session.entries if entry.call == call]
+    if not of_call:  # the whole call is in the cold part, which is append-only
         return session
-    first = session.entries.index(own[0])
+    first = session.entries.index(of_call[0])
     alone = Session(
-        entries=tuple(own),
+        entries=tuple(of_call),
         call=call,
-        next_turn=1 + max(entry.turn for entry in own),
+        next_turn=1 + max(entry.turn for entry in of_call),
         cold_count=session.cold_count if first == 0 else 0,
         deletion=session.deletion,
     )
     entries = merge_history(alone, messages, now=now).entries
     latest = session.latest_request
     if latest is not None:
-        latest = msgspec.structs.replace(latest, start=latest.start + len(entries) - len(own))
-    merged = (*session.entries[:first], *entries, *session.entries[first + len(own) :])
+        latest = msgspec.structs.replace(latest, start=latest.start + len(entries) - len(of_call))
+    merged = (*session.entries[:first], *entries, *session.entries[first + len(of_call) :])
     return msgspec.structs.replace(session, entries=merged, latest_request=latest)
 
 

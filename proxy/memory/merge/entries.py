@@ -43,7 +43,7 @@ def new_entry(message: Message, *, call: int, turn: int, now: float) -> Entry:
         recorded_at=now,
     )
     if is_marked and message.interrupted:
-        return msgspec.structs.replace(entry, **_cut_by_engine(message, message.text))
+        return msgspec.structs.replace(entry, **_cut_by_platform(message, message.text))
     return entry
 
 
@@ -71,7 +71,7 @@ def renew_entry(entry: Entry, message: Message) -> Entry:
             and entry.replaced_hash is None
             and (message.text.strip() or not message.tool_calls)
         ):
-            changes |= _cut_by_engine(message, entry.generated) or _cut_by_comparison(entry, message)
+            changes |= _cut_by_platform(message, entry.generated) or _cut_by_comparison(entry, message)
     elif not entry.replaces(message.text) and (
         entry.role != "user" or not same_words(entry.text, message.text)
     ):
@@ -139,7 +139,7 @@ def shows_as_recorded(entry: Entry, message: Message) -> bool:
     )
 
 
-def _cut_by_engine(message: Message, generated: str) -> dict[str, Any]:
+def _cut_by_platform(message: Message, generated: str) -> dict[str, Any]:
     """Returns the changed fields of an answer that the platform marks as interrupted; else none."""
     if not message.interrupted:
         return {}

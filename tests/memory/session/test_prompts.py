@@ -1,7 +1,7 @@
 """What an engine says by itself, against a silence or for a failure, is nobody's words where it is told."""
 
 from filters.message import Message
-from proxy.memory.interchange import engine_messages, remainder_fields, restore_session
+from proxy.memory.interchange import platform_messages, remainder_fields, restore_session
 from proxy.memory.merge.calls import Agent, apply_history
 from proxy.memory.session import Entry, Session, decode, encode
 from proxy.memory.speakers import with_prompts
@@ -74,7 +74,7 @@ def test_a_window_of_nothing_else_costs_no_more_than_sixteen():
 def test_an_export_carries_them():
     session = showing(HELD, [assistant("Still there?", "silence")])
     assert (
-        restore_session([*engine_messages(session.entries)], fields(**remainder_fields(session))).prompts
+        restore_session([*platform_messages(session.entries)], fields(**remainder_fields(session))).prompts
         == session.prompts
         != ()
     )
