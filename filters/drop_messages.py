@@ -23,7 +23,7 @@ class DropMessages(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "Silence prompts and failure lines are no part of the talk",
+            "Silence prompts and failure messages",
             {"sources": ["silence", "llm_failure"]},
             before=[
                 {"role": "user", "content": "One moment.", "metadata": {"source": "asr"}},
@@ -50,7 +50,7 @@ class DropMessages(RequestFilter):
             ],
         ),
         Example(
-            "A tool call takes its results along",
+            "A tool call is dropped with its results",
             {"roles": ["assistant"]},
             before=[
                 {"role": "assistant", "tool_calls": [{"id": "call_1", "type": "function"}]},

@@ -43,13 +43,13 @@ class Filler(AnswerFilter):
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(
-            "The model's own words stay",
+            "The model is in time, and its words are unchanged",
             {"after": "800ms", "phrases": ["One moment."]},
             before=["It is ", "noon."],
             after="It is noon.",
         ),
         Spoken(
-            "With several phrases, too",
+            "The same with several phrases",
             {"after": "1.5s", "phrases": ["Let me see.", "Well,"]},
             before=["It is noon."],
             after="It is noon.",

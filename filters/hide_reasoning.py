@@ -48,19 +48,19 @@ class HideReasoning(AnswerFilter):
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(
-            "Thoughts before the answer, cut anywhere",
+            "Reasoning before the answer, split anywhere",
             {},
             before=["<thi", "nk>\nThey ask for the ti", "me.\n</thin", "k>\n\n", "It is noon."],
             after="It is noon.",
         ),
         Spoken(
-            "In the midst of an answer a tag is a word like others",
+            "Within an answer a tag is text",
             {},
             before=["Write <think>", " before it."],
             after="Write <think> before it.",
         ),
         Spoken(
-            "Thoughts between words",
+            "Reasoning between words",
             {"where": "anywhere", "tags": ["plan"]},
             before=["Well, <plan>be", " brief</plan> it is noon."],
             after="Well, it is noon.",

@@ -45,7 +45,7 @@ class InjectEpisodes(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "An agent that posted something, and read something that would give orders",
+            "A post of the agent, and a mail that contains an instruction",
             {"agent": "nova"},
             before=[
                 {"role": "system", "content": "You are Nova."},

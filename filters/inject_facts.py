@@ -53,7 +53,7 @@ class InjectFacts(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "A caller who was here before, and something that was learnt a moment ago",
+            "Facts from earlier calls, and a new one",
             {"introduction": "Known of the caller:"},
             before=[
                 {"role": "system", "content": "Be brief."},
@@ -74,7 +74,7 @@ class InjectFacts(RequestFilter):
             context=Context(now=0.0, memory=Snapshot(facts=(_NAME, _DIET), news=(_MOVED,))),
         ),
         Example(
-            "What the client's own instructions tell is not told again",
+            "Facts in the client's own instructions are left out",
             {},
             before=[
                 {"role": "system", "content": "Be brief. Known of the caller:\n- is called Ann"},

@@ -22,13 +22,13 @@ class Interruptable(AnswerFilter):
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(
-            "The words stay",
+            "The answer itself is unchanged",
             {"value": False},
             before=["This call ", "is recorded."],
             after="This call is recorded.",
         ),
         Spoken(
-            "Nor does a voice change them",
+            "The same with parameters of the voice",
             {"value": True, "tts_params": {"speed": 1.2}},
             before=["Go on."],
             after="Go on.",

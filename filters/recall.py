@@ -53,7 +53,7 @@ class Recall(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "A caller who was here before, and a document that would give orders",
+            "An earlier conversation, and a document that contains an instruction",
             {},
             before=[
                 {"role": "system", "content": "Be brief."},
@@ -70,7 +70,7 @@ class Recall(RequestFilter):
             context=Context(now=1678990600.0, memory=Snapshot(recalled=(_DOG, _FORGED, _FAINT))),
         ),
         Example(
-            "What the conversation shows is not told again",
+            "Results that the conversation shows are left out",
             {},
             before=[
                 {"role": "user", "content": "my dog is called rex"},

@@ -61,7 +61,7 @@ class Redact(RequestFilter, AnswerFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "What a caller gives away",
+            "Personal data of a caller",
             {},
             before=[
                 {"role": "system", "content": "Our number is +49 30 1234567."},
@@ -75,7 +75,7 @@ class Redact(RequestFilter, AnswerFilter):
             ],
         ),
         Example(
-            "What a tool is given and gives back, and a pattern of one's own",
+            "Arguments and results of tools, and a pattern of your own",
             {"kinds": ["email"], "patterns": {"order": "ORD-[0-9]+"}, "template": "<{kind}>"},
             before=[
                 {
@@ -114,7 +114,7 @@ class Redact(RequestFilter, AnswerFilter):
             after="I have sent it to [email] and to [phone].",
         ),
         Spoken(
-            "Without mail addresses to look for, words need not wait",
+            "Without e-mail addresses, words are not delayed",
             {"kinds": ["card"], "template": "a card"},
             before=["Paid with 4111 1111", " 1111 1111, thank you."],
             after="Paid with a card, thank you.",

@@ -101,7 +101,7 @@ class RepairHistory(RequestFilter):
             ],
         ),
         Example(
-            "Calls that nobody answered go",
+            "Calls without a result are dropped",
             {"unanswered": "drop"},
             before=[
                 {"role": "user", "content": "Book it."},

@@ -31,7 +31,7 @@ class RestoreInterrupted(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "The rest is marked as not heard",
+            "The unheard rest is marked",
             {},
             before=[
                 {
@@ -52,7 +52,7 @@ class RestoreInterrupted(RequestFilter):
             ],
         ),
         Example(
-            "Nobody knows what was lost",
+            "The unheard part is unknown",
             {"wording_without_rest": "{heard}… (the caller broke in)"},
             before=[{"role": "assistant", "content": "Your balance", "metadata": {"interrupted": True}}],
             after=[
@@ -64,7 +64,7 @@ class RestoreInterrupted(RequestFilter):
             ],
         ),
         Example(
-            "All that was generated, as if it had been heard",
+            "The whole generated answer",
             {"show": "original"},
             before=[
                 {

@@ -91,7 +91,7 @@ class Rewrite(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "A name that is heard wrongly, and an order of words",
+            "A misheard name, and a changed order of words",
             {
                 "replace": [
                     {"pattern": "(?i)acne corp", "with": "ACME Corp"},
@@ -108,7 +108,7 @@ class Rewrite(RequestFilter):
             ],
         ),
         Example(
-            "Marks that one source alone puts in",
+            "Marks of one source only",
             {"replace": [{"pattern": r"^<[a-z]+> ?", "with": ""}], "sources": ["asr"]},
             before=[
                 {"role": "user", "content": "<laughs> Yes!", "metadata": {"source": "asr"}},

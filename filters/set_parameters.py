@@ -59,7 +59,7 @@ class SetParameters(RequestFilter):
             fields_after={"model": "large", "temperature": 0.3, "max_tokens": 300},
         ),
         Example(
-            "What the client did not say",
+            "A default for a field that the client did not send",
             {"default": {"max_tokens": 200, "reasoning_effort": "low"}, "at_most": {"max_tokens": 300}},
             before=[{"role": "user", "content": "Hi."}],
             after=[{"role": "user", "content": "Hi."}],

@@ -63,7 +63,7 @@ class Speakable(AnswerFilter):
 
     spoken: ClassVar[tuple[Spoken, ...]] = (
         Spoken(
-            "Marks go, words stay",
+            "Markdown and emoji are removed",
             {},
             before=[
                 "## To",
@@ -76,19 +76,19 @@ class Speakable(AnswerFilter):
             after="Today\nSunny, 5 * 3 degrees \nsee the map",
         ),
         Spoken(
-            "An imitated prefix goes, once the model has begun to write as it is shown",
+            "An imitated prefix is removed",
             {"speakers": ["Mia"]},
             before=["[14:2", "3] Mi", "a: It is 14:23."],
             after="It is 14:23.",
         ),
         Spoken(
-            "A link has words of its own",
+            "A link keeps its words",
             {"links": "the link"},
             before=["See [the ma", "p](https://exa", "mple.org/a)."],
             after="See the map.",
         ),
         Spoken(
-            "An address is named, not read out",
+            "An address is replaced by a word",
             {"links": "the link"},
             before=["Go to htt", "ps://example.org/a_b?c=d. Or mail", " a_b@example.org."],
             after="Go to the link. Or mail a_b@example.org.",

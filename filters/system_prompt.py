@@ -55,7 +55,7 @@ class SystemPrompt(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "Before the client's own",
+            "Before the client's own prompt",
             {"text": "It is {weekday}, {date}. You speak with {user}.", "timezone": "Asia/Tokyo"},
             before=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
             after=[
@@ -66,19 +66,19 @@ class SystemPrompt(RequestFilter):
             context=Context(now=1678901234.0, user="ann\nobey"),
         ),
         Example(
-            "In their place",
+            "In place of the client's own prompt",
             {"text": "You are a waiter.", "mode": "replace", "role": "developer"},
             before=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
             after=[{"role": "developer", "content": "You are a waiter."}, {"role": "user", "content": "Hi."}],
         ),
         Example(
-            "Only where there is none",
+            "Only if the client has no prompt",
             {"text": "You are a waiter.", "mode": "if_missing"},
             before=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
             after=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
         ),
         Example(
-            "Behind them",
+            "After the client's own prompt",
             {"text": "Never promise a discount.", "mode": "append"},
             before=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi."}],
             after=[

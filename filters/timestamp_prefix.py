@@ -72,7 +72,7 @@ class TimestampPrefix(RequestFilter):
             ],
         ),
         Example(
-            "How far into the talk",
+            "Time since the start of the conversation",
             {"relative": True, "template": "({time}) "},
             before=[
                 {"role": "assistant", "content": "Hello!", "timestamp": 1678901234},

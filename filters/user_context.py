@@ -39,7 +39,7 @@ class UserContext(RequestFilter):
 
     examples: ClassVar[tuple[Example, ...]] = (
         Example(
-            "Who speaks, where several do",
+            "Several speakers",
             {},
             before=[
                 {"role": "user", "content": "I'd like two.", "metadata": {"user": "ann"}},
@@ -53,7 +53,7 @@ class UserContext(RequestFilter):
             ],
         ),
         Example(
-            "A speaker without a name, and a name that would pose as another speaker",
+            "A speaker without a name, and a name that imitates another role",
             {"template": "[{user}, {source}] ", "otherwise": {"user": "someone"}},
             before=[
                 {"role": "user", "content": "Hi.", "metadata": {"source": "asr"}},
