@@ -88,13 +88,13 @@ class Protocol(asyncio.Protocol, Client):
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnects all requests, the running one first."""
         self.server_state.connections.discard(self)
-        for timer in (self._timer, self._read_timer, self._probe_timer):
+        for timer in (self._timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         open_requests, self._open, self._arriving = self._open, [], None
         for request in open_requests:
             _disconnect(request)
-        self._end_write_pause()
+        self.resume_writing()
         if exc is None:
             self.transport.close()
         del self._parser  # it refers to this object
@@ -138,9 +138,12 @@ class Protocol(asyncio.Protocol, Client):
 
     def resume_writing(self) -> None:
         """Continues with a client that reads again."""
+        self.write_paused = False
         if self._read_timer is not None:
             self._read_timer.cancel()
-        self._end_write_pause()
+        if self._reads_again is not None:
+            self._reads_again.set()
+            self._reads_again = None
 
     async def drain(self) -> None:
         """Returns once the client reads, or has disconnected."""
@@ -299,12 +302,6 @@ class Protocol(asyncio.Protocol, Client):
             self._open[-1].reply.keep_alive = False
         else:
             self.transport.close()
-
-    def _end_write_pause(self) -> None:
-        self.write_paused = False
-        if self._reads_again is not None:
-            self._reads_again.set()
-            self._reads_again = None
 
     def _probe(self, pauses: Iterator[float]) -> None:
         """Checks, after each pause again, whether the client of the running request still reads.

@@ -125,9 +125,7 @@ class HttpResponse:
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
-        waiter, self.waiter = self.waiter, None
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        self.wake()
 
     def fail(self, error: UpstreamError) -> None:
         """Records that the connection is lost: `read` returns what came before, then raises `error`."""
