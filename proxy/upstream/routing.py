@@ -97,7 +97,7 @@ class Dispatch:
             self._candidates.remove(candidate)
             candidate.tries += 1
             candidate.called_tools = False
-            target, breaker = candidate.target, self._breaker(candidate)
+            target, breaker = candidate.target, candidate.breaker or self._breaker(candidate)
             if candidate.ready:
                 await asyncio.sleep(candidate.ready - self._time())
             if candidate.tries > 1:
@@ -105,8 +105,9 @@ class Dispatch:
             began = self._time()
             deadlines = self._deadlines(target)
             try:
-                request, run_tools = self._compose(candidate), None
+                request, run_tools = candidate.request or self._compose(candidate), None
                 if self.dialogue:
+                    request = self._compose(candidate)
                     run_tools = partial(self._with_tools, candidate, self.dialogue)
                 self.sent_body = request.body
                 answer = await attempt(target, request, breaker, deadlines, run_tools)
