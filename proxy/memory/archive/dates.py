@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final, NamedTuple
 
+from proxy.memory.archive.languages import language
+
 
 class TimeRange(NamedTuple):
     """The times from ``begin`` to before ``end``, in seconds since 1970."""
@@ -132,7 +134,8 @@ def _year(match: re.Match[str], today: datetime, _: str) -> _Ranges:
 
 
 def _day_ago(match: re.Match[str], today: datetime, text: str) -> _Ranges:
-    if match[0] != _HIER or _FRENCH.search(text):
+    # "hier" means "here" in German and Dutch.
+    if match[0] != "hier" or language(_WORDS.findall(text), text) == "french":
         begin = today - _DAYS_AGO[match[0]] * _A_DAY
         yield begin, begin + _A_DAY
 
@@ -239,7 +242,7 @@ _DAYS_AGO: Final = {
     for days, names in enumerate(
         (
             "today,this morning,heute,aujourd'hui,hoy,oggi,hoje,今天,今日,오늘",
-            "yesterday,last night,gestern,hier,ayer,ieri,ontem,昨天,昨日,어제",
+            "yesterday,last night,gestern,hier,hier soir,hier matin,ayer,ieri,ontem,昨天,昨日,어제",
             "day before yesterday,vorgestern,avant-hier,anteayer,l'altro ieri,anteontem,前天,一昨日,おととい",
         )
     )
@@ -324,14 +327,6 @@ _AGO_OF: Final = (
 )
 _COUNTS: Final = {name: n for ago in _AGO_OF for name, n in ago.counts.items()}
 _UNITS: Final = {name: days for ago in _AGO_OF for name, days in ago.units.items()}
-_HIER: Final = "hier"
-# "hier" means "here" in German and Dutch. It counts as yesterday only beside these French words.
-_FRENCH: Final = re.compile(
-    r"\b(?:nous|vous|avez|avons|ai|suis|est|était|étais|que|quoi|quel|quelle|où|une|avec|pour|mon|qui|il|elle)\b"
-    r"|\b(?:[cjl]|d(?='hier)|n|qu)'[a-zà-ÿœ]"
-    r"|\btu (?:as|avais|es|étais|disais|m'|t'|l')|\bje (?:ne|vais|veux|voulais)\b"
-    r"|\bhier (?:soir|matin|midi|après-midi|à|au)\b|\b(?:depuis|dès) hier\b"
-)
 # Patterns for names that are also parts of other words or names.
 _EXCEPTIONS: Final = {
     "mardi": r"\bmardi\b(?! gras)",
