@@ -164,7 +164,7 @@ _IRREGULAR: Final = """
 # Groups of related words: a question often uses other words than the turn that it is about.
 _SYNONYMS: Final = """
     child kid son daughter | mother mum mom mama | father dad papa | grandfather grandpa grandad |
-    grandmother grandma granny | husband wife spouse partner | brother sister sibling | baby newborn
+    grandmother grandma granny | husband wife spouse partner marry | brother sister sibling | baby newborn
     infant | car auto automobile vehicle | bike bicycle cycle | truck lorry pickup | plane flight
     airplane fly | holiday vacation trip travel journey | house home | flat apartment | sofa couch |
     shop store | film movie cinema | photo picture image | phone telephone mobile cell cellphone |
@@ -180,7 +180,7 @@ _SYNONYMS: Final = """
     drink beverage | purse handbag bag | key keys | exam test | school class | university college study
     | teach teacher instructor | learn study | drive car | walk hike | run jog race marathon | rain
     storm weather | faucet tap | fridge refrigerator | garbage trash rubbish | colour color | name call
-    | birthday birth born | old age turn | marry wedding spouse | move relocate | road street | city
+    | birthday birth born old age turn | marry wedding spouse | move relocate | road street | city
     town | garden yard grow | music band song sing | choir sing | book novel read | letter write mail |
     email mail | talk speak chat | ask question | need require | lend borrow | steal theft rob | lose
     missing | live reside | language speak | country nation | kind type sort | vegetarian meat | allergy

@@ -37,7 +37,6 @@ _AS_IN: Final = {"as": ("as", "in")} | {
 }
 _NUMBER: Final = re.compile("\\d+")
 _TWO_DIGITS: Final = re.compile("\\d\\D*\\d")
-_THREE_DIGITS: Final = re.compile("\\d\\D*\\d\\D*\\d")
 _WITHIN_CODE: Final = re.compile("[0-9]{3,}")
 _LONG: Final = 7
 _LAST: Final = 4
@@ -133,7 +132,7 @@ def _spellings(parts: Sequence[str]) -> tuple[str, ...]:
         if len(part) > 1:
             (alone if is_number else words).append(part)
     numbers = [*_WITHIN_CODE.findall(" ".join(words)), *text.split(), *alone]
-    is_code = _THREE_DIGITS.search(whole) or (len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole))
+    is_code = len(whole) >= _LONG_CODE and _TWO_DIGITS.search(whole)
     codes = [whole, *words] if is_code and len(parts) > 1 and not whole.isdecimal() else words
     spellings = [code[-_MOST:] for code in codes]
     for number in numbers:

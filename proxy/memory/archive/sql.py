@@ -162,7 +162,7 @@ def owner_arguments(owner: Owner) -> dict[str, object]:
 def locked_owner(owner: Owner) -> Steps[int]:
     """Returns an owner's row id, and locks the row until the transaction ends, also against an erasure.
 
-    A missing row is inserted. Tombstones are to be read after this, so that nothing of an erased user is added.
+    A missing row is inserted. Read tombstones after this, so that nothing of an erased user is added.
     """
     return int((yield from fetch_value(INSERT_OWNER, owner_arguments(owner))))
 

@@ -100,6 +100,8 @@ def spellings(question: str) -> set[str]:
         ("my children", "my child"),
         ("the children's room", "a child"),
         ("My kids are small.", "How old are my children?"),
+        ("Married to Tom.", "Who is my husband?"),
+        ("Born on 3 May 1990.", "How old am I?"),
         ("J'ai vu l'appartement.", "Quel appartement ?"),
         ("un caffè all'aperto", "aperto"),
         ("Mis hermanas viven lejos.", "¿Y mi hermana?"),
