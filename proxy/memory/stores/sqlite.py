@@ -226,8 +226,7 @@ class SqliteStore(SqlStore):
     ) -> bool:
         now, state = wall_time(), await self._state(key)
         # Reads must not see a write in flight that the commit will refuse.
-        if put.at <= state.deleted <= now + CLOCK_TOLERANCE:
-            raise SessionDeleted("The session was deleted.")
+        _check_not_deleted(state, put)
         if state.version != put.version:
             return False
         expires = state.expires if put.ttl == KEEP_EXPIRY else now + put.ttl
@@ -244,7 +243,10 @@ class SqliteStore(SqlStore):
             "due": put.due,
         }
         pending = _State(version, state.deleted, expires, put.blob)
-        return await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within)
+        if await self._change(key, pending, partial(work, arguments, tuple(put.cold)), within):
+            return True
+        _check_not_deleted(await self._state(key), put)  # by another process, since the first look
+        return False
 
     async def _change(self, key: Key, pending: _State, work: Work[T], within: float) -> T:
         """Runs work that writes the ``pending`` state of a session; returns its result."""
@@ -275,6 +277,12 @@ class SqliteStore(SqlStore):
             raise StoreError("The memory has been closed.")
         if self._file.identity is None:
             await self._writer.run(_no_operation, within)
+
+
+def _check_not_deleted(state: _State, put: BlobWrite) -> None:
+    """Raises SessionDeleted if the session was deleted after the written turn arrived."""
+    if put.at <= state.deleted <= wall_time() + CLOCK_TOLERANCE:
+        raise SessionDeleted("The session was deleted.")
 
 
 def _is_large(put: BlobWrite) -> bool:
